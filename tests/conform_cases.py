@@ -40,10 +40,12 @@ def doubled(steps: list[CompiledStep], position: int) -> None:
 CHANGES: dict[str, Change] = {"swapped": swapped, "dropped": dropped, "doubled": doubled}
 
 
-def executor_of(program: Program, family: str, proved: Program | None) -> Executor:
+def executor_of(
+    program: Program, family: str, proved: Program | None, sequence: str = "P2x2"
+) -> Executor:
     """An executor of a step of a small model; a collective call."""
     settings = StepSettings(SMALL[family], BATCH, POSITIONS)
-    return Executor(mesh_of("P2x2"), program, settings, proved=proved)
+    return Executor(mesh_of(sequence), program, settings, proved=proved)
 
 
 def blocks_of(executor: Executor) -> dict[str, torch.Tensor]:

@@ -33,7 +33,7 @@ def batch(step: int = 0, device: torch.device | str = "cpu") -> tuple[torch.Tens
 
 
 def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
-    """Loss and gradients of the first step, then some steps of SGD: losses, parameters, buffers."""
+    """Loss and gradients of the first step, then some steps of SGD: losses, parameters, memory."""
     mesh = mesh_of(sequence)
     model = GPT(CONFIG, mesh, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
@@ -46,7 +46,7 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
         losses.append(loss.item())
         gradients = gradients or {name: full_gradient(model, name) for name in NAMES}
         optimizer.step()
-        counts.append((mesh.pool.created, mesh.pool.idle))
+        counts.append(mesh.arena.bytes)
     with torch.no_grad():
         losses.append(model.loss(*batch(steps, mesh.device)).item())
     return {

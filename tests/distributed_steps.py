@@ -31,8 +31,8 @@ class Ended(NamedTuple):
     peak: int
     sent: dict[str, Any]
     counted: dict[str, Any]
-    made: list[tuple[int, int]]
-    """Buffers of the pool, and those that are idle, after each run."""
+    made: list[int]
+    """Bytes of the arena after each run."""
     traced: tuple[int, set[str]]
     """Elements sent and phases computed as recorded in the last run."""
 
@@ -85,7 +85,7 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
             mesh.start_trace()
         mesh.traffic.clear()
         blocks = execute(dict(given), StepInputs(DRAW))
-        made.append((mesh.pool.created, mesh.pool.idle))
+        made.append(mesh.arena.bytes)
     events = mesh.stop_trace()
     assert set(blocks) == set((program.final or ())[mesh.rank])
     return Ended(

@@ -1,7 +1,7 @@
 """One phase of a step on one device: a kernel on every block of whole tensors, and the whole again.
 
-What a kernel must keep to is checked at every call: shape and type of its result, blocks left as
-they were, a result of its own memory, and no number read back from the device.
+What a kernel must keep to is checked at every call: every element of its block written and nothing
+else, the blocks that it reads left as they were, and no number read back from the device.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from primepar.schedule.signature import Template
 
 Grid = Mapping[str, int]
 Slices = tuple[slice, ...]
+MARGIN = 64
+"""Elements before and after a block, which no kernel may write."""
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
@@ -68,8 +70,7 @@ class Step:
             written = self._box(writes, sub_operator, shape)
             site = Site(phase, name, tuple(boxes), written, self.settings)
             blocks = [whole[_slices(box)] for whole, box in zip(wholes, boxes, strict=True)]
-            block = self._called(site, blocks)
-            assert block.dtype == dtype, f"{kernel}: {block.dtype}"
+            block = self._called(site, blocks, dtype)
             into = whole[_slices(written)]
             into.copy_(into + block if reduction == "sum" else torch.maximum(into, block))
         return whole
@@ -83,17 +84,23 @@ class Step:
             box.append((index * size // count, (index + 1) * size // count))
         return tuple(box)
 
-    def _called(self, site: Site, blocks: list[torch.Tensor]) -> torch.Tensor:
+    def _called(self, site: Site, blocks: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+        """The block that a kernel writes, in the middle of some memory."""
         before = [block.clone() for block in blocks]
         kernel = KERNELS[str(site.phase.kernel)]
-        block = kernel(site, self.inputs, *blocks)
-        assert tuple(block.shape) == tuple(end - first for first, end in site.writes)
+        shape = tuple(end - first for first, end in site.writes)
+        memory = torch.full((MARGIN + prod(shape) + MARGIN,), torch.nan, dtype=dtype)
+        block = memory[MARGIN:-MARGIN].view(shape)
+        kernel(site, self.inputs, block, *blocks)
         assert all(map(torch.equal, blocks, before))
         assert not block.requires_grad
-        memory = block.untyped_storage().data_ptr()
-        assert all(block.untyped_storage().data_ptr() != memory for block in blocks)
-        without_data = kernel(site, self.inputs, *(block.to("meta") for block in blocks))
-        assert (without_data.shape, without_data.dtype) == (block.shape, block.dtype)
+        assert block.shape == shape
+        assert not block.isnan().any(), "some elements were not written"
+        assert memory[:MARGIN].isnan().all()
+        assert memory[-MARGIN:].isnan().all()
+        meta = block.to("meta")
+        kernel(site, self.inputs, meta, *(block.to("meta") for block in blocks))
+        assert (meta.shape, meta.dtype) == (block.shape, block.dtype)
         return block
 
 

@@ -116,15 +116,15 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
     return {"arrays": arrays(gathered), "sent": sent}
 
 
-def pools(sequence: str, source: Layout | None = None) -> list[tuple[int, int]]:
-    """Buffers made and idle after each of five training steps with an evaluation between."""
+def arenas(sequence: str, source: Layout | None = None) -> list[int]:
+    """Bytes of the arena after each of five training steps with an evaluation between."""
     mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
     counts = []
     for _ in range(5):
         linear_step(layer)
         evaluate(layer)
-        counts.append((mesh.pool.created, mesh.pool.idle))
+        counts.append(mesh.arena.bytes)
     return counts
 
 

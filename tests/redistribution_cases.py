@@ -25,7 +25,6 @@ class Outcome(NamedTuple):
     untouched: bool
     gathered: bool
     sent: Fraction
-    leaks: int
 
 
 def whole_tensor(source: Layout, target: Layout) -> torch.Tensor:
@@ -49,13 +48,11 @@ def one_way(mesh: Mesh, source: Layout, target: Layout) -> Outcome:
     sent = mesh.traffic.elements.get("redistribution", Fraction(0))
     again = there.take(run(here.cut(given)))
     gathered = gather_tensor(mesh, target, arrived)
-    leaks = mesh.pool.created - mesh.pool.idle
     return Outcome(
         torch.equal(arrived, expected) and torch.equal(again, expected),
         torch.equal(given, scatter_tensor(mesh, source, whole)),
         gathered is None or torch.equal(gathered, whole),
         sent,
-        leaks,
     )
 
 

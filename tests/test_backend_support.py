@@ -18,10 +18,13 @@ from primepar.distributed.runtime.backend_support import (
     BackendRules,
     check_device,
 )
-from primepar.distributed.runtime.collectives import GATHER, OPERATIONS, SCATTER
+from primepar.distributed.runtime.collectives import OPERATIONS
 from primepar.errors import MeshError, ProgramError
 from primepar.partition import parse_sequence
 
+GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+"""The new names where torch has them: there the older ones are deprecated."""
 WIDE = torch.float32, torch.float32
 HALF = torch.bfloat16, torch.float32
 

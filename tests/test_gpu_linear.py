@@ -31,7 +31,7 @@ def size_of(sequence: str) -> int:
 def results(size: int) -> list[dict[tuple[str, str], Any]]:
     """Everything that one NCCL world of `size` processes is asked, rank by rank."""
     chosen = [sequence for sequence in (*SEQUENCES, *HOMES) if size_of(sequence) == size]
-    linear = [(work, name) for name in chosen for work in ("linear", "pools", "evaluation")]
+    linear = [(work, name) for name in chosen for work in ("linear", "arenas", "evaluation")]
     linear += [("twice", name) for name in chosen if name in HOMES]
     gpt = [("gpt", name) for name in chosen if name in SEQUENCES]
     by_rank: list[dict[tuple[str, str], Any]] = [{} for _ in range(size)]
@@ -52,9 +52,9 @@ def test_output_and_gradients_equal_one_device(sequence: str) -> None:
 
 
 @pytest.mark.parametrize("sequence", [*SEQUENCES, *HOMES])
-def test_no_buffer_is_made_after_the_first_step(sequence: str) -> None:
+def test_no_memory_is_made_after_the_first_step(sequence: str) -> None:
     for result in results(size_of(sequence)):
-        counts = result["pools", sequence]
+        counts = result["arenas", sequence]
         assert counts == [counts[0]] * len(counts)
 
 

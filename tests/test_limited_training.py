@@ -14,7 +14,7 @@ from offload_cases import resident
 
 from primepar.distributed import Mesh
 from primepar.distributed.modules.gpt import uniform_plan
-from primepar.distributed.runtime.host_memory import LimitedBlocks
+from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.step_programs import StepProgram
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.log import StepRow, read_log
@@ -60,15 +60,18 @@ def test_a_gpu_with_a_third_of_its_states_on_the_device() -> None:
 
 def test_blocks_are_counted_and_memory_that_is_shared_counts_once() -> None:
     whole = torch.zeros(6)
-    blocks = LimitedBlocks({"a": torch.zeros(2)}, 10, rank=3)
-    blocks["b"], blocks["c"] = whole[:2], whole[2:]
-    assert (blocks.elements, blocks.peak) == (8, 8)
-    del blocks["b"]
-    assert blocks.elements == 8
-    blocks["c"] = torch.zeros(1)
-    assert (blocks.elements, blocks.peak) == (3, 8)
+    count = DeviceCount(10, rank=3)
+    count.start({"a": torch.zeros(2)})
+    count.made("b", whole[:2])
+    count.made("c", whole[2:])
+    assert (count.elements, count.peak) == (8, 8)
+    count.gone("b", whole[:2])
+    assert count.elements == 8
+    count.gone("c", whole[2:])
+    count.made("c", torch.zeros(1))
+    assert (count.elements, count.peak) == (3, 8)
     with pytest.raises(MemoryLimitError) as caught:
-        blocks["d"] = torch.zeros(8)
+        count.made("d", torch.zeros(8))
     assert str(caught.value) == (
         "rank 3: expected at most 10 elements on the device, got 11 with d: "
         "allow more device memory"

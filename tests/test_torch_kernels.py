@@ -21,12 +21,10 @@ from step_cases import SMALL, lowered
 from primepar.distributed.kernels import KERNELS
 from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
-from primepar.operators import Site, StepInputs, StepSettings
+from primepar.operators import StepInputs, StepSettings
 from primepar.plan import preset_plan
 from primepar.reference.oracle import activations as layers_activation
 from primepar.reference.oracle import layers, optimizers
-from primepar.schedule.meaning import Phase
-from primepar.schedule.signature import Template
 
 BATCH, POSITIONS = 2, 4
 ROWS, HIDDEN, WORDS = BATCH * POSITIONS, 16, 21
@@ -100,21 +98,17 @@ def test_a_batch_dim_and_rows_are_rows_together() -> None:
     assert_close(dw, torch.einsum("bmn,bmk->nk", i, d))
 
 
-@pytest.mark.parametrize("dims", [("I[M,N]", "W[N,K]", "O[M,K]"), ("dO[M,K]", "W[K,N]", "dI[M,N]")])
-def test_a_product_is_written_into_a_block_or_added_to_it(dims: tuple[str, str, str]) -> None:
-    *reads, writes = map(Template.parse, dims)
-    site = Site(Phase("forward", tuple(reads), writes, "sum", None, "linear.forward"), "", (), ())
-    multiply = linear_product(site)
+def test_a_product_is_written_into_a_block_or_added_to_it() -> None:
     first, second = drawn(6, 16)[:, ::2], drawn(8, 5)  # a strided view
     into = torch.full((6, 5), torch.nan, dtype=torch.float64)
-    multiply(first, second, into, False, 1.0)
+    linear_product(first, second, into, False, 1.0)
     assert_close(into, first @ second)
-    multiply(first, second, into, True, 1.0)
+    linear_product(first, second, into, True, 1.0)
     assert_close(into, 2 * first @ second)
-    multiply(first, second, into, True, 0.25)
+    linear_product(first, second, into, True, 0.25)
     assert_close(into, 2.25 * first @ second)
     scaled = torch.full((6, 5), torch.nan, dtype=torch.float64)
-    multiply(first, second, scaled, False, 0.25)
+    linear_product(first, second, scaled, False, 0.25)
     assert_close(scaled, 0.25 * first @ second)
 
 

@@ -1,10 +1,10 @@
-"""Torch kernels: one pure, dense function from blocks to a block for each phase of a training step.
+"""Torch kernels: one dense function from blocks to a block for each phase of a training step.
 
-A kernel `kernel(site, inputs, *blocks)` returns a new tensor and does not change its blocks. It
-depends on no rank, mesh or message, and never waits for the device. Its result has the dtype of the
-blocks that it reads, or float32 at least if the tensor is `wide`. One kernel differs:
-`loss.backward` reads only wide blocks. So in half precision it returns float32, which the executor
-rounds. `product` is the kernel of linear operators in a form that accumulates into a block.
+A kernel `kernel(site, inputs, into, *blocks)` writes every element of `into`, a contiguous block,
+and does not change or keep the others. It depends on no rank, mesh or message, and never waits for
+the device. `into` has the dtype of the mesh, or float32 at least if the tensor is `wide`. Sums are
+computed in float32 at least, and rounded once. `product` is the kernel of linear operators in a
+form that accumulates into a block.
 """
 
 from primepar.distributed.kernels import (
@@ -64,4 +64,7 @@ KERNELS: dict[str, Kernel] = {
 }
 """`Signature.kernel` -> the function that computes the phase."""
 
-__all__ = ["KERNELS", "Kernel", "product"]
+IN_PLACE = frozenset({"first.update", "second.update", "adamw.update", "sgd.update"})
+"""Kernels whose `into` may be the first block that they read."""
+
+__all__ = ["IN_PLACE", "KERNELS", "Kernel", "product"]

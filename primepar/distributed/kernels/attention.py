@@ -18,50 +18,67 @@ from primepar.models.dropout import Draw
 from primepar.operators import Site, StepInputs
 
 
-def keys(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Return keys and values of the block's rows, `[R, G 2 D]`."""
+def keys(site: Site, inputs: StepInputs, into_RC: torch.Tensor, x_RC: torch.Tensor) -> None:
+    """Write keys and values of the block's rows, `[R, G 2 D]`."""
     part = AttentionBlock.of(site)
     kv_BTG2D = part.turned(x_RC)[:, :, :, part.queries :]
-    return kv_BTG2D.clone(memory_format=torch.contiguous_format).view(len(x_RC), -1)
+    into_RC.view(kv_BTG2D.shape).copy_(kv_BTG2D)
 
 
 def forward(
-    site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Return the heads, concatenated, `[R, A D]`; `kv_SC`: keys and values of full sequences."""
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    kv_SC: torch.Tensor | None = None,
+) -> None:
+    """Write the heads, concatenated, `[R, A D]`; `kv_SC`: keys and values of full sequences."""
     part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     plain = _plain(part, inputs.draw)
     o_BATD = _attend(*operands) if plain else attend_in_chunks(part, inputs.draw, operands)
-    return o_BATD.transpose(1, 2).reshape(len(x_RC), -1)
+    o_BTAD = o_BATD.transpose(1, 2)
+    into_RC.view(o_BTAD.shape).copy_(o_BTAD)
 
 
 def backward(
-    site: Site, inputs: StepInputs, x_RC: torch.Tensor, *others: torch.Tensor
-) -> torch.Tensor:
-    """Return the gradient of the columns.
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    *others: torch.Tensor,
+) -> None:
+    """Write the gradient of the columns.
 
     `others` is dy for full sequences; for a part of a sequence KV, dy and the part's summed dKV.
     """
     part = AttentionBlock.of(site)
     if len(others) == 1:
-        return part.gathered(*_gradients(part, inputs.draw, part.operands(x_RC, None), *others))
-    kv_SC, dy_RC, dkv_RC = others
-    dq_BATD, _, _ = _gradients(part, inputs.draw, part.operands(x_RC, kv_SC), dy_RC)
-    return part.gathered(dq_BATD, *part.heads(dkv_RC))
+        three = _gradients(part, inputs.draw, part.operands(x_RC, None), *others)
+    else:
+        kv_SC, dy_RC, dkv_RC = others
+        dq_BATD, _, _ = _gradients(part, inputs.draw, part.operands(x_RC, kv_SC), dy_RC)
+        three = dq_BATD, *part.heads(dkv_RC)
+    part.gather(into_RC, *three)
 
 
 def backward_keys(
-    site: Site, inputs: StepInputs, x_RC: torch.Tensor, kv_SC: torch.Tensor, dy_RC: torch.Tensor
-) -> torch.Tensor:
-    """Return the terms of the block's queries in the gradients of all their keys and values."""
+    site: Site,
+    inputs: StepInputs,
+    into_SC: torch.Tensor,
+    x_RC: torch.Tensor,
+    kv_SC: torch.Tensor,
+    dy_RC: torch.Tensor,
+) -> None:
+    """Write the terms of the block's queries in the gradients of all their keys and values."""
     part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
     _, dk_BGSD, dv_BGSD = _gradients(part, inputs.draw, operands, dy_RC)
-    dkv_BSG2D = dy_RC.new_zeros(len(dk_BGSD), part.positions, part.groups, 2, dk_BGSD.shape[-1])
-    seen = dkv_BSG2D[:, : dk_BGSD.shape[2]]
-    seen[:, :, :, 0], seen[:, :, :, 1] = dk_BGSD.transpose(1, 2), dv_BGSD.transpose(1, 2)
-    return dkv_BSG2D.view(kv_SC.shape)
+    B, _, S, D = dk_BGSD.shape
+    dkv_BSG2D = into_SC.view(B, part.positions, part.groups, 2, D)
+    dkv_BSG2D[:, :S, :, 0] = dk_BGSD.transpose(1, 2)
+    dkv_BSG2D[:, :S, :, 1] = dv_BGSD.transpose(1, 2)
+    dkv_BSG2D[:, S:] = 0
 
 
 def _plain(part: AttentionBlock, draw: Draw | None) -> bool:

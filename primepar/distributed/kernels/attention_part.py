@@ -105,18 +105,21 @@ class AttentionBlock:
         k_BGTD, v_BGTD = kv_BTG2D.permute(3, 0, 2, 1, 4)
         return k_BGTD, v_BGTD
 
-    def gathered(
-        self, dq_BATD: torch.Tensor, dk_BGTD: torch.Tensor, dv_BGTD: torch.Tensor
-    ) -> torch.Tensor:
-        """Return the gradient of the columns, `[R, C]`, from those of the rotated heads."""
+    def gather(
+        self,
+        into_RC: torch.Tensor,
+        dq_BATD: torch.Tensor,
+        dk_BGTD: torch.Tensor,
+        dv_BGTD: torch.Tensor,
+    ) -> None:
+        """Write the gradient of the columns, `[R, C]`, from those of the rotated heads."""
         B, _, T, D = dq_BATD.shape
-        dx_BTGXD = dq_BATD.new_empty(B, T, self.groups, self.queries + 2, D)
+        dx_BTGXD = into_RC.view(B, T, self.groups, self.queries + 2, D)
         dq_BTAD, dk_BTGD, dv_BTGD = (x.transpose(1, 2) for x in (dq_BATD, dk_BGTD, dv_BGTD))
         dx_BTGXD[:, :, :, : self.queries] = dq_BTAD.view(B, T, self.groups, self.queries, D)
         dx_BTGXD[:, :, :, -2], dx_BTGXD[:, :, :, -1] = dk_BTGD, dv_BTGD
         if self.config.positions == "rotary":
             self._turn(dx_BTGXD, dx_BTGXD, -1)
-        return dx_BTGXD.view(B * T, -1)
 
 
 @lru_cache(maxsize=64)

@@ -10,8 +10,8 @@ import torch
 from primepar.models.dropout import Draw
 from primepar.schedule.meaning import Box
 
-Kernel = Callable[..., torch.Tensor]
-"""`kernel(site, inputs, *blocks)`, from blocks to a new block."""
+Kernel = Callable[..., None]
+"""`kernel(site, inputs, into, *blocks)`: writes every element of the block `into`."""
 
 Line = tuple[int, int]
 """First element and end along one dim."""
@@ -49,16 +49,29 @@ def kept_elements(
     return torch.cat(list(pieces))
 
 
+def wide_room(into: torch.Tensor) -> torch.Tensor:
+    """Return the block if it has the dtype of sums, else new memory of its shape that has it."""
+    dtype = working_dtype(into.dtype)
+    return into if into.dtype == dtype else torch.empty_like(into, dtype=dtype)
+
+
 def drop_out(
-    x_RC: torch.Tensor, draw: Draw | None, probability: float, name: str, box: Box, width: int
-) -> torch.Tensor:
-    """Apply dropout to a block in `box` of an activation with `width` columns; a new tensor.
+    into_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    draw: Draw | None,
+    probability: float,
+    name: str,
+    box: Box,
+    width: int,
+) -> None:
+    """Write a block in `box` of an activation with `width` columns after dropout.
 
     `name` is the operator whose output is dropped. Without a draw, or with probability 0, the
-    result is a copy.
+    result is a copy. `into_RC` may be `x_RC`.
     """
     if draw is None or not probability:
-        return x_RC.clone()
+        into_RC.copy_(x_RC)
+        return
     row_R, column_C = (counted(line, x_RC.device) for line in box)
     kept_RC = kept_elements(draw, probability, name, row_R * width, column_C)
-    return (x_RC * kept_RC).div_(1 - probability)
+    torch.mul(x_RC, kept_RC, out=into_RC).div_(1 - probability)

@@ -10,50 +10,32 @@ from functools import lru_cache
 
 import torch
 
-from primepar.distributed.kernels.common import working_dtype
 from primepar.operators import Site, StepInputs
 from primepar.schedule.signature import Template
 
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, bool, float], None]
-Operands = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+View = Callable[[torch.Tensor], torch.Tensor]
 
 
 def multiply(
-    site: Site, inputs: StepInputs, first: torch.Tensor, second: torch.Tensor
-) -> torch.Tensor:
-    """Return the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
-    reads, writes = site.phase.reads, site.phase.writes
-    left, right = _operands(reads, writes)(first, second)
-    result = left @ right
-    given = {
-        dim: size
-        for template, block in zip(reads, (first, second), strict=True)
-        for (dim, _), size in zip(template.entries, block.shape, strict=True)
-    }
-    return result.view([given[dim] for dim, _ in writes.entries])
+    site: Site, inputs: StepInputs, into: torch.Tensor, first: torch.Tensor, second: torch.Tensor
+) -> None:
+    """Write the product of two blocks in the dims of the phase; dims B, M, K are `[B, M, C]`."""
+    swap, left, right = operands(site.phase.reads, site.phase.writes)
+    a, b = (second, first) if swap else (first, second)
+    product(left(a), right(b), as_matrix(into), False, 1.0)
 
 
-def product(site: Site) -> Product:
-    """Return the product as `f(first, second, into, begun, scale)`.
-
-    It computes `into = scale * product`, or `into += scale * product` if `begun`. The rows of
-    `into` must be viewable as one dim.
-    """
-    operands = _operands(site.phase.reads, site.phase.writes)
-
-    def write(
-        first: torch.Tensor, second: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
-    ) -> None:
-        left, right = operands(first, second)
-        into = into.view(-1, into.shape[-1]) if into.dim() > 2 else into
-        if into.dtype != left.dtype:
-            _add_wide(left, right, into, begun, scale)
-        elif begun or scale != 1.0:
-            into.addmm_(left, right, beta=float(begun), alpha=scale)
-        else:
-            torch.mm(left, right, out=into)
-
-    return write
+def product(
+    left: torch.Tensor, right: torch.Tensor, into: torch.Tensor, begun: bool, scale: float
+) -> None:
+    """Compute `into = scale * left @ right`, or `into += scale * left @ right` if `begun`."""
+    if into.dtype != left.dtype:
+        _add_wide(left, right, into, begun, scale)
+    elif begun or scale != 1.0:
+        into.addmm_(left, right, beta=float(begun), alpha=scale)
+    else:
+        torch.mm(left, right, out=into)
 
 
 def _add_wide(
@@ -69,30 +51,37 @@ def _add_wide(
     if into.is_cuda:
         kinds = {"out_dtype": into.dtype, "beta": beta, "alpha": alpha}
         torch.addmm(into, left, right, out=into, **kinds)  # type: ignore[call-overload]
+    elif begun:
+        into.addmm_(left.to(into.dtype), right.to(into.dtype), alpha=alpha)
     else:
-        into.addmm_(left.to(into.dtype), right.to(into.dtype), beta=beta, alpha=alpha)
+        torch.mm(left.to(into.dtype), right.to(into.dtype), out=into).mul_(alpha)
+
+
+def as_matrix(block: torch.Tensor) -> torch.Tensor:
+    """Return a block as a matrix whose rows are all its dims but the last."""
+    return block if block.dim() == 2 else block.view(-1, block.shape[-1])
 
 
 @lru_cache(maxsize=4096)
-def _operands(reads: tuple[Template, ...], writes: Template) -> Operands:
-    """Return the function that maps two blocks to the left and the right matrix of a product.
+def operands(reads: tuple[Template, ...], writes: Template) -> tuple[bool, View, View]:
+    """Return how two blocks become the matrices of a product.
 
-    The left matrix has the rows of the result, the right one its columns. B and M together are
-    rows.
+    The left matrix has the rows of the result, the right one its columns; B and M together are
+    rows. The first of the result is true if the second block is the left one. The functions map the
+    left and the right block to their matrices.
     """
     rows, columns = _sides(writes)
     first, second = map(_sides, reads)
     swap = rows not in first
     if swap:
         first, second = second, first
-    turn_left, turn_right = first[1] == rows, second[0] == columns
+    left = _turned if first[1] == rows else as_matrix
+    right = _turned if second[0] == columns else as_matrix
+    return swap, left, right
 
-    def operands(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        a, b = (block if block.dim() == 2 else block.flatten(0, -2) for block in (a, b))
-        left, right = (b, a) if swap else (a, b)
-        return left.t() if turn_left else left, right.t() if turn_right else right
 
-    return operands
+def _turned(block: torch.Tensor) -> torch.Tensor:
+    return as_matrix(block).t()
 
 
 def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -102,12 +91,18 @@ def _sides(template: Template) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def add_bias(
-    site: Site, inputs: StepInputs, y_RC: torch.Tensor, bias_C: torch.Tensor
-) -> torch.Tensor:
-    """Return the rows plus the bias."""
-    return y_RC + bias_C
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    y_RC: torch.Tensor,
+    bias_C: torch.Tensor,
+) -> None:
+    """Write the rows plus the bias."""
+    torch.add(y_RC, bias_C, out=into_RC)
 
 
-def bias_gradient(site: Site, inputs: StepInputs, dy_RC: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the block's rows, `[C]`, in float32 at least."""
-    return dy_RC.sum(0, dtype=working_dtype(dy_RC.dtype))
+def bias_gradient(
+    site: Site, inputs: StepInputs, into_C: torch.Tensor, dy_RC: torch.Tensor
+) -> None:
+    """Write the sum of the block's rows, `[C]`, in float32 at least."""
+    torch.sum(dy_RC, 0, dtype=into_C.dtype, out=into_C)

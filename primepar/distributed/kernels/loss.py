@@ -9,34 +9,36 @@ from __future__ import annotations
 
 import torch
 
-from primepar.distributed.kernels.common import PIECE, Line, widened
+from primepar.distributed.kernels.common import PIECE, Line, wide_room
 from primepar.operators import Site, StepInputs
 
 
-def largest(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Return the largest logit of every row, `[R]`; minus infinity if all is padding."""
+def largest(site: Site, inputs: StepInputs, into_R: torch.Tensor, x_RC: torch.Tensor) -> None:
+    """Write the largest logit of every row, `[R]`; minus infinity if all is padding."""
     known = _known(site, site.reads[0][1])
     if not known:
-        return widened(x_RC.new_full((len(x_RC),), -torch.inf))
-    return widened(x_RC[:, :known].amax(1))
+        into_R.fill_(-torch.inf)
+    else:
+        into_R.copy_(x_RC[:, :known].amax(1))
 
 
 def sums(
     site: Site,
     inputs: StepInputs,
+    sums_2R: torch.Tensor,
     x_RC: torch.Tensor,
     largest_R: torch.Tensor,
     target_R: torch.Tensor,
-) -> torch.Tensor:
-    """Return for every row, `[2, R]`, the sum of exp(logit), and the target's logit.
+) -> None:
+    """Write for every row, `[2, R]`, the sum of exp(logit), and the target's logit.
 
     The second is zero if the target is not in the block. The largest logit of the row is subtracted
     first.
     """
     columns = site.reads[0][1]
-    sums_2R = largest_R.new_zeros(2, len(x_RC))
     if not (known := _known(site, columns)):
-        return sums_2R
+        sums_2R.zero_()
+        return
     rows = max(1, PIECE.get(x_RC.device.type, 1 << 62) // known)
     column_R1, mine_R1 = _targets(target_R, columns, known)
     operands = x_RC[:, :known], largest_R[:, None], column_R1, mine_R1, sums_2R.t()
@@ -46,42 +48,47 @@ def sums(
         shifted_RN = x_RN - largest_R1
         torch.mul(shifted_RN.gather(1, target_R1), here_R1, out=sums_R2[:, 1:])
         torch.sum(shifted_RN.exp_(), 1, out=sums_R2[:, 0])
-    return sums_2R
 
 
-def forward(site: Site, inputs: StepInputs, sums_2R: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the rows' losses, `[1]`; the program divides it by the step's rows."""
-    return (sums_2R[0].log() - sums_2R[1]).sum(0, keepdim=True)
+def forward(site: Site, inputs: StepInputs, into_1: torch.Tensor, sums_2R: torch.Tensor) -> None:
+    """Write the sum of the rows' losses, `[1]`; the program divides it by the step's rows."""
+    torch.sum(sums_2R[0].log() - sums_2R[1], 0, keepdim=True, out=into_1)
 
 
 def shares(
     site: Site,
     inputs: StepInputs,
+    shares_RC: torch.Tensor,
     x_RC: torch.Tensor,
     largest_R: torch.Tensor,
     sums_2R: torch.Tensor,
-) -> torch.Tensor:
-    """Return the softmax of every row."""
+) -> None:
+    """Write the softmax of every row."""
     known = _known(site, site.reads[0][1])
-    shares_RC = torch.empty_like(x_RC, dtype=largest_R.dtype)
     shares_RC[:, known:] = 0
     shares_RN = shares_RC[:, :known]
     torch.sub(x_RC[:, :known], largest_R[:, None], out=shares_RN)
     shares_RN.exp_().div_(sums_2R[0][:, None])
-    return shares_RC
 
 
 def backward(
-    site: Site, inputs: StepInputs, shares_RC: torch.Tensor, target_R: torch.Tensor
-) -> torch.Tensor:
-    """Return the gradient of the rows' losses: the shares, minus 1 at the target.
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    shares_RC: torch.Tensor,
+    target_R: torch.Tensor,
+) -> None:
+    """Write the gradient of the rows' losses: the shares, minus 1 at the target.
 
-    It has the dtype of the shares. The program divides it by the rows of the whole step.
+    The program divides it by the rows of the whole step.
     """
     columns = site.writes[1]
     column_R1, mine_R1 = _targets(target_R, columns, columns[1] - columns[0])
     at_target_R1 = mine_R1.to(shares_RC.dtype).neg_()
-    return shares_RC.scatter_add(1, column_R1, at_target_R1)
+    # In half precision the difference is rounded, not the share.
+    room_RC = wide_room(into_RC).copy_(shares_RC).scatter_add_(1, column_R1, at_target_R1)
+    if room_RC is not into_RC:
+        into_RC.copy_(room_RC)
 
 
 def _known(site: Site, columns: Line) -> int:

@@ -12,83 +12,94 @@ from __future__ import annotations
 
 import torch
 
-from primepar.distributed.kernels.common import widened
+from primepar.distributed.kernels.common import wide_room, widened
 from primepar.operators import Site, StepInputs
 
 
-def moments(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Return mean and variance of every row's columns, `[2, R, 1]`."""
+def moments(site: Site, inputs: StepInputs, into_2R1: torch.Tensor, x_RC: torch.Tensor) -> None:
+    """Write mean and variance of every row's columns, `[2, R, 1]`."""
     variance_R, mean_R = torch.var_mean(widened(x_RC), 1, correction=0)
-    return torch.stack((mean_R, variance_R))[..., None]
+    torch.stack((mean_R, variance_R), out=into_2R1[..., 0])
 
 
-def square(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of every row, `[R]`."""
-    return widened(x_RC).square().sum(1)
+def square(site: Site, inputs: StepInputs, into_R: torch.Tensor, x_RC: torch.Tensor) -> None:
+    """Write the sum of the squares of every row, `[R]`."""
+    torch.sum(widened(x_RC).square(), 1, out=into_R)
 
 
 def normalize(
-    site: Site, inputs: StepInputs, x_RC: torch.Tensor, statistics: torch.Tensor
-) -> torch.Tensor:
-    """Return the rows, minus their means in a layer norm, times one over their deviation."""
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    statistics: torch.Tensor,
+) -> None:
+    """Write the rows, minus their means in a layer norm, times one over their deviation."""
     scale_R1 = _scale(site, statistics)
     if statistics.dim() == 1:
-        return x_RC * scale_R1
-    return (x_RC - statistics[0].mean(1, keepdim=True)).mul_(scale_R1)
+        torch.mul(x_RC, scale_R1, out=into_RC)
+    else:
+        torch.sub(x_RC, statistics[0].mean(1, keepdim=True), out=into_RC).mul_(scale_R1)
 
 
 def forward(
     site: Site,
     inputs: StepInputs,
+    into_RC: torch.Tensor,
     normed_RC: torch.Tensor,
     weight_C: torch.Tensor,
     bias_C: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the normalized rows times the weight, plus the bias if there is one."""
+) -> None:
+    """Write the normalized rows times the weight, plus the bias if there is one."""
     if bias_C is None:
-        return (normed_RC * weight_C).to(weight_C.dtype)
-    return torch.addcmul(widened(bias_C), normed_RC, widened(weight_C)).to(weight_C.dtype)
+        torch.mul(normed_RC, weight_C, out=into_RC)
+    else:
+        torch.addcmul(widened(bias_C), normed_RC, widened(weight_C), out=into_RC)
 
 
 def gradient(
-    site: Site, inputs: StepInputs, dy_RC: torch.Tensor, normed_RC: torch.Tensor
-) -> torch.Tensor:
-    """Return the gradient of the weight from the block's rows: `[C]`."""
-    return (dy_RC * normed_RC).sum(0)
+    site: Site,
+    inputs: StepInputs,
+    into_C: torch.Tensor,
+    dy_RC: torch.Tensor,
+    normed_RC: torch.Tensor,
+) -> None:
+    """Write the gradient of the weight from the block's rows: `[C]`."""
+    torch.sum(dy_RC * normed_RC, 0, out=into_C)
 
 
 def backward_sums(
     site: Site,
     inputs: StepInputs,
+    sums_SR: torch.Tensor,
     dy_RC: torch.Tensor,
     weight_C: torch.Tensor,
     normed_RC: torch.Tensor,
-) -> torch.Tensor:
-    """Return sums of every row, `[S, R]`: of dnormed * normed, and for a layer norm of dnormed."""
+) -> None:
+    """Write sums of every row, `[S, R]`: of dnormed * normed, and for a layer norm of dnormed."""
     dy_RC, weight_C = widened(dy_RC), widened(weight_C)
-    sums_SR = dy_RC.new_empty(site.writes[0][1], len(dy_RC))
     torch.mv(dy_RC * normed_RC, weight_C, out=sums_SR[0])
     if len(sums_SR) == 2:
         torch.mv(dy_RC, weight_C, out=sums_SR[1])
-    return sums_SR
 
 
 def backward(
     site: Site,
     inputs: StepInputs,
+    into_RC: torch.Tensor,
     dy_RC: torch.Tensor,
     weight_C: torch.Tensor,
     normed_RC: torch.Tensor,
     statistics: torch.Tensor,
     sums_SR: torch.Tensor,
-) -> torch.Tensor:
-    """Return the gradient of the rows."""
+) -> None:
+    """Write the gradient of the rows."""
     means_SR1 = (sums_SR / site.step.model.hidden)[..., None]
-    dx_RC = widened(dy_RC) * weight_C
+    dx_RC = torch.mul(widened(dy_RC), weight_C, out=wide_room(into_RC))
     dx_RC.addcmul_(normed_RC, means_SR1[0], value=-1)
     if len(means_SR1) == 2:
         dx_RC -= means_SR1[1]
-    return dx_RC.mul_(_scale(site, statistics)).to(dy_RC.dtype)
+    torch.mul(dx_RC, _scale(site, statistics), out=into_RC)
 
 
 def _scale(site: Site, statistics: torch.Tensor) -> torch.Tensor:

@@ -7,24 +7,28 @@ from __future__ import annotations
 
 import torch
 
-from primepar.distributed.kernels.common import widened
 from primepar.operators import Site, StepInputs
 
 
 def residual(
-    site: Site, inputs: StepInputs, x: torch.Tensor, w: torch.Tensor, target: torch.Tensor
-) -> torch.Tensor:
-    """Return the prediction less the target, `[1, M, K]`."""
-    return x @ w - target
+    site: Site,
+    inputs: StepInputs,
+    into: torch.Tensor,
+    x: torch.Tensor,
+    w: torch.Tensor,
+    target: torch.Tensor,
+) -> None:
+    """Write the prediction less the target, `[1, M, K]`."""
+    torch.sub(x @ w, target, out=into)
 
 
 def gradient(
-    site: Site, inputs: StepInputs, x: torch.Tensor, residual: torch.Tensor
-) -> torch.Tensor:
-    """Return the gradient of half the sum of squares with respect to the weight, `[1, N, K]`."""
-    return x.transpose(1, 2) @ residual
+    site: Site, inputs: StepInputs, into: torch.Tensor, x: torch.Tensor, residual: torch.Tensor
+) -> None:
+    """Write the gradient of half the sum of squares with respect to the weight, `[1, N, K]`."""
+    torch.matmul(x.transpose(1, 2), residual, out=into)
 
 
-def part(site: Site, inputs: StepInputs, block: torch.Tensor) -> torch.Tensor:
-    """Return a worker's block without the dim of workers, in the dtype of sums."""
-    return widened(block[0]).clone()
+def part(site: Site, inputs: StepInputs, into: torch.Tensor, block: torch.Tensor) -> None:
+    """Write a worker's block without the dim of workers, in the dtype of sums."""
+    into.copy_(block[0])

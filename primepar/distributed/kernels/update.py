@@ -1,7 +1,7 @@
 """The norm of the gradient, and AdamW or SGD element by element.
 
 AdamW is algorithm 2 of Loshchilov and Hutter, ICLR 2019, in the order of operations of
-torch.optim.AdamW.
+torch.optim.AdamW. The new block of a parameter or moment may have the memory of the old one.
 """
 
 from __future__ import annotations
@@ -10,46 +10,55 @@ import math
 
 import torch
 
-from primepar.distributed.kernels.common import widened
+from primepar.distributed.kernels.common import wide_room, widened
 from primepar.operators import Site, StepInputs
 
 
-def squares(site: Site, inputs: StepInputs, *gradients: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the squares of some blocks, `[1]`, in float32 at least."""
+def squares(site: Site, inputs: StepInputs, into_1: torch.Tensor, *gradients: torch.Tensor) -> None:
+    """Write the sum of the squares of some blocks, `[1]`, in float32 at least."""
     sums = [widened(gradient).square().sum() for gradient in gradients]
-    return torch.stack(sums).sum(0, keepdim=True)
+    torch.sum(torch.stack(sums), 0, keepdim=True, out=into_1)
 
 
-def norm(site: Site, inputs: StepInputs, *squares_1: torch.Tensor) -> torch.Tensor:
-    """Return the root of the sum of the squares, `[1]`."""
-    return torch.cat(squares_1).sum(0, keepdim=True).sqrt_()
+def norm(site: Site, inputs: StepInputs, into_1: torch.Tensor, *squares_1: torch.Tensor) -> None:
+    """Write the root of the sum of the squares, `[1]`."""
+    torch.sum(torch.cat(squares_1), 0, keepdim=True, out=into_1).sqrt_()
 
 
 def first_moment(
     site: Site,
     inputs: StepInputs,
+    into: torch.Tensor,
     m: torch.Tensor,
     gradient: torch.Tensor,
     norm_1: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the running mean of the gradients with the first beta.
+) -> None:
+    """Write the running mean of the gradients with the first beta.
 
     With the gradient's norm `norm_1`, `gradient` is clipped first.
     """
-    gradient = _clipped(site, gradient, norm_1)
-    return widened(m).lerp(gradient, 1 - site.step.betas[0]).to(m.dtype)
+    gradient, room = _clipped(site, gradient, norm_1), wide_room(into)
+    _rounded(into, torch.lerp(widened(m), gradient, 1 - site.step.betas[0], out=room))
 
 
 def second_moment(
     site: Site,
     inputs: StepInputs,
+    into: torch.Tensor,
     v: torch.Tensor,
     gradient: torch.Tensor,
     norm_1: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the running mean of the squared gradients with the second beta; see `first_moment`."""
+) -> None:
+    """Write the running mean of the squared gradients with the second beta; see `first_moment`."""
     gradient, beta = _clipped(site, gradient, norm_1), site.step.betas[1]
-    return (widened(v) * beta).addcmul_(gradient, gradient, value=1 - beta).to(v.dtype)
+    room = torch.mul(widened(v), beta, out=wide_room(into))
+    _rounded(into, room.addcmul_(gradient, gradient, value=1 - beta))
+
+
+def _rounded(into: torch.Tensor, room: torch.Tensor) -> None:
+    """Write what was computed in the dtype of sums; nothing is to be done in that dtype."""
+    if room is not into:
+        into.copy_(room)
 
 
 def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) -> torch.Tensor:
@@ -63,18 +72,24 @@ def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) ->
 def sgd(
     site: Site,
     inputs: StepInputs,
+    into: torch.Tensor,
     w: torch.Tensor,
     gradient: torch.Tensor,
     norm_1: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return the new parameter of plain SGD; see `first_moment` for the gradient's norm."""
-    return widened(w).sub(_clipped(site, gradient, norm_1), alpha=inputs.rate).to(w.dtype)
+) -> None:
+    """Write the new parameter of plain SGD; see `first_moment` for the gradient's norm."""
+    torch.sub(widened(w), _clipped(site, gradient, norm_1), alpha=inputs.rate, out=into)
 
 
 def adamw(
-    site: Site, inputs: StepInputs, w: torch.Tensor, m: torch.Tensor, v: torch.Tensor
-) -> torch.Tensor:
-    """Return the new parameter; weight decay applies to the weights of linear operators."""
+    site: Site,
+    inputs: StepInputs,
+    into: torch.Tensor,
+    w: torch.Tensor,
+    m: torch.Tensor,
+    v: torch.Tensor,
+) -> None:
+    """Write the new parameter; weight decay applies to the weights of linear operators."""
     step, rate = site.step, inputs.rate
     beta1, beta2 = step.betas
     root = math.sqrt(1 - beta2**inputs.number)
@@ -83,4 +98,5 @@ def adamw(
     decays = operator is not None and operator.kind == "linear"
     kept = 1 - rate * step.decay if decays else 1.0
     size = rate / (1 - beta1**inputs.number)
-    return (widened(w) * kept).addcdiv_(widened(m), deviation, value=-size).to(w.dtype)
+    room = torch.mul(widened(w), kept, out=wide_room(into))
+    _rounded(into, room.addcdiv_(widened(m), deviation, value=-size))

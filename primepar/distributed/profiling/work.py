@@ -130,11 +130,13 @@ class Works:
             for name in ("clip.squares", "first.update", "second.update", "adamw.update")
         )
         w, m, v, gradient = blocks
+        total = gradient.new_empty(1, dtype=self.mesh.wide_dtype)
 
         def work() -> None:
-            squares(site, NOTHING, gradient)
-            moments = first(site, NOTHING, m, gradient), second(site, NOTHING, v, gradient)
-            adamw(site, NOTHING, w, *moments)
+            squares(site, NOTHING, total, gradient)
+            first(site, NOTHING, m, m, gradient)
+            second(site, NOTHING, v, v, gradient)
+            adamw(site, NOTHING, w, w, m, v)
 
         return work
 
@@ -193,11 +195,11 @@ def hidden(works: Works, watch: Stopwatch) -> float:
     )
     members = {"world": tuple(range(mesh.ranks))}
     mesh.ensure_groups(members.items())
-    start, multiply = post(mesh, messages, members), works.multiplying(*(works.scale * 128,) * 3)
-    blocks = {name: works._random(size) for name in ("given", "gotten")}
+    start = post(mesh, messages, [[works._random(size)] for _ in messages], members)
+    multiply = works.multiplying(*(works.scale * 128,) * 3)
 
     def hop() -> None:
-        start(blocks).wait()
+        start().wait()
 
     hop_seconds, product_seconds = watch.seconds([hop, multiply])
     repetitions = max(1, round(hop_seconds / product_seconds))
@@ -207,7 +209,7 @@ def hidden(works: Works, watch: Stopwatch) -> float:
             multiply()
 
     def both() -> None:
-        pending = start(blocks)
+        pending = start()
         products()
         pending.wait()
 

@@ -1,4 +1,4 @@
-"""A pool of buffers for one process, by shape, so that a training step allocates no memory."""
+"""A pool of buffers for one process, by shape, so that copies to the host allocate no memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-Shape = tuple[int, ...]
+from primepar.distributed.runtime.shapes import Shape
 
 
 class BufferPool:

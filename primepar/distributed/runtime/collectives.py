@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
-import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
-from primepar.distributed.runtime.memory_places import Get
+from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks, Pending, Start, Waitable, started
+from primepar.distributed.runtime.messages import Start
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -21,13 +22,17 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
-from primepar.schedule.program_uses import gets, gives
 
-GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-"""The new names where torch has them: there the older ones are deprecated."""
-
-
+OPTIONS: dict[type, str] = {
+    AllReduce: "AllreduceOptions",
+    Reduce: "ReduceOptions",
+    Broadcast: "BroadcastOptions",
+    AllGather: "AllgatherOptions",
+    ReduceScatter: "ReduceScatterOptions",
+    AllToAll: "AllToAllOptions",
+    Barrier: "BarrierOptions",
+}
+"""Collective -> the class of its options in torch."""
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 
@@ -56,142 +61,61 @@ def elements_sent(collective: Collective, rank: int, size: Callable[[str], int])
             return Fraction(0)
 
 
-def collective_action(mesh: Mesh, node: Collective, run: Get | None) -> Start:
-    """Return the function that starts a collective; all blocks that it writes have memory.
+def starting(
+    mesh: Mesh, node: Collective, given: Slot, taken: Slot, sizes: tuple[list[int], list[int]]
+) -> Start:
+    """Return the function that starts a collective by the group's own method.
 
-    `run` returns the blocks of all members, in the order of the ranks, as one flat tensor. A
-    reduce-scatter always has it, an all-gather if the blocks are contiguous in memory. In a group
-    of one rank the input is copied to the output.
+    The options are made once, and the checks of `torch.distributed` are left out. `given` and
+    `taken` have contiguous tensors: one and the same, or for an all-gather, a reduce-scatter and an
+    all-to-all flat ones, in the order of the ranks. `sizes` are the elements for and from each
+    member of an all-to-all. All ranks must use one form: in gloo these calls do not match those
+    with lists.
     """
-    if len(node.group) == 1:
-        return _alone(mesh, node)
     group = mesh.group(node.group, node.communicator)
+    options = _options(node)
     match node:
-        case AllReduce(also=also) if also:
-            return _several(node, group, run)
-        case AllReduce(block=block, reduction=reduction):
-            op = OPERATIONS[reduction]
-            return lambda blocks: started(dist.all_reduce(blocks[block], op, group, True))
-        case Broadcast(block=block, root=root):
-            process = mesh.first + root
-            return lambda blocks: started(dist.broadcast(blocks[block], process, group, True))
+        case AllReduce():
+            return lambda: group.allreduce(given, options)
+        case Broadcast():
+            return lambda: group.broadcast(given, options)
         case Reduce():
-            return _reduce(mesh, node, group)
+            return lambda: group.reduce(given, options)
         case AllGather():
-            return _all_gather(node, group, run)
+            gather = _newest("all_gather_single", "_allgather_base")
+            return lambda: getattr(group, gather)(taken[0], given[0], options)
         case ReduceScatter():
-            return _reduce_scatter(node, group, run)
+            scatter = _newest("reduce_scatter_single", "_reduce_scatter_base")
+            return lambda: getattr(group, scatter)(taken[0], given[0], options)
         case AllToAll():
-            return _all_to_all(node, group)
+            outgoing, incoming = sizes
+            exchange = _newest("all_to_all_single", "alltoall_base")
+            return lambda: getattr(group, exchange)(taken[0], given[0], incoming, outgoing, options)
         case Barrier():
-            return lambda _blocks: started(dist.barrier(group, async_op=True))
+            return lambda: dist.barrier(group, async_op=True)
 
 
-def _alone(mesh: Mesh, collective: Collective) -> Start:
-    reads, writes = gives(collective, mesh.rank), gets(collective, mesh.rank)
-    pairs = [(a, b) for a, b in zip(reads, writes, strict=False) if a != b]
-
-    def copy(blocks: Blocks) -> Waitable:
-        for name, into in pairs:
-            blocks[into].copy_(blocks[name])
-        return Pending(())
-
-    return copy
+def _newest(name: str, older: str) -> str:
+    """Return the method that this torch has: the older ones are deprecated in newer torch."""
+    return name if hasattr(dist.ProcessGroup, name) else older
 
 
-def _several(node: AllReduce, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """All-reduce several blocks as one flat tensor: their memory, or else a copy."""
-    names, op = node.reduced, OPERATIONS[node.reduction]
-    if run is not None:
-        return lambda blocks: started(dist.all_reduce(run(blocks), op, group, True))
-
-    def start(blocks: Blocks) -> Waitable:
-        into = [blocks[name] for name in names]
-        flat = torch.cat([block.flatten() for block in into])
-        work = dist.all_reduce(flat, op, group, True)
-
-        def take_apart() -> None:
-            parts = torch.split(flat, [block.numel() for block in into])
-            for block, part in zip(into, parts, strict=True):
-                block.copy_(part.view_as(block))
-
-        return Pending([work], take_apart)
-
-    return start
-
-
-def _reduce(mesh: Mesh, reduce: Reduce, group: dist.ProcessGroup) -> Start:
-    """Reduce to the root. Other members send a clone: torch may overwrite what they send."""
-    name, root, op = reduce.block, mesh.first + reduce.root, OPERATIONS[reduce.reduction]
-    if mesh.rank == reduce.root:
-        return lambda blocks: started(dist.reduce(blocks[name], root, op, group, True))
-    return lambda blocks: started(dist.reduce(blocks[name].clone(), root, op, group, True))
-
-
-def _all_gather(gather: AllGather, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """Gather into one tensor; blocks that are not contiguous in memory are then copied out of it.
-
-    All ranks must use this form of the call: in gloo it does not match the form for lists.
-    """
-    given, names = gather.block, in_order(gather)
-    if run is not None:
-        return lambda blocks: started(
-            GATHER(run(blocks), blocks[given].view(-1), group, async_op=True)
-        )
-
-    def start(blocks: Blocks) -> Waitable:
-        block = blocks[given]
-        everyone = block.new_empty(len(names) * block.numel())
-        work = GATHER(everyone, block.view(-1), group, async_op=True)
-        into = [(name, blocks[name]) for name in names]
-
-        def take_apart() -> None:
-            for (name, target), part in zip(into, everyone.view(len(names), -1), strict=True):
-                if name != given:
-                    target.copy_(part.view_as(target))
-
-        return Pending([work], take_apart)
-
-    return start
-
-
-def _reduce_scatter(scatter: ReduceScatter, group: dist.ProcessGroup, run: Get | None) -> Start:
-    """Reduce-scatter one tensor with all members' blocks, in the order of the ranks."""
-    block, op = scatter.block, OPERATIONS[scatter.reduction]
-    assert run is not None
-    return lambda blocks: started(
-        SCATTER(blocks[block].view(-1), run(blocks), op, group, async_op=True)
-    )
-
-
-def _all_to_all(collective: AllToAll, group: dist.ProcessGroup) -> Start:
-    """Exchange with one flat buffer per direction, the form that gloo supports too."""
-    places = _places(collective)
-    given = [collective.blocks[place] for place in places]
-    gotten = [collective.into[place] for place in places]
-
-    def exchange(blocks: Blocks) -> Waitable:
-        sizes = [blocks[name].numel() for name in given]
-        room = [blocks[name].numel() for name in gotten]
-        outgoing = torch.cat([blocks[name].flatten() for name in given])
-        incoming = outgoing.new_empty(sum(room))
-        work = dist.all_to_all_single(incoming, outgoing, room, sizes, group, True)
-        into = [blocks[name] for name in gotten]
-
-        def take_apart() -> None:
-            for block, part in zip(into, torch.split(incoming, room), strict=True):
-                block.copy_(part.view_as(block))
-
-        return Pending([work], take_apart)
-
-    return exchange
+def _options(node: Collective) -> Any:
+    """Return the options of a call that returns when it is posted."""
+    made: Any = getattr(distributed_c10d, OPTIONS[type(node)])()
+    made.asyncOp = True
+    if isinstance(node, AllReduce | Reduce | ReduceScatter):
+        made.reduceOp = OPERATIONS[node.reduction]
+    if isinstance(node, Reduce | Broadcast):
+        made.rootRank = sorted(node.group).index(node.root)
+    return made
 
 
 def in_order(collective: AllGather | ReduceScatter) -> list[str]:
     """Return the members' blocks in the order of the ranks."""
-    return [collective.blocks[place] for place in _places(collective)]
+    return [collective.blocks[place] for place in places(collective)]
 
 
-def _places(collective: Collective) -> list[int]:
+def places(collective: Collective) -> list[int]:
     """Return the positions in the IR's group, in the order of torch: by rank."""
     return sorted(range(len(collective.group)), key=collective.group.__getitem__)

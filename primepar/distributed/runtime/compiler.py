@@ -1,24 +1,28 @@
 """Compiles one rank's instruction list to closures; all that is static is decided before the run.
 
 The list is walked once, in order. For each instruction the compiler knows which blocks exist, which
-buffer each one has and what is in flight. It emits one closure per instruction that only indexes
-dicts and calls torch. Example: `Compute` of a product becomes "take a buffer from the pool, then
-`torch.mm` into it".
+memory each one has and what is in flight. It emits closures that only read slots and call torch.
+Then the buffers get their places in the arena. Example: `Compute` of a product becomes one call of
+`torch.mm` with three slots, and `Free` nothing at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from fractions import Fraction
 
 from msgspec.structs import replace
 
-from primepar.distributed.runtime.collectives import collective_action, elements_sent, in_order
-from primepar.distributed.runtime.computes import Computes, together
+from primepar.distributed.runtime.arena import Lifetime, offsets
+from primepar.distributed.runtime.buffer_places import Observer
+from primepar.distributed.runtime.collectives import elements_sent, places, starting
+from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.joins import later_joins
-from primepar.distributed.runtime.memory_places import Get, MemoryPlaces
+from primepar.distributed.runtime.memory import Buffer, Slot
+from primepar.distributed.runtime.memory_actions import copying, needed
+from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.message_labels import Labels
 from primepar.distributed.runtime.messages import (
@@ -28,17 +32,19 @@ from primepar.distributed.runtime.messages import (
     Message,
     Start,
     post,
-    staged,
+    posting,
+    waiting,
 )
-from primepar.distributed.runtime.scales import Factor, factor_of, is_scaled, scaled
+from primepar.distributed.runtime.operands import Operands
+from primepar.distributed.runtime.scales import factor_of, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
 from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.program import (
-    AllGather,
     Alloc,
     AllReduce,
+    AllToAll,
     Collective,
     Compute,
     Cut,
@@ -52,11 +58,12 @@ from primepar.schedule.program import (
     Join,
     Program,
     Recv,
-    ReduceScatter,
     Send,
     Wait,
 )
 from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses, writes
+
+Names = tuple[str, ...]
 
 
 class Compiler:
@@ -69,6 +76,8 @@ class Compiler:
         shapes: Shapes,
         settings: StepSettings | None,
         watch: Watch | None = None,
+        observer: Observer | None = None,
+        donated: Collection[str] = (),
     ) -> None:
         self.mesh, self.shapes, self._watch = mesh, shapes, watch
         self.instructions = program.programs[mesh.rank]
@@ -76,8 +85,17 @@ class Compiler:
         # Under a limit no block keeps the memory of another one: there are no shared buffers.
         shares = mesh.limit is None
         joins = later_joins(self.instructions, mesh.rank, given, shapes) if shares else {}
-        pools = mesh.pool, mesh.wide_pool
-        self.places = MemoryPlaces(shapes, pools, self.instructions, joins, shares=shares)
+        self.places = MemoryPlaces(
+            shapes,
+            (mesh.dtype, mesh.wide_dtype),
+            mesh.device,
+            self.instructions,
+            mesh.rank,
+            joins,
+            observer=observer,
+            shares=shares,
+            donated=donated,
+        )
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self.labels = Labels(shapes)
@@ -87,22 +105,38 @@ class Compiler:
         """Blocks in host memory."""
         self._arriving: set[str] = set()
         """Fetched blocks that nothing has named since."""
+        self._works: dict[str, Slot] = {}
+        """Request -> the work to wait for."""
+        self._after: dict[str, list[Action]] = {}
+        """Request -> what is to be done after its wait."""
 
-    def steps(self) -> Iterator[CompiledStep]:
-        """Yield the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
+    def steps(self) -> list[CompiledStep]:
+        """Return the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
+        return [
+            CompiledStep(nodes, list(filter(needed, actions)))
+            for nodes, actions in list(self._steps())
+        ]
+
+    def _steps(self) -> Iterator[CompiledStep]:
         place, alone = 0, ((node,) for node in self.instructions)
         for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
             self.places.place = place
             for node in nodes:
                 yield from self._arrivals(node)
             if len(nodes) > 1:
-                yield from self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
+                yield self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
             else:
                 self._check(nodes[0])
-                yield from self._compile(nodes[0])
+                yield self._compile(nodes[0])
             place += len(nodes)
-        for action in self.places.end():
-            yield CompiledStep((), action, action)
+        end = self.places.end(len(self.instructions))
+        yield CompiledStep((), end)
+
+    def layout(self) -> tuple[list[tuple[Buffer, int]], int]:
+        """Return the buffers in the arena with their first bytes, and the bytes of all together."""
+        buffers = [buffer for buffer in self.places.buffers if buffer.owner == "arena"]
+        firsts, total = offsets([Lifetime(b.bytes, b.first, b.last) for b in buffers])
+        return list(zip(buffers, firsts, strict=True)), total
 
     def _check(self, node: Instruction) -> None:
         for name in uses(node, self.mesh.rank):
@@ -117,35 +151,36 @@ class Compiler:
         """The compiled instruction, as error messages name it."""
         return f"programs[{self.mesh.rank}][{self.places.place}]"
 
-    def _compile(self, node: Instruction) -> Iterator[CompiledStep]:
+    def _compile(self, node: Instruction) -> CompiledStep:
         match node:
             case Compute():
-                run, first = self.computes.actions(node, self._location)
-                yield CompiledStep((node,), run, first)
+                return CompiledStep((node,), self.computes.actions(node, self._location))
             case ISend() | IRecv():
-                yield from self._posts([node])
+                return self._posts([node])
             case Wait(request=request):
-                yield _step(node, [lambda frame: frame.requests.pop(request).wait()])
+                actions = self._wait(request)
             case Send() | Recv():
-                yield _step(node, self._waited([node]))
+                actions = self._waited([node])
             case Group(body=body):
-                yield _step(node, self._waited(list(body)))
+                actions = self._waited(list(body))
             case Cut(block=block, blocks=blocks):
-                yield _step(node, self.places.cut(block, blocks, _in_place(node)))
+                actions = self.places.cut(block, blocks, _in_place(node))
             case Join(block=block, blocks=blocks):
-                yield _step(node, self.places.join(blocks, block, _in_place(node)))
+                actions = self.places.join(blocks, block, _in_place(node))
             case Alloc() | Free() | Fetch() | Evict():
-                yield _step(node, self._memory(node))
+                actions = self._memory(node)
             case _:
-                yield _step(node, self._collective(node))
+                actions = self._collective(node)
+        return CompiledStep((node,), actions)
 
     def _memory(self, node: Alloc | Free | Fetch | Evict) -> list[Action]:
         name = node.block
         match node:
             case Alloc():
-                return [*self.places.room(name), lambda frame: frame.blocks[name].zero_()]
+                actions, slot = self.places.room(name), self.places.slot(name)
+                return [*actions, lambda frame: slot[0].zero_()]
             case Free():
-                return [self.places.drop(name)]
+                return self.places.drop(name)
             case Fetch():
                 return self._fetch(name)
             case Evict():
@@ -153,47 +188,58 @@ class Compiler:
 
     # Messages
 
-    def _posts(self, run: list[Message]) -> Iterator[CompiledStep]:
-        actions, start = self._starting(run)
+    def _posts(self, run: list[Message]) -> CompiledStep:
+        operands, start = self._starting(run)
         requests = [node.request for node in run if isinstance(node, ISend | IRecv)]
-        run_all = together([*actions, _posting(start, requests)])
-        yield CompiledStep(tuple(run), run_all, run_all)
+        return CompiledStep(tuple(run), self._posted(requests, operands, start))
+
+    def _posted(self, requests: list[str], operands: list[Operands], start: Start) -> list[Action]:
+        """Post communication; what follows it is done after the waits for the requests."""
+        work: Slot = [None]
+        for request, tensors in zip(requests, operands, strict=True):
+            self.places.posted(request, tensors.names, tensors.scratch)
+            self._works[request], self._after[request] = work, tensors.after
+        before = [action for tensors in operands for action in tensors.before]
+        return [*before, posting(start, work)]
+
+    def _wait(self, request: str) -> list[Action]:
+        if request not in self._works:
+            raise ProgramError(
+                f"{self._location}: expected request {request} to be posted before its wait, got "
+                "none: post it first"
+            )
+        actions = [waiting(self._works.pop(request)), *self._after.pop(request)]
+        return [*actions, *self.places.waited(request)]
 
     def _waited(self, messages: list[Message]) -> list[Action]:
         """Compile blocking messages: post them, then wait."""
-        actions, start = self._starting(messages)
-        return [*actions, lambda frame: start(frame.blocks).wait()]
+        operands, start = self._starting(messages)
+        return self._at_once(operands, start)
 
-    def _starting(self, messages: list[Message]) -> tuple[list[Action], Start]:
-        """Return the actions that allocate received blocks, and the start of the messages.
+    def _at_once(self, operands: list[Operands], start: Start) -> list[Action]:
+        requests = [f"#{number}" for number in range(len(operands))]
+        actions = self._posted(requests, operands, start)
+        return [*actions, *(action for request in requests for action in self._wait(request))]
+
+    def _starting(self, messages: list[Message]) -> tuple[list[Operands], Start]:
+        """Return the operands of the messages, and the start of all of them.
 
         Posts of a batch are instructions of their own, each at the place after the one before.
         """
-        sent, received = list[str](), list[str]()
-        actions, first = list[Action](), self.places.place
+        first, operands = self.places.place, []
         for offset, message in enumerate(messages):
             self.places.place = first + offset * isinstance(message, ISend | IRecv)
             self._check(message)
             if isinstance(message, Send | ISend):
                 size = Fraction(self.shapes.elements(message.block))
                 self._count(message, message.block, size)
-                sent.append(message.block)
-            else:
-                actions += self.places.room(message.block)
-                received.append(message.block)
-        start = post(self.mesh, messages, self._members)
-        return actions, self._staged(start, sent, received)
-
-    def _staged(self, start: Start, reads: list[str], writes: list[str]) -> Start:
-        """Return `start` with contiguous copies of the blocks that are not contiguous."""
-        given, gotten = (
-            [name for name in names if self.places.strided(name)] for names in (reads, writes)
-        )
-        return staged(start, given, gotten) if given or gotten else start
+            operands.append(Operands.of_message(self.places, message))
+        slots = [tensors.given for tensors in operands]
+        return operands, post(self.mesh, messages, slots, self._members)
 
     def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
         """Count elements that this rank sends, by kind and element size."""
-        key = self.labels.is_linear(node, block), self.places.pool(block).dtype.itemsize
+        key = self.labels.is_linear(node, block), self.places.dtype(block).itemsize
         self._sent[key] = self._sent.get(key, Fraction(0)) + elements
 
     def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
@@ -210,58 +256,69 @@ class Compiler:
     # Collectives
 
     def _collective(self, node: Collective) -> list[Action]:
-        reads, writes = list(gives(node, self.mesh.rank)), list(gets(node, self.mesh.rank))
+        rank = self.mesh.rank
+        reads, writes = gives(node, rank), gets(node, rank)
         # Blocks that are reduced in one call may belong to different kinds.
         calls = [node]
         if isinstance(node, AllReduce):
             calls = [replace(node, block=name, also=()) for name in node.reduced]
         for call in calls:
-            for name in [*gives(call, self.mesh.rank), *gets(call, self.mesh.rank)][:1]:
-                sent = elements_sent(call, self.mesh.rank, self.shapes.elements)
-                self._count(call, name, sent)
-        actions, run = self._room(node, reads, writes)
-        start = collective_action(self.mesh, node, run)
-        if is_scaled(node, self.mesh.rank):
-            start = scaled(start, writes, self._factor(node))
-        if run is None:
-            start = self._staged(start, reads, writes)
+            for name in [*gives(call, rank), *gets(call, rank)][:1]:
+                self._count(call, name, elements_sent(call, rank, self.shapes.elements))
+        if len(node.group) == 1:
+            return self._alone(node, reads, writes)
+        operands = Operands.of_collective(self.places, node, rank)
+        if is_scaled(node, rank):
+            operands.after.append(self._scaling(node, writes))
+        start = starting(self.mesh, node, operands.given, operands.taken, self._sizes(node))
         if node.request is None:
-            return [*actions, lambda frame: start(frame.blocks).wait()]
-        return [*actions, _posting(start, [node.request])]
+            return self._at_once([operands], start)
+        return self._posted([node.request], [operands], start)
 
-    def _room(
-        self, node: Collective, reads: list[str], writes: list[str]
-    ) -> tuple[list[Action], Get | None]:
-        """Return the actions that allocate what a collective writes, and its flat tensor if any."""
-        if isinstance(node, ReduceScatter) and len(node.group) > 1:
-            actions, run = self.places.flat(in_order(node))
-            return [*actions, *self.places.renew(node.block)], run
-        if isinstance(node, AllGather) and not self.places.is_planned(node.blocks):
-            # This rank's block stays as it is.
-            writes = [name for name in writes if name != node.block]
-        actions = [
-            action for name in writes for action in self.places.room(name, keep=name in reads)
-        ]
-        if isinstance(node, AllGather):
-            return actions, self.places.run_of(in_order(node))
-        several = isinstance(node, AllReduce) and node.also
-        return actions, self.places.run_of(writes) if several else None
+    def _alone(self, node: Collective, reads: Names, writes: Names) -> list[Action]:
+        """Compile a collective of one rank: its input is copied to its output."""
+        actions = [a for name in writes for a in self.places.room(name, keep=name in reads)]
+        for name, into in zip(reads, writes, strict=False):
+            if name != into:
+                actions.append(copying(self.places.slot(into), self.places.slot(name)))
+        after = [self._scaling(node, writes)] if is_scaled(node, self.mesh.rank) else []
+        if node.request is None:
+            return [*actions, *after]
+        self._works[node.request], self._after[node.request] = [None], after
+        return actions
 
-    def _factor(self, node: Collective) -> Factor:
-        factor = factor_of(node)
-        return factor if self._watch is None else self._watch.factor(factor)
+    def _sizes(self, node: Collective) -> tuple[list[int], list[int]]:
+        """Return the elements for and from every member, in the order of the ranks."""
+        if not isinstance(node, AllToAll):
+            return [], []
+        order = places(node)
+        return (
+            [self.shapes.elements(node.blocks[place]) for place in order],
+            [self.shapes.elements(node.into[place]) for place in order],
+        )
+
+    def _scaling(self, node: Collective, names: Names) -> Action:
+        factor, slots = factor_of(node), [self.places.slot(name) for name in names]
+        if self._watch is not None:
+            factor = self._watch.factor(factor)
+
+        def multiply(frame: Frame) -> None:
+            scale = factor()
+            for into in slots:
+                into[0].mul_(scale)
+
+        return multiply
 
     # Host memory
 
     def _evict(self, name: str) -> list[Action]:
-        host, drop = self.mesh.host, self.places.drop(name)
+        host, slot = self.mesh.host, self.places.slot(name)
         self._evicted.add(name)
 
         def run(frame: Frame) -> None:
-            frame.host[name] = host.evict(frame.blocks[name])
-            drop(frame)
+            frame.host[name] = host.evict(slot[0])
 
-        return [run]
+        return [run, *self.places.drop(name)]
 
     def _fetch(self, name: str) -> list[Action]:
         if name not in self._evicted:
@@ -270,11 +327,12 @@ class Compiler:
             )
         self._evicted.remove(name)
         self._arriving.add(name)
+        actions, slot = self.places.room(name), self.places.slot(name)
 
         def run(frame: Frame) -> None:
-            self.mesh.host.fetch(name, frame.host.pop(name), frame.blocks[name])
+            self.mesh.host.fetch(name, frame.host.pop(name), slot[0])
 
-        return [*self.places.room(name), run]
+        return [*actions, run]
 
     def _arrivals(self, node: Instruction) -> Iterator[CompiledStep]:
         """Yield the waits for the copies of fetched blocks that an instruction is first to name."""
@@ -282,30 +340,13 @@ class Compiler:
         for name in sorted(self._arriving & {*uses(node, rank), *writes(node, rank)}):
             self._arriving.remove(name)
             if self.mesh.host.copies is not None:
-                wait = _arrival(self.mesh.host, name)
-                yield CompiledStep((), wait, wait)
-
-
-def _in_place(node: Cut | Join) -> bool:
-    """Return whether the blocks that are cut or joined are freed."""
-    return bool(getattr(node, "in_place", False))
+                yield CompiledStep((), [_arrival(self.mesh.host, name)])
 
 
 def _arrival(host: HostMemory, name: str) -> Action:
     return lambda frame: host.arrive(name)
 
 
-def _posting(start: Start, requests: list[str]) -> Action:
-    if len(requests) == 1:
-        (request,) = requests
-
-        def post_one(frame: Frame) -> None:
-            frame.requests[request] = start(frame.blocks)
-
-        return post_one
-    return lambda frame: frame.requests.update(dict.fromkeys(requests, start(frame.blocks)))
-
-
-def _step(node: Instruction, actions: list[Action]) -> CompiledStep:
-    run = together(actions)
-    return CompiledStep((node,), run, run)
+def _in_place(node: Cut | Join) -> bool:
+    """Return whether the blocks that are cut or joined are freed."""
+    return bool(getattr(node, "in_place", False))

@@ -1,6 +1,6 @@
 """Compiles sub-operators and additions to closures.
 
-A product of a linear operator writes into a buffer; a kernel returns a new tensor.
+A product of a linear operator adds to a block; any other kernel replaces one.
 """
 
 from __future__ import annotations
@@ -9,15 +9,17 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import KERNELS, Kernel
-from primepar.distributed.kernels.linear import product
+from primepar.distributed.kernels import IN_PLACE, KERNELS, Kernel
+from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
+from primepar.distributed.runtime.memory import Slot
+from primepar.distributed.runtime.memory_actions import Release, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
 from primepar.distributed.runtime.scales import Factor, factor_of
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
-from primepar.operators import Site, StepInputs, StepSettings, site_of
+from primepar.operators import Site, StepSettings, site_of
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
 
@@ -27,21 +29,6 @@ COMBINE: dict[str, Combine] = {
     "max": lambda into, term: torch.maximum(into, term, out=into),
     "min": lambda into, term: torch.minimum(into, term, out=into),
 }
-
-
-def together(actions: list[Action]) -> Action:
-    """Return one action that runs the given actions in order."""
-    if len(actions) == 1:
-        return actions[0]
-    if len(actions) == 2:
-        first, second = actions
-        return lambda frame: (first(frame), second(frame))
-
-    def run(frame: Frame) -> None:
-        for action in actions:
-            action(frame)
-
-    return run
 
 
 class Computes:
@@ -57,14 +44,13 @@ class Computes:
         self.shapes, self.places, self.settings = shapes, places, settings
         self._watch = watch
 
-    def actions(self, node: Compute, place: str) -> tuple[Action, Action]:
-        """Return the action that runs a compute, and one that also checks its result.
+    def actions(self, node: Compute, place: str) -> list[Action]:
+        """Return the actions that run a compute.
 
         Raises `ProgramError` for a phase without a kernel, or a kernel without its settings.
         """
         if node.phase is None:
-            action = self._addition(node)
-            return action, action
+            return self._addition(node)
         phase = self.shapes.meaning.phases[node.phase]
         if phase.kernel not in KERNELS:
             raise ProgramError(
@@ -79,141 +65,126 @@ class Computes:
             )
         site = site_of(self.shapes.meaning, node, self.settings)
         if self.shapes.is_product(node.phase):
-            action = self._product(node, site)
-            return action, action
+            return self._product(node, site)
         if self.settings is None:
             raise ProgramError(
                 f"{place}: expected the settings of a training step for phase {node.phase}, "
                 "got none: give the executor StepSettings"
             )
-        return self._kernel(node, phase, site, place)
+        return self._kernel(node, phase, site)
 
     def _factor(self, node: Compute) -> Factor:
         """Return the function that an instruction with a scale calls once for its number."""
         factor = factor_of(node)
         return factor if self._watch is None else self._watch.factor(factor)
 
-    def _product(self, node: Compute, site: Site) -> Action:
-        multiply, name, begun = product(site), node.accumulates, self._begun(node)
-        if self._watch is not None:
-            multiply = self._watch.product(site, multiply)
-        first, second = node.reads
-        actions = self.places.room(name, keep=begun)
+    def _product(self, node: Compute, site: Site) -> list[Action]:
+        name, begun = node.accumulates, self._begun(node)
+        before, left, right = self._operands(node, site)
+        before += self.places.room(name, keep=begun)
+        into = self.places.slot(name, as_matrix)
+        mm = product if self._watch is None else self._watch.product(site, product)
+        factor = self._factor(node)
 
         def run(frame: Frame) -> None:
-            blocks = frame.blocks
-            multiply(blocks[first], blocks[second], blocks[name], begun, 1.0)
+            mm(left[0], right[0], into[0], begun, 1.0)
 
         def run_scaled(frame: Frame) -> None:
-            blocks = frame.blocks
-            multiply(blocks[first], blocks[second], blocks[name], begun, factor())
+            mm(left[0], right[0], into[0], begun, factor())
 
-        factor = self._factor(node)
-        return together([*actions, run if node.scale == "1" else run_scaled])
+        return [*before, run if node.scale == "1" else run_scaled]
+
+    def _operands(self, node: Compute, site: Site) -> tuple[list[Action], Slot, Slot]:
+        """Return the matrices of a product, transposed once where needed.
+
+        A block of three dims that is not contiguous is copied first.
+        """
+        swap, left, right = operands(site.phase.reads, site.phase.writes)
+        names = node.reads[::-1] if swap else node.reads
+        actions: list[Action] = []
+        slots = []
+        for name, view in zip(names, (left, right), strict=True):
+            shape = self.shapes.shape(name)
+            if len(shape) > 2 and self.places.strided(name):
+                buffer, allocated = self.places.scratch(shape, name)
+                copy = buffer.attach([None], lambda whole: whole)
+                actions += [*allocated, copying(copy, self.places.slot(name))]
+                slots.append(buffer.attach([None], view))
+            else:
+                slots.append(self.places.slot(name, view))
+        return actions, slots[0], slots[1]
 
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
 
-    def _kernel(self, node: Compute, phase: Phase, site: Site, place: str) -> tuple[Action, Action]:
+    def _kernel(self, node: Compute, phase: Phase, site: Site) -> list[Action]:
+        """Call a kernel on the block, or on scratch memory that is then combined with the block."""
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
-        if self._begun(node):
-            before, combine = self.places.room(name, keep=True), COMBINE[phase.reduction]
+        begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
+        if phase.kernel in IN_PLACE and self.places.takes_over(name, node.reads):
+            actions = self.places.take_over(name, node.reads[0])
         else:
-            before, combine = self.places.adopt(name), None
-        dtype = self.places.pool(name).dtype
+            actions = self.places.room(name, keep=begun)
+        block = made = self.places.slot(name)
+        if begun:
+            buffer, allocated = self.places.scratch(self.shapes.shape(name), name)
+            made, actions = buffer.attach([None], lambda whole: whole), [*actions, *allocated]
         factor = None if node.scale == "1" else self._factor(node)
-        run, first = (
-            together([*before, _calling(function, site, node, dtype, combine, factor)])
-            for function in (kernel, self._checked(kernel, node, place))
-        )
-        return run, first
+        actions.append(_calling(kernel, site, reads, made, factor))
+        if begun:
+            actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
+        return actions
 
-    def _checked(self, kernel: Kernel, node: Compute, place: str) -> Kernel:
-        """Return the kernel with a check that it returns a new block.
-
-        The block has the shape of the phase's output, and its dtype or the wide one (then it is
-        rounded).
-        """
-        shape, pool = self.shapes.shape(node.accumulates), self.places.pool(node.accumulates)
-        dtypes = pool.dtype, self.places.pools[1].dtype
-        slices = ", ".join(f"{dim}={index}" for dim, index in (node.sub_operator or {}).items())
-
-        def checked(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
-            result = kernel(site, inputs, *blocks)
-            phase, got = site.phase, ""
-            if tuple(result.shape) != shape or result.dtype not in dtypes:
-                got = _text(tuple(result.shape), result.dtype)
-            for name, block in zip(node.reads, blocks, strict=True):
-                if result.untyped_storage().data_ptr() == block.untyped_storage().data_ptr():
-                    got = f"the memory of {name}"
-            if got:
-                raise ProgramError(
-                    f"{place}: expected a new block of {_text(shape, pool.dtype)} from the kernel "
-                    f"{phase.kernel} of phase {phase.name} at {slices}, got {got}"
-                )
-            return result
-
-        return checked
-
-    def _addition(self, node: Compute) -> Action:
-        name, (first, *others) = node.accumulates, node.reads
+    def _addition(self, node: Compute) -> list[Action]:
+        name = node.accumulates
         maker = self.shapes.meaning.maker(name.rstrip("'"))
         combine = COMBINE["sum" if maker is None else maker.reduction]
         begun = self._begun(node)
+        first, *others = (self.places.slot(read) for read in node.reads)
         actions = self.places.room(name, keep=begun)
+        into = self.places.slot(name)
 
         def begin(frame: Frame) -> None:
-            frame.blocks[name].copy_(frame.blocks[first])
+            into[0].copy_(first[0])
 
         def add(frame: Frame) -> None:
-            into = frame.blocks[name]
             for read in rest:
-                combine(into, frame.blocks[read])
-
-        def multiply(frame: Frame) -> None:
-            frame.blocks[name].mul_(factor())
+                combine(into[0], read[0])
 
         def add_scaled(frame: Frame) -> None:
-            into, scale = frame.blocks[name], factor()
+            scale = factor()
             for read in rest:
-                into.add_(frame.blocks[read], alpha=scale)
+                into[0].add_(read[0], alpha=scale)
 
         factor = self._factor(node)
         rest = [first, *others] if begun else others
         if node.scale != "1":
-            return together([*actions, *([add_scaled] if begun else [begin, add, multiply])])
+            return [*actions, *([add_scaled] if begun else [begin, add, _scaling(factor, into)])]
         actions += [] if begun else [begin]
-        return together([*actions, add] if rest else actions)
+        return [*actions, add] if rest else actions
 
 
 def _calling(
-    kernel: Kernel,
-    site: Site,
-    node: Compute,
-    dtype: torch.dtype,
-    combine: Combine | None,
-    factor: Factor | None,
+    kernel: Kernel, site: Site, reads: list[Slot], into: Slot, factor: Factor | None
 ) -> Action:
-    """Return the closure of a kernel; its result, a new block, is scaled in place."""
-    name, reads = node.accumulates, node.reads
+    """Return the closure of a kernel; its result is scaled in place."""
 
-    def computed(frame: Frame) -> torch.Tensor:
-        scale = 1.0 if factor is None else factor()
-        result = kernel(site, frame.inputs, *[frame.blocks[read] for read in reads])
-        return result if factor is None else result.mul_(scale)
+    def call(frame: Frame) -> None:
+        kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
 
-    def adopt(frame: Frame) -> None:
-        frame.blocks[name] = computed(frame).to(dtype).contiguous()
+    def call_scaled(frame: Frame) -> None:
+        scale = factor() if factor else 1.0
+        call(frame)
+        into[0].mul_(scale)
 
-    def add(frame: Frame) -> None:
-        blocks, result = frame.blocks, computed(frame)
-        if combine is not None:
-            combine(blocks[name], result)
-
-    return adopt if combine is None else add
+    return call if factor is None else call_scaled
 
 
-def _text(shape: tuple[int, ...], dtype: torch.dtype) -> str:
-    return f"{list(shape)} {str(dtype).removeprefix('torch.')}"
+def _scaling(factor: Factor, block: Slot) -> Action:
+    return lambda frame: block[0].mul_(factor())
+
+
+def _combining(combine: Combine, into: Slot, term: Slot) -> Action:
+    return lambda frame: combine(into[0], term[0])

@@ -1,7 +1,7 @@
 """Compares what a rank does with the list of instructions that was proved.
 
 A run is observed at three interfaces: the process groups (every message and collective, with its
-peers and elements, and every wait), the kernels (phase and boxes) and scales, and the dict of
+peers and elements, and every wait), the kernels (phase and boxes) and scales, and the slots of
 blocks (read, made, freed). The closures run one after another; the k-th one must do what the k-th
 instruction defines.
 """
@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
+from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.distributed.runtime.scales import Factor, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
@@ -79,26 +80,19 @@ argument whose elements are counted. A call of any other method is not observed;
 call is missing, and the run is refused."""
 
 
-class _Watched(dict[str, torch.Tensor]):
-    """A dict of blocks that notes which names are read, made and removed."""
+class _NotedSlot(list[Any]):
+    """The slot of a block, or of a view of it, that notes every read."""
 
-    def __init__(self, blocks: dict[str, torch.Tensor], seen: Seen) -> None:
-        super().__init__(blocks)
-        self._seen = seen
+    def __init__(self, name: str, seen: Seen) -> None:
+        super().__init__([None])
+        self._name, self._seen = name, seen
 
-    def __getitem__(self, name: str) -> torch.Tensor:
-        self._seen.read.add(name)
-        return super().__getitem__(name)
-
-    def __setitem__(self, name: str, block: torch.Tensor) -> None:
-        if name not in self:
-            self._seen.made.add(name)
-        super().__setitem__(name, block)
-
-    def pop(self, name: str, *default: Any) -> Any:
-        """Remove a block."""
-        self._seen.gone.add(name)
-        return super().pop(name, *default)
+    def __getitem__(self, place: Any) -> Any:
+        self._seen.read.add(self._name)
+        block = super().__getitem__(place)
+        if block is None:
+            raise KeyError(self._name)
+        return block
 
 
 class Seen:
@@ -129,6 +123,7 @@ class Watch:
         self.rank, self.shapes, self.seen = rank, shapes, Seen(first)
         self._proved = proved.programs[rank]
         self._posted: dict[str, list[ObservedCall]] = {}
+        self._blocks: dict[str, torch.Tensor] = {}
         self.peak = 0
         """Largest number of elements in memory after an instruction; shared memory counts once."""
         self.instructions = 0
@@ -137,9 +132,9 @@ class Watch:
     def kernel(self, kernel: Kernel) -> Kernel:
         """Return the kernel with every call noted."""
 
-        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor:
+        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> None:
             self.seen.calls.append(_kernel_call(site.phase.name, site.reads, site.writes))
-            return kernel(site, inputs, *blocks)
+            kernel(site, inputs, *blocks)
 
         return noted
 
@@ -162,34 +157,46 @@ class Watch:
 
         return noted
 
-    def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
-        """Run all steps; the `first` run also checks the results of kernels.
+    def slot(self, name: str) -> Slot:
+        """Return a slot for a block, or for a view of it, that notes every read."""
+        return _NotedSlot(name, self.seen)
+
+    def made(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that has memory now."""
+        if name not in self._blocks:
+            self.seen.made.add(name)
+        self._blocks[name] = block
+
+    def gone(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that ends."""
+        self.seen.gone.add(name)
+        self._blocks.pop(name)
+
+    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+        """Run all steps.
 
         Raises `ConformanceError` at the first step that differs from its instruction.
         """
-        given, position = frame.blocks, 0
-        frame.blocks = _Watched(given, self.seen)
-        before = set(given)
-        self.peak = _memory(given)
+        position, self._blocks = 0, dict(frame.blocks)
+        before = set(self._blocks)
+        self.peak = _memory(self._blocks)
         with watched_groups(self.seen):
             for step in steps:
                 self.seen.clear()
                 due = self._proved[position : position + len(step.instructions)]
                 try:
-                    (step.first if first else step.run)(frame)
+                    step.run(frame)
                 except KeyError as error:
                     self._fail(position, f"a use of {error.args[0]}, which does not exist", due)
                 if not step.instructions:
                     continue
                 self._compare(position, due, before)
-                before = set(frame.blocks)
-                self.peak = max(self.peak, _memory(frame.blocks))
+                before = set(self._blocks)
+                self.peak = max(self.peak, _memory(self._blocks))
                 position += len(step.instructions)
         if position != len(self._proved):
             self._fail(position, "nothing", self._proved[position:])
         self.instructions = position
-        given.clear()
-        given.update(frame.blocks)
 
     def _compare(self, position: int, due: tuple[Instruction, ...], before: set[str]) -> None:
         seen = self.seen
@@ -206,11 +213,10 @@ class Watch:
             self._fail(position, f"only {', '.join(sorted(seen.read)) or 'nothing'} read", due)
         made = written - before
         gone = {name for node in due for name in frees(node)}
-        inner = {name for name in seen.made | seen.gone if "#" in name}
-        if not made <= seen.made or seen.made - inner - named:
-            self._fail(position, f"{', '.join(sorted(seen.made - inner)) or 'nothing'} made", due)
-        if not gone <= seen.gone or seen.gone - inner - named:
-            self._fail(position, f"{', '.join(sorted(seen.gone - inner)) or 'nothing'} freed", due)
+        if not made <= seen.made or seen.made - named:
+            self._fail(position, f"{', '.join(sorted(seen.made)) or 'nothing'} made", due)
+        if not gone <= seen.gone or seen.gone - named:
+            self._fail(position, f"{', '.join(sorted(seen.gone)) or 'nothing'} freed", due)
 
     def _calls(self, node: Instruction) -> list[ObservedCall]:
         """Return the communication and the kernel calls of an instruction."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 
 from primepar.distributed.runtime.backend_support import BackendRules
+from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
-from primepar.distributed.runtime.host_memory import LimitedBlocks
+from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
@@ -29,7 +32,8 @@ class Executor:
 
     Constructed by all ranks together, as it creates process groups. What linear operators send is
     counted as "linear", the rest as `kind`. All phases except those of linear operators need
-    `settings`. With a `proved` program every run is observed and compared with it.
+    `settings`. With a `proved` program every run is observed and compared with it. The memory of
+    `donated` blocks that the program frees may be used for new blocks: an update is done in place.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
     without a kernel, a block without a size, a block that is used before it exists, or an
     instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
@@ -44,6 +48,7 @@ class Executor:
         settings: StepSettings | None = None,
         kind: str = "other",
         proved: Program | None = None,
+        donated: Collection[str] = (),
     ) -> None:
         if program.ranks != mesh.ranks:
             raise MeshError(
@@ -61,9 +66,19 @@ class Executor:
         self.watch = (
             None if proved is None else Watch(proved, mesh.rank, Shapes(proved), mesh.first)
         )
-        compiler = Compiler(mesh, program, self.shapes, settings, self.watch)
-        self._steps = list(compiler.steps())
-        self._runs = [step.run for step in self._steps]
+        limited = mesh.limit is not None and self.watch is None
+        self._count = DeviceCount(mesh.limit or 0, mesh.rank) if limited else None
+        compiler = Compiler(
+            mesh, program, self.shapes, settings, self.watch, self._observer, donated
+        )
+        self._steps = compiler.steps()
+        self._given = compiler.places.given
+        self._emptied = [b for b in compiler.places.buffers if b.owner == "run"]
+        self._layout, size = compiler.layout()
+        mesh.arena.serve(size, self._bind)
+        self.arena_bytes = size
+        """Bytes of the arena that this rank's list needs."""
+        self._runs = [action for step in self._steps for action in step.actions]
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
         self.measured = 0
@@ -71,6 +86,16 @@ class Executor:
         self.sent = compiler.sent(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
+
+    @property
+    def _observer(self) -> Observer | None:
+        return self._count if self.watch is None else self.watch
+
+    def _bind(self, memory: torch.Tensor) -> None:
+        """Make all views of blocks in the arena."""
+        for buffer, first in self._layout:
+            part = memory[first : first + buffer.bytes]
+            buffer.bind(part.view(buffer.dtype).view(buffer.shape))
 
     def __call__(
         self,
@@ -80,38 +105,45 @@ class Executor:
     ) -> Blocks:
         """Run on the `initial` blocks, by name and contiguous; returns the same dict.
 
-        Freed blocks are removed from it, new ones are added. Given blocks are never written. `host`
-        has the blocks of `host_initial`. Blocks move between both dicts as the program fetches and
-        evicts them, and the memory of a fetched block is used again.
+        Freed blocks are removed from it, new ones are added; they have memory of their own, which
+        no later run uses. Given blocks are never written, except donated ones. `host` has the
+        blocks of `host_initial`. Blocks move between both dicts as the program fetches and evicts
+        them, and the memory of a fetched block is used again.
         Raises `ProgramError` for a missing block. The first run also raises it for a block of
-        another shape, or a kernel whose result does not fit its phase. On a mesh with a limit it
-        raises `MemoryLimitError` if the blocks on the device exceed it.
+        another shape. On a mesh with a limit it raises `MemoryLimitError` if the blocks on the
+        device exceed it.
         """
         self._check_given(self.initial, blocks, "initial")
         self._check_given(self.host_initial, host or {}, "host_initial")
-        limit = self.mesh.limit
-        limited = limit is not None and self.watch is None
-        held = LimitedBlocks(blocks, limit or 0, self.mesh.rank) if limited else blocks
-        frame = Frame(held, inputs, host)
-        with torch.no_grad():
-            if self.watch is not None:
-                self.watch.run(self._steps, frame, first=not self._checked)
-                self._check_watched(self.watch.peak)
-            elif self.mesh.events is not None:
-                recorder = Recorder(self.mesh, self.shapes, self.mesh.events)
-                recorder.run(self._steps, frame, first=not self._checked)
-            else:
-                for run in self._runs if self._checked else [step.first for step in self._steps]:
-                    run(frame)
+        frame = Frame(blocks, inputs, host)
+        try:
+            with torch.no_grad():
+                self._run(frame)
+        finally:
+            for buffer in (*self._given.values(), *self._emptied):
+                buffer.clear()
         self._checked = True
         self.mesh.host.finish()
-        if isinstance(held, LimitedBlocks):
-            self.measured = held.peak
-            blocks.clear()
-            blocks.update(held)
         for kind, elements, itemsize in self.sent:
             self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
+
+    def _run(self, frame: Frame) -> None:
+        for name, buffer in self._given.items():
+            buffer.bind(frame.blocks[name])
+        if self.watch is not None:
+            self.watch.run(self._steps, frame)
+            self._check_watched(self.watch.peak)
+            return
+        if self._count is not None:
+            self._count.start(frame.blocks)
+        if self.mesh.events is not None:
+            Recorder(self.mesh, self.shapes, self.mesh.events).run(self._steps, frame)
+        else:
+            for action in self._runs:
+                action(frame)
+        if self._count is not None:
+            self.measured = self._count.peak
 
     def _check_watched(self, peak: int) -> None:
         """Raise `MemoryLimitError` if a watched run had more elements on the device."""

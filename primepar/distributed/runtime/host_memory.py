@@ -13,8 +13,10 @@ from collections.abc import Mapping
 
 import torch
 
-from primepar.distributed.runtime.buffers import BufferPool, Shape
+from primepar.distributed.runtime.buffers import BufferPool
 from primepar.distributed.runtime.copy_stream import CopyStream
+from primepar.distributed.runtime.memory import Slot
+from primepar.distributed.runtime.shapes import Shape
 from primepar.errors import MemoryLimitError
 
 
@@ -75,27 +77,32 @@ class HostMemory:
             self._busy = False
 
 
-class LimitedBlocks(dict[str, torch.Tensor]):
-    """Blocks on the device, with their elements counted at every change.
+class DeviceCount:
+    """Counts the elements of the blocks on the device at every change.
 
-    Memory that several blocks share counts once, and whole. A copy that one instruction makes for
-    itself, `NAME#`, and the workspace of kernels do not count. Raises `MemoryLimitError` when the
-    elements exceed `limit`.
+    Memory that several blocks share counts once, and whole. What one instruction takes for itself,
+    and the workspace of kernels, do not count. Raises `MemoryLimitError` when the elements exceed
+    `limit`.
     """
 
-    def __init__(self, blocks: Mapping[str, torch.Tensor], limit: int, rank: int) -> None:
-        super().__init__()
+    def __init__(self, limit: int, rank: int) -> None:
         self.limit, self.rank, self.elements, self.peak = limit, rank, 0, 0
         self._sharing = Counter[int]()
-        for name, block in blocks.items():
-            self[name] = block
 
-    def __setitem__(self, name: str, block: torch.Tensor) -> None:
-        old = self.get(name)
-        if old is not None:
-            self._count(name, old, -1)
-        super().__setitem__(name, block)
-        self._count(name, block, 1)
+    def start(self, blocks: Mapping[str, torch.Tensor]) -> None:
+        """Count the blocks before a run, and no others."""
+        self.elements = self.peak = 0
+        self._sharing.clear()
+        for name, block in blocks.items():
+            self.made(name, block)
+
+    def slot(self, name: str) -> Slot:
+        """Return a slot for a block."""
+        return [None]
+
+    def made(self, name: str, block: torch.Tensor) -> None:
+        """Count a block that has memory now."""
+        self._count(block, 1)
         self.peak = max(self.peak, self.elements)
         if self.elements > self.limit:
             raise MemoryLimitError(
@@ -103,18 +110,11 @@ class LimitedBlocks(dict[str, torch.Tensor]):
                 f"{self.elements} with {name}: allow more device memory"
             )
 
-    def __delitem__(self, name: str) -> None:
-        self.pop(name)
+    def gone(self, name: str, block: torch.Tensor) -> None:
+        """Count a block that ends."""
+        self._count(block, -1)
 
-    def pop(self, name: str, *default: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-        """Remove a block."""
-        if name in self:
-            self._count(name, self[name], -1)
-        return super().pop(name, *default)
-
-    def _count(self, name: str, block: torch.Tensor, times: int) -> None:
-        if "#" in name:
-            return
+    def _count(self, block: torch.Tensor, times: int) -> None:
         storage = block.untyped_storage()
         key, size = storage.data_ptr(), storage.nbytes() // block.element_size()
         before = self._sharing[key]

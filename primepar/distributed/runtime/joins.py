@@ -56,7 +56,10 @@ def later_joins(
             joins.update({(place, name): pending[name] for name in made})
         if isinstance(node, Join):
             lost.update(pending[name] for name in node.blocks if name in pending)
-            pending.update(dict.fromkeys(node.blocks, LaterJoin(place, node.block)))
+            join = LaterJoin(place, node.block)
+            pending.update(dict.fromkeys(node.blocks, join))
+            if any(shapes.wide(name) != shapes.wide(node.block) for name in node.blocks):
+                lost.add(join)
         elif not isinstance(node, Compute | AllReduce | Reduce):
             for name in made:
                 pending.pop(name, None)

@@ -1,53 +1,73 @@
-"""Static description of one rank's memory: which pool owns a buffer, and which blocks view it."""
+"""Static description of one rank's memory: the tensors of blocks, and who owns them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
+from typing import Any, Literal
 
 import torch
 
-from primepar.distributed.runtime.buffers import BufferPool, Shape
-from primepar.distributed.runtime.shapes import Slices
+from primepar.distributed.runtime.shapes import Shape, Slices
+
+Slot = list[Any]
+"""A list of one tensor, or of None while the block does not exist.
+
+Closures keep the slot of a block and not the tensor. Process groups take lists of tensors, so a
+slot is also an argument that is made once.
+"""
+View = Callable[[torch.Tensor], torch.Tensor]
+Owner = Literal["arena", "run", "given"]
 
 
 @dataclass(eq=False)
 class Buffer:
     """Memory of one block, or of several blocks that are views of it.
 
-    `pool` is the pool that it returns to, or None. A shared buffer is itself in the dict of blocks,
-    under `key`.
+    The owner is the `arena` (the same memory in every run), the `run` (allocated in every run; the
+    caller gets what is left of it), or the caller (`given`). `first` and `last` are the positions
+    of the first and last instruction that need the memory.
     """
 
     shape: Shape
-    pool: BufferPool | None = None
-    given: bool = False
-    key: str = ""
+    dtype: torch.dtype
+    owner: Owner
+    first: int = 0
+    last: int = 0
     views: dict[str, Slices] = field(default_factory=dict)
-    make: Callable[[], torch.Tensor] = field(init=False)
+    _slots: list[tuple[Slot, View]] = field(default_factory=list)
 
-    @classmethod
-    def new(cls, shape: Shape, pool: BufferPool, leaves: bool) -> Buffer:
-        """Return a buffer of a pool; if it `leaves`, the caller owns it at the end."""
-        buffer = cls(shape, pool)
-        buffer.make = pool.maker(shape)
-        if leaves:
-            buffer.hand_over()
-        return buffer
+    @property
+    def bytes(self) -> int:
+        """Size in bytes."""
+        return prod(self.shape) * self.dtype.itemsize
 
     def hand_over(self) -> None:
-        """Let the caller own it at the end: then it is allocated outside the pool."""
-        if self.pool is not None:
-            self.make = partial(self.pool.fresh, self.shape)
-        self.pool = None
+        """Let the caller own it at the end: then it is not in the arena."""
+        if self.owner == "arena":
+            self.owner = "run"
+
+    def attach(self, slot: Slot, view: View) -> Slot:
+        """Fill a slot with a view of the buffer, whenever it gets its memory."""
+        self._slots.append((slot, view))
+        return slot
+
+    def bind(self, memory: torch.Tensor) -> None:
+        """Take memory of its shape, and make all views of it."""
+        for slot, view in self._slots:
+            slot[0] = view(memory)
+
+    def clear(self) -> None:
+        """Give up the memory."""
+        for slot, _ in self._slots:
+            slot[0] = None
 
     def writable(self, name: str) -> bool:
         """Return whether no other block overlaps this one, so that it may be written."""
         view = self.views[name]
         others = (other for other_name, other in self.views.items() if other_name != name)
-        return not self.given and not any(_overlap(view, other) for other in others)
+        return self.owner != "given" and not any(_overlap(view, other) for other in others)
 
     def span(self, name: str) -> tuple[int, int] | None:
         """Return first element and end of a block in memory; None if it is not contiguous."""

@@ -2,189 +2,69 @@
 
 A block has a buffer of its own, or is a view of a shared one. Views are the parts of a block that
 is cut, and parts that are made in one buffer because they are joined later. A block that overlaps
-another one is never written: it first gets a buffer of its own. Given blocks are never written and
-never pooled. Blocks that exist at the end are not pooled either.
+another one is never written: it first gets a buffer of its own. Given blocks are never written.
+Blocks that exist at the end have memory of their own, which the caller owns. All other buffers are
+in the arena, where they and their views are made once.
 Example: `cut c -> (a, b)` makes `a` and `b` views of the buffer of `c`; a later sum into `a` first
 copies `a` to a new buffer, because `c` still views the same memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Sequence
 from itertools import pairwise
-from math import prod
 
-import torch
-
-from primepar.distributed.runtime.buffers import BufferPool
-from primepar.distributed.runtime.joins import LaterJoin, LaterJoins
-from primepar.distributed.runtime.memory import Buffer, all_of
-from primepar.distributed.runtime.messages import Action, Blocks, Frame
-from primepar.distributed.runtime.shapes import Shapes, Slices
-from primepar.schedule.program import Instruction
-from primepar.schedule.program_uses import frees
-
-Get = Callable[[Blocks], torch.Tensor]
+from primepar.distributed.runtime.buffer_places import BufferPlaces
+from primepar.distributed.runtime.memory import Buffer, Slot, View, all_of
+from primepar.distributed.runtime.memory_actions import (
+    copying,
+    gluing,
+)
+from primepar.distributed.runtime.messages import Action
+from primepar.distributed.runtime.shapes import Slices
 
 
-class MemoryPlaces:
-    """Tracks the buffer of every block; its methods return the actions to do at run time."""
+class MemoryPlaces(BufferPlaces):
+    """Gives blocks buffers of their own or views of shared ones."""
 
-    def __init__(
-        self,
-        shapes: Shapes,
-        pools: tuple[BufferPool, BufferPool],
-        instructions: tuple[Instruction, ...],
-        joins: LaterJoins,
-        *,
-        shares: bool = True,
-    ) -> None:
-        self.shapes, self.pools, self.place = shapes, pools, 0
-        self.here: dict[str, Buffer] = {}
-        self._joins, self._shares = joins, shares
-        self._opened: dict[int, Buffer] = {}
-        self._count = 0
-        self._last_end = {
-            name: position for position, node in enumerate(instructions) for name in frees(node)
-        }
+    def takes_over(self, name: str, reads: Sequence[str]) -> bool:
+        """Return whether a new block may have the memory of the first block that is read here.
 
-    def pool(self, name: str) -> BufferPool:
-        """Return the pool of a block's dtype."""
-        return self.pools[self.shapes.wide(name)]
+        The caller has donated that block, this is its last use, and it fills its buffer alone.
+        """
+        old = self.here.get(reads[0])
+        return (
+            name not in self.here
+            and old is not None
+            and reads[0] in self._donated
+            and self.given.get(reads[0]) is old
+            and list(old.views) == [reads[0]]
+            and reads[0] not in reads[1:]
+            and self._last_use[reads[0]] == self.place < self._last_end.get(reads[0], -1)
+            and old.dtype == self.dtype(name)
+            and old.shape == self.shapes.shape(name)
+        )
 
-    def begin(self, names: Iterable[str]) -> None:
-        """Register the blocks that exist before the first instruction."""
-        for name in names:
-            self._fill(name, Buffer(self.shapes.shape(name), given=True))
-
-    def leaves(self, name: str, place: int = -1) -> bool:
-        """Return whether the block exists after the last instruction: then the caller gets it."""
-        return max(self.place, place) > self._last_end.get(name, -1)
-
-    def _fill(self, name: str, buffer: Buffer) -> None:
-        """Register a block that fills its buffer."""
-        buffer.views[name] = all_of(buffer.shape)
-        self.here[name] = buffer
-
-    def _new(self, name: str, place: int = -1) -> Buffer:
-        """Return a buffer for a block that is made here, or at a later `place` in the list."""
-        return Buffer.new(self.shapes.shape(name), self.pool(name), self.leaves(name, place))
-
-    # Room
-
-    def room(self, name: str, *, keep: bool = False) -> list[Action]:
-        """Make a block writable; with `keep` its contents stay."""
-        old, join = self.here.get(name), self._joins.get((self.place, name))
-        if old is not None and old.writable(name) and (join is None or self._is_in(old, join)):
-            return []
-        return self.renew(name, keep=keep and old is not None)
-
-    def renew(self, name: str, *, keep: bool = False) -> list[Action]:
-        """Give a block another buffer; with `keep` its contents are copied."""
-        aside, join = f"{name}#", self._joins.get((self.place, name))
-        actions: list[Action] = []
-        if keep:
-            actions = [lambda f: _put(f.blocks, aside, f.blocks[name])]
-        actions += self._leave(name)
-        if join is not None:
-            actions += self._enter(join, name)
-        else:
-            buffer = self._new(name)
-            self._fill(name, buffer)
-            actions += [lambda f: _put(f.blocks, name, buffer.make())]
-        if keep:
-            actions += [lambda f: f.blocks[name].copy_(f.blocks.pop(aside))]
-        return actions
-
-    def is_planned(self, names: Iterable[str]) -> bool:
-        """Return whether blocks that are made here are joined later, and so share a buffer."""
-        return all((self.place, name) in self._joins for name in names)
-
-    def _is_in(self, buffer: Buffer, join: LaterJoin) -> bool:
-        return self._opened.get(join.place) is buffer
-
-    def adopt(self, name: str) -> list[Action]:
-        """Register a block whose tensor a later action makes; its old memory is released."""
-        actions = self._leave(name)
-        self._fill(name, Buffer(self.shapes.shape(name)))
-        return actions
-
-    def _enter(self, join: LaterJoin, name: str) -> list[Action]:
-        """Give a block its place in the buffer of the block that it is joined into later."""
-        actions: list[Action] = []
-        if join.place not in self._opened:
-            self._opened[join.place] = self._new(join.whole, join.place)
-            self._opened[join.place].key = key = self._key(join.whole)
-            actions = [lambda f: _put(f.blocks, key, buffer.make())]
-        buffer = self._opened[join.place]
-        return [*actions, self._view(buffer, {name: self.shapes.inside(name, join.whole)})]
-
-    def _key(self, name: str) -> str:
-        self._count += 1
-        return f"{name}#{self._count}"
-
-    def _view(self, buffer: Buffer, views: dict[str, Slices]) -> Action:
-        """Make blocks views of a shared buffer."""
-        key, pairs = buffer.key, list(views.items())
-        buffer.views.update(views)
-        self.here.update(dict.fromkeys(views, buffer))
-
-        def view(frame: Frame) -> None:
-            blocks = frame.blocks
-            whole = blocks[key]
-            for name, place in pairs:
-                blocks[name] = whole[place]
-
-        return view
-
-    # End
-
-    def drop(self, name: str) -> Action:
-        """Remove a block, and return its memory to its pool."""
-        shared, leave = self.here[name].key, self._leave(name)
-        if not shared and leave:
-            return leave[0]
-        if leave:
-            return lambda frame: (frame.blocks.pop(name), leave[0](frame))
-        return lambda frame: frame.blocks.pop(name)
-
-    def _leave(self, name: str) -> list[Action]:
-        """Detach a block from its buffer, which is released with its last block."""
-        buffer = self.here.pop(name, None)
-        if buffer is None:
-            return []
-        del buffer.views[name]
-        if buffer.views or (buffer.pool is None and not buffer.key):
-            return []
-        key = buffer.key or name
-        if buffer.pool is None:
-            return [lambda frame: frame.blocks.pop(key)]
-        idle = buffer.pool.shelf(buffer.shape)
-        return [lambda frame: idle.append(frame.blocks.pop(key))]
-
-    def end(self) -> list[Action]:
-        """Remove the shared buffers from the dict, so that only blocks remain."""
-        keys = list(dict.fromkeys(buffer.key for buffer in self.here.values() if buffer.key))
-        return [lambda frame: [frame.blocks.pop(key) for key in keys]] if keys else []
+    def take_over(self, name: str, old: str) -> list[Action]:
+        """Give a new block the memory of a donated block."""
+        buffer = self.here[old]
+        return self._view(buffer, {name: all_of(buffer.shape)})
 
     # Cut and join
 
     def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
         """Make the parts views of the whole; parts that the caller gets at the end are copies."""
-        actions = [action for part in parts for action in self._leave(part)]
+        actions = [action for part in parts for action in self.drop(part)]
         inside = {part: self.shapes.inside(part, whole) for part in parts}
         views = self._views(whole, inside)
         buffer, base = self.here[whole], self.here[whole].views[whole]
-        if views and not buffer.key:
-            key = buffer.key = self._key(whole)
-            actions += [lambda f: _put(f.blocks, key, f.blocks[whole])]
         if views:
-            actions += [self._view(buffer, {part: _shifted(inside[part], base) for part in views})]
+            actions += self._view(buffer, {part: _shifted(inside[part], base) for part in views})
         for part in parts:
             if part not in views:
                 actions += self.room(part)
-                actions += [self._copying(part, whole, inside[part])]
-        return [*actions, self.drop(whole)] if in_place else actions
+                actions += [copying(self.slots[part], self.slot(whole, _part(inside[part])))]
+        return [*actions, *self.drop(whole)] if in_place else actions
 
     def _views(self, whole: str, parts: Collection[str]) -> list[str]:
         """Return the parts that may be views.
@@ -196,25 +76,23 @@ class MemoryPlaces:
         if not self._shares or narrow:
             return []
         buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
-        if len(leaving) < len(parts) or buffer.given or self.leaves(whole):
+        if len(leaving) < len(parts) or buffer.owner == "given" or self.leaves(whole):
             return [part for part in parts if part not in leaving]
         buffer.hand_over()
         return leaving
 
-    @staticmethod
-    def _copying(part: str, whole: str, place: Slices) -> Action:
-        return lambda frame: frame.blocks[part].copy_(frame.blocks[whole][place])
-
     def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
         """Join parts: a view if they are adjacent in one buffer, else a copy."""
         inside = {part: self.shapes.inside(part, whole) for part in parts}
-        actions = self._leave(whole)
+        actions = self.drop(whole)
         place = self._side_by_side(whole, inside)
         if place is not None:
-            actions += [self._view(self.here[parts[0]], {whole: place})]
+            actions += self._view(self.here[parts[0]], {whole: place})
         else:
-            actions += [*self.room(whole), _gluing(whole, inside)]
-        return [*actions, *(self.drop(part) for part in parts)] if in_place else actions
+            actions += self.room(whole)
+            pieces = [(self.slot(whole, _part(inside[part])), self.slots[part]) for part in parts]
+            actions += [gluing(pieces)]
+        return [*actions, *(a for part in parts for a in self.drop(part))] if in_place else actions
 
     def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
         """Return the place of the whole in the buffer that its parts share; None if they do not.
@@ -224,9 +102,9 @@ class MemoryPlaces:
         """
         buffers = {self.here[part] for part in inside}
         buffer = buffers.pop()
-        if buffers or not buffer.key:
+        if buffers or not self._shares or buffer.dtype != self.dtype(whole):
             return None
-        if self.leaves(whole) and not self._may_leave(buffer, inside):
+        if self.leaves(whole) and not self._maydrop(buffer, inside):
             return None
         starts = {
             tuple(
@@ -240,9 +118,9 @@ class MemoryPlaces:
         place = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
         return None if starts else place
 
-    def _may_leave(self, buffer: Buffer, parts: Collection[str]) -> bool:
+    def _maydrop(self, buffer: Buffer, parts: Collection[str]) -> bool:
         """Hand a buffer over to the caller if it holds only these parts; return whether it does."""
-        alone = not buffer.given and buffer.views.keys() == set(parts)
+        alone = buffer.owner != "given" and buffer.views.keys() == set(parts)
         if alone and not any(map(self.leaves, parts)):
             buffer.hand_over()
             return True
@@ -254,54 +132,35 @@ class MemoryPlaces:
         """Return whether a block is not contiguous in memory."""
         return self.here[name].span(name) is None
 
-    def run_of(self, names: list[str]) -> Get | None:
+    def run_of(self, names: list[str]) -> Slot | None:
         """Return blocks that are adjacent in one buffer as one flat tensor, else None."""
         buffers = {self.here[name] for name in names}
         buffer = buffers.pop()
-        spans = [None] if buffers or not buffer.key else [buffer.span(name) for name in names]
+        if buffers:
+            return None
+        spans = [buffer.span(name) for name in names]
         if None in spans:
             return None
         ends = [span for span in spans if span is not None]
         if any(a[1] != b[0] for a, b in pairwise(ends)):
             return None
-        key, first, last = buffer.key, ends[0][0], ends[-1][1]
-        if (first, last) == (0, prod(buffer.shape)):
-            return lambda blocks: blocks[key].view(-1)
-        return lambda blocks: blocks[key].view(-1)[first:last]
+        first, last = ends[0][0], ends[-1][1]
+        return buffer.attach(self._slot(names[0]), lambda whole: whole.view(-1)[first:last])
 
-    def flat(self, names: list[str]) -> tuple[list[Action], Get]:
+    def flat(self, names: list[str]) -> tuple[list[Action], Slot, Buffer]:
         """Return some blocks as one flat tensor: their memory, or a copy by the actions."""
         run = self.run_of(names)
         if run is not None:
-            return [], run
-        key = self._key(names[0])
-        return [_flattening(key, names)], lambda blocks: blocks.pop(key)
+            return [], run, self.here[names[0]]
+        buffer, slots, actions = self.pieces(names)
+        pairs = list(zip(slots, (self.slots[name] for name in names), strict=True))
+        return [*actions, gluing(pairs)], buffer.attach([None], lambda whole: whole), buffer
 
 
-def _flattening(key: str, names: list[str]) -> Action:
-    def flatten(frame: Frame) -> None:
-        blocks = frame.blocks
-        blocks[key] = torch.cat([blocks[name].flatten() for name in names])
-
-    return flatten
+def _part(place: Slices) -> View:
+    return lambda block: block[place]
 
 
 def _shifted(place: Slices, base: Slices) -> Slices:
     pairs = zip(place, base, strict=True)
     return tuple(slice(line.start + b.start, line.stop + b.start) for line, b in pairs)
-
-
-def _put(blocks: Blocks, name: str, block: torch.Tensor) -> None:
-    blocks[name] = block
-
-
-def _gluing(whole: str, inside: dict[str, Slices]) -> Action:
-    pairs = list(inside.items())
-
-    def glue(frame: Frame) -> None:
-        blocks = frame.blocks
-        into = blocks[whole]
-        for name, place in pairs:
-            into[place] = blocks[name]
-
-    return glue

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.runtime.arena import Arena
 from primepar.distributed.runtime.backend_support import check_device
-from primepar.distributed.runtime.buffers import BufferPool
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.errors import MeshError
 from primepar.schedule import Movement, Sequence
@@ -84,15 +84,9 @@ class Mesh:
         self.movement = Movement(sequence)
         self.limit = None if device_memory is None else device_memory // dtype.itemsize
         """Elements that blocks may take on the device; None is no limit."""
-        keeps = self.limit is None
-        self.pool = BufferPool(self.device, dtype, keeps=keeps)
         self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
-        self.wide_pool = (
-            self.pool
-            if self.wide_dtype == dtype
-            else BufferPool(self.device, self.wide_dtype, keeps=keeps)
-        )
-        """The pool of sums and statistics."""
+        """The dtype of sums and statistics."""
+        self.arena = Arena(self.device)
         self.host = HostMemory(self.device)
         self.traffic = SentTraffic()
         self.compiled: dict[Hashable, Any] = {}

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators import StepInputs
 from primepar.schedule.program import Instruction, IRecv, ISend, Recv, Send
@@ -26,91 +27,81 @@ class Waitable(Protocol):
         """Return when it is done (on CUDA: the stream waits, not the host)."""
 
 
-Start = Callable[[Blocks], Waitable]
+Start = Callable[[], Waitable]
 """Starts a transfer of blocks."""
 
 
 class Frame:
-    """The state of one run: blocks on the device and on the host, and requests in flight."""
+    """What differs between runs: the caller's blocks on the device and on the host, and inputs."""
 
-    __slots__ = ("blocks", "host", "inputs", "requests")
+    __slots__ = ("blocks", "host", "inputs")
 
     def __init__(self, blocks: Blocks, inputs: StepInputs, host: Blocks | None = None) -> None:
         self.blocks, self.inputs = blocks, inputs
         self.host: Blocks = {} if host is None else host
-        self.requests: dict[str, Waitable] = {}
 
 
 Action = Callable[[Frame], object]
 
 
 class CompiledStep(NamedTuple):
-    """One closure, and the instructions that it executes.
-
-    `first` replaces `run` in the first run: it also checks the results of kernels.
-    """
+    """The actions of some instructions, in order; none if all was done at compile time."""
 
     instructions: tuple[Instruction, ...]
-    run: Action
-    first: Action
+    actions: list[Action]
+
+    def run(self, frame: Frame) -> None:
+        """Do all of them."""
+        for action in self.actions:
+            action(frame)
 
 
 class Pending:
-    """The works of one post, and a function to call when they are done.
+    """The works of one post.
 
     A second wait does nothing: one work may belong to several messages.
     """
 
-    def __init__(
-        self, works: Sequence[Waitable | None], then: Callable[[], object] | None = None
-    ) -> None:
+    def __init__(self, works: Sequence[Waitable | None]) -> None:
         self._works = [work for work in works if work is not None]
-        self._then = then
 
     def wait(self) -> None:
         """Return when all of it is done (on CUDA: the stream waits, not the host)."""
         for work in self._works:
             work.wait()
-        if self._then is not None:
-            self._then()
-        self._works, self._then = [], None
+        self._works = []
 
 
-def started(work: Waitable | None) -> Waitable:
-    """Return the work that torch started; torch returns None if there is nothing to do."""
-    return Pending(()) if work is None else work
+def posting(start: Start, work: Slot) -> Action:
+    """Return the start of communication, which is then in the slot."""
+
+    def post(frame: Frame) -> None:
+        work[0] = start()
+
+    return post
 
 
-def staged(start: Start, given: list[str], gotten: list[str]) -> Start:
-    """Return `start` with contiguous copies of the named blocks."""
+def waiting(work: Slot) -> Action:
+    """Return the wait for the communication in a slot."""
 
-    def begin(blocks: Blocks) -> Waitable:
-        copies = {name: blocks[name].contiguous() for name in given}
-        copies |= {
-            name: torch.empty_like(blocks[name], memory_format=torch.contiguous_format)
-            for name in gotten
-            if name not in copies
-        }
-        into = [(blocks[name], copies[name]) for name in gotten]
-        work = start({**blocks, **copies})
+    def wait(frame: Frame) -> None:
+        started, work[0] = work[0], None
+        if started is not None:  # torch returns None if there is nothing to do
+            started.wait()
 
-        def take() -> None:
-            for block, copy in into:
-                block.copy_(copy)
-
-        return Pending([work], take)
-
-    return begin
+    return wait
 
 
-def post(mesh: Mesh, messages: Sequence[Message], members: Mapping[str, Ranks]) -> Start:
+def post(
+    mesh: Mesh, messages: Sequence[Message], slots: Sequence[Slot], members: Mapping[str, Ranks]
+) -> Start:
     """Return the function that posts messages in order, and returns one object to wait for.
 
-    `members` are those of each communicator.
+    The slots have their blocks. `members` are those of each communicator.
     """
     calls: dict[str, list[Start]] = {}
-    for message in messages:
-        call = _call(mesh, message, members[message.communicator])
+    for message, slot in zip(messages, slots, strict=True):
+        call = _call(mesh, message, slot, members[message.communicator])
         calls.setdefault(message.communicator, []).append(call)
     if mesh.is_ordered:
         groups = [(mesh.group(members[name], name), batch) for name, batch in calls.items()]
@@ -118,27 +109,27 @@ def post(mesh: Mesh, messages: Sequence[Message], members: Mapping[str, Ranks]) 
     starts = [start for batch in calls.values() for start in batch]
     if len(starts) == 1:
         return starts[0]
-    return lambda blocks: Pending([start(blocks) for start in starts])
+    return lambda: Pending([start() for start in starts])
 
 
-def _call(mesh: Mesh, message: Message, members: Ranks) -> Start:
+def _call(mesh: Mesh, message: Message, slot: Slot, members: Ranks) -> Start:
     """Post one message by the group's own method, without the checks of `torch.distributed`."""
     group = mesh.group(members, message.communicator)
-    name, peer, tag = message.block, members.index(message.peer), message.tag
+    peer, tag = members.index(message.peer), message.tag
     if isinstance(message, Send | ISend):
-        return lambda blocks: group.send([blocks[name]], peer, tag)
-    return lambda blocks: group.recv([blocks[name]], peer, tag)
+        return lambda: group.send(slot, peer, tag)
+    return lambda: group.recv(slot, peer, tag)
 
 
 def _together(mesh: Mesh, groups: Sequence[tuple[dist.ProcessGroup, list[Start]]]) -> Start:
     """Post one batch per process group, by the calls of `torch.distributed.batch_isend_irecv`."""
 
-    def batches(blocks: Blocks) -> Waitable:
+    def batches() -> Waitable:
         works = []
         for group, calls in groups:
             group._start_coalescing(mesh.device)
             for call in calls:
-                call(blocks)
+                call()
             works.append(group._end_coalescing(mesh.device))
         return Pending(works)
 

@@ -36,11 +36,11 @@ class Recorder:
         self.mesh, self.shapes, self.events = mesh, shapes, events
         self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
-    def run(self, steps: list[CompiledStep], frame: Frame, *, first: bool) -> None:
-        """Run all steps in order; the `first` run also checks the results of kernels."""
+    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+        """Run all steps in order."""
         for step in steps:
             start = self._now()
-            (step.first if first else step.run)(frame)
+            step.run(frame)
             posted = [node for node in step.instructions if _request(node) is not None]
             for node in posted:
                 self._post(node, start)

@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import torch
 
-from primepar.distributed.runtime.buffers import Shape
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.shapes import Shape
 from primepar.operators.single_operator import check_divided, lower_move, rectangular
 from primepar.schedule import Layout
 from primepar.schedule.layout import Cells

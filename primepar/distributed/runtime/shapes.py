@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from primepar.distributed.runtime.buffers import Shape
 from primepar.errors import ProgramError
 from primepar.schedule.meaning import Box, Meaning
 from primepar.schedule.operators import parse_block, tensor_dims
 from primepar.schedule.program import Program
 from primepar.schedule.signature import multiplies
 
+Shape = tuple[int, ...]
 Slices = tuple[slice, ...]
 
 

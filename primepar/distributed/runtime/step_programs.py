@@ -15,9 +15,12 @@ from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
+from primepar.schedule.program_uses import initial_blocks
 
 Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
+NEW = ".new["
+"""In the name of the block that an update makes: `head.weight.new[0,1]`."""
 REFUSED = b" "
 """What rank 0 broadcasts instead of a program that it cannot lower."""
 
@@ -32,11 +35,20 @@ class StepProgram:
         self, program: Program, mesh: Mesh, settings: StepSettings, conform: bool = False
     ) -> None:
         self.program, self.mesh = program, mesh
-        self.executor = Executor(mesh, program, settings, proved=program if conform else None)
-        self._data = [name for name in self.executor.initial if name.startswith(DATA)]
-        self.needs = [name for name in self.executor.initial if name not in self._data]
+        first, final = initial_blocks(program)[mesh.rank], (program.final or ())[mesh.rank]
+        held = [*final, *(program.host_final or ((),) * program.ranks)[mesh.rank]]
+        self.renewed = [(name, name.replace(NEW, "[")) for name in held if NEW in name]
+        """New blocks of parameters and moments, each with the name of the one that it replaces."""
+        self.executor = Executor(
+            mesh,
+            program,
+            settings,
+            proved=program if conform else None,
+            donated=[name for _, name in self.renewed],
+        )
+        self._data = [name for name in first if name.startswith(DATA)]
+        self.needs = [name for name in first if name not in self._data]
         """Input blocks: of the parameters, and of the moments if the step updates them."""
-        final = (self.program.final or ())[mesh.rank]
         self.makes = [name for name in final if name not in self.needs]
         """New blocks."""
 
@@ -50,6 +62,7 @@ class StepProgram:
     ) -> Blocks:
         """Run on the blocks that it `needs`; freed ones are removed from the dict. Collective.
 
+        Parameters and moments are updated in place where the program allows it.
         `host` has the blocks in host memory, if the mesh has a limit of device memory.
         Tokens and targets are those of the full batch, the same on every rank.
         """
@@ -88,10 +101,10 @@ def update_on_device(
     """Do one training step without waiting for a GPU; returns loss and norm, `[2]` in float64."""
     blocks = run(state.blocks, tokens_BT, targets_BT, inputs, state.host)
     numbers = [blocks.pop(name).double().reshape(1) for name in ("loss[0]", "gradient.norm[0]")]
-    state.blocks, state.host = (
-        {name.replace(".new[", "["): block for name, block in held.items()}
-        for held in (blocks, state.host)
-    )
+    for held in (blocks, state.host):
+        for new, name in run.renewed:
+            if new in held:
+                held[name] = held.pop(new)
     return torch.cat(numbers)
 
 

@@ -1,0 +1,166 @@
+"""The contiguous tensors that a message or a collective takes: memory of blocks, or copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from primepar.distributed.runtime.collectives import in_order, places
+from primepar.distributed.runtime.memory import Buffer, Slot
+from primepar.distributed.runtime.memory_actions import copying, gluing
+from primepar.distributed.runtime.memory_places import MemoryPlaces
+from primepar.distributed.runtime.messages import Action, Message
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Collective,
+    IRecv,
+    Recv,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.schedule.program_uses import gets, gives
+
+
+@dataclass
+class Operands:
+    """What communication reads and writes; copies are made `before` it starts, and `after` it."""
+
+    places: MemoryPlaces
+    names: list[str] = field(default_factory=list)
+    """Blocks whose own memory is in flight."""
+    scratch: list[Buffer] = field(default_factory=list)
+    before: list[Action] = field(default_factory=list)
+    after: list[Action] = field(default_factory=list)
+    given: Slot = field(default_factory=list)
+    taken: Slot = field(default_factory=list)
+
+    @classmethod
+    def of_message(cls, places: MemoryPlaces, message: Message) -> Operands:
+        """Return the tensor of a message; a received block gets memory."""
+        operands, name = cls(places), message.block
+        receives = isinstance(message, Recv | IRecv)
+        if receives:
+            operands.before += places.room(name)
+        operands.given = operands._contiguous(name, reads=not receives, writes=receives)
+        return operands
+
+    @classmethod
+    def of_collective(cls, places: MemoryPlaces, node: Collective, rank: int) -> Operands:
+        """Return the tensors of a collective; the blocks that it makes get memory."""
+        operands = cls(places)
+        match node:
+            case Barrier():
+                pass
+            case ReduceScatter(block=block):
+                operands.given = operands._flat(in_order(node))
+                operands.before += places.renew(block)
+                operands.taken = operands._line(block)
+            case AllGather():
+                operands._gather(node)
+            case AllReduce(also=also) if also:
+                operands._several(node.reduced)
+            case AllToAll():
+                operands._exchange(node)
+            case _:
+                operands._one(node, rank)
+        return operands
+
+    def _one(self, node: Collective, rank: int) -> None:
+        """The block of an all-reduce, a reduce or a broadcast."""
+        reads, writes = gives(node, rank), gets(node, rank)
+        for name in writes:
+            self.before += self.places.room(name, keep=name in reads)
+        (name,) = {*reads, *writes}
+        if isinstance(node, Reduce) and not writes:
+            # Torch may overwrite what other members than the root send.
+            self.given = self._copy(name, reads=True, writes=False)
+        else:
+            self.given = self._contiguous(name, reads=bool(reads), writes=bool(writes))
+
+    def _several(self, names: tuple[str, ...]) -> None:
+        """The blocks of an all-reduce as one line: their memory, or else a copy."""
+        for name in names:
+            self.before += self.places.room(name, keep=True)
+        self.given = self._flat(list(names), writes=True)
+
+    def _contiguous(self, name: str, *, reads: bool, writes: bool) -> Slot:
+        """Return a block, or a contiguous copy of one that is not contiguous."""
+        if self.places.strided(name):
+            return self._copy(name, reads=reads, writes=writes)
+        self.names.append(name)
+        return self.places.slot(name)
+
+    def _copy(self, name: str, *, reads: bool, writes: bool) -> Slot:
+        buffer, actions = self.places.scratch(self.places.shapes.shape(name), name)
+        copy, block = self._of(buffer, actions), self.places.slot(name)
+        if reads:
+            self.before.append(copying(copy, block))
+        if writes:
+            self.after.append(copying(block, copy))
+        return copy
+
+    def _of(self, buffer: Buffer, actions: list[Action]) -> Slot:
+        """Return all of some scratch memory."""
+        self.before += actions
+        self.scratch.append(buffer)
+        return buffer.attach([None], lambda whole: whole)
+
+    def _line(self, name: str) -> Slot:
+        """Return a block as a line."""
+        if self.places.strided(name):
+            return self._flat([name])
+        self.names.append(name)
+        return self.places.slot(name, lambda block: block.view(-1))
+
+    def _flat(self, names: list[str], *, writes: bool = False) -> Slot:
+        """Return blocks as one line: their memory, or a copy, copied back after what `writes`."""
+        run = self.places.run_of(names)
+        if run is not None:
+            self.names += names
+            return run
+        buffer, pieces, actions = self.places.pieces(names)
+        whole = self._of(buffer, actions)
+        blocks = [self.places.slot(name) for name in names]
+        self.before.append(gluing(list(zip(pieces, blocks, strict=True))))
+        if writes:
+            self.after.append(gluing(list(zip(blocks, pieces, strict=True))))
+        return whole
+
+    def _gather(self, node: AllGather) -> None:
+        """All members' blocks as one line: adjacent in memory, or copied out of it at the end."""
+        mine, names = node.block, in_order(node)
+        planned = self.places.is_planned(node.blocks)
+        for name in node.blocks:
+            if planned or name != mine:  # this rank's block stays as it is
+                self.before += self.places.room(name, keep=name == mine)
+        self.given = self._line(mine)
+        run = self.places.run_of(names)
+        if run is not None:
+            self.names += names
+            self.taken = run
+            return
+        buffer, pieces, actions = self.places.pieces(names)
+        self.taken = self._of(buffer, actions)
+        pairs = [
+            (self.places.slot(name), piece)
+            for name, piece in zip(names, pieces, strict=True)
+            if name != mine
+        ]
+        self.after.append(gluing(pairs))
+
+    def _exchange(self, node: AllToAll) -> None:
+        """One line per direction, the form that gloo supports too."""
+        given = [node.blocks[place] for place in places(node)]
+        gotten = [node.into[place] for place in places(node)]
+        for name in gotten:
+            self.before += self.places.room(name, keep=name in given)
+        outgoing, out_pieces, allocated = self.places.pieces(given)
+        self.given = self._of(outgoing, allocated)
+        incoming, in_pieces, allocated = self.places.pieces(gotten)
+        self.taken = self._of(incoming, allocated)
+        blocks = [self.places.slot(name) for name in given]
+        self.before.append(gluing(list(zip(out_pieces, blocks, strict=True))))
+        blocks = [self.places.slot(name) for name in gotten]
+        self.after.append(gluing(list(zip(blocks, in_pieces, strict=True))))
