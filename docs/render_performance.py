@@ -21,7 +21,7 @@ from benchmarks.executor.results import BenchmarkRun
 PAGE = Path(__file__).resolve().parent / "performance.md"
 HEAD = """---
 description: >-
-  The executor next to DTensor, Megatron by hand and a floor without communication: CPU, wall time and memory.
+  The executor next to DTensor and Megatron by hand: CPU, wall time and memory of a step.
 ---
 
 # Speed and memory of the executor
@@ -29,20 +29,21 @@ description: >-
 `make bench` runs what is compared here, over gloo on the CPUs of one machine. Nothing here was
 measured on CUDA or NCCL.
 
-- **Problems**: the MLP h, 4h, h with GELU, a transformer block, and a whole GPT up to its gradients.
-  M are the rows: all tokens of the batch.
-- **Contenders**: the [presets](plans.md) of the library, DTensor with `parallelize_module`, with and
-  without sequence parallelism, and Megatron's partition by hand in plain `torch.distributed`. Before
-  the first round each one is compared with one device in float64.
-- **The floor** is the products of one rank without any communication, in plain torch modules. There
-  are two: this rank's columns of the weights, or this rank's rows of the input. The cheaper one counts.
+- **Problems**: the MLP h, 4h, h with GELU, a transformer block, and a whole GPT up to its
+  gradients. M are the rows: all tokens of the batch.
+- **Contenders**: the [presets](plans.md) of the library, DTensor with `parallelize_module`, with
+  and without sequence parallelism, and Megatron's partition by hand in plain `torch.distributed`.
+  Before the first round each one is compared with one device in float64.
+- **The floor** is the products of one rank without any communication, in plain torch modules.
+  There are two: this rank's columns of the weights, or this rank's rows of the input. The cheaper
+  one counts.
 - **Rounds**: in each round all contenders run, in an order that changes. CPU seconds are user and
   system time of all ranks, with every thread. The barriers around a round are not in them.
-- **The score** is the median over rounds of a contender's CPU above the floor, over that of DTensor.
-  The interval has 95% by a bootstrap over rounds.
-- **New memory** is the peak of torch's allocator during two steps, on the fullest rank. The rank's
-  input, output gradient and weights are left out, as they are there before the step. Buffers inside
-  gloo are not seen.
+- **The score** is the median over rounds of a contender's CPU above the floor, over that of
+  DTensor. The interval has 95% by a bootstrap over rounds.
+- **New memory** is the peak of torch's allocator during two steps, on the fullest rank. The
+  rank's input, output gradient and weights are left out, as they are there before the step.
+  Buffers inside gloo are not seen.
 - **Sent** are the bytes of all ranks in a step, where a collective counts as a ring. Messages,
   collectives and waits are instructions of the program, of all ranks together.
 """

@@ -73,7 +73,7 @@ def benchmarked(
     batch: bool = False,
 ) -> BenchmarkRun:
     """Measure problems one after another. Raises `RuntimeError` where a rank fails."""
-    clock, own, results = LoadClock(), 0.0, []
+    clock, used, results = LoadClock(), 0.0, []
     for problem in problems:
         plans = planned(problem.model, problem.ranks, problem.batch, problem.operators, names)
         measured: Measured = on_ranks(
@@ -85,10 +85,10 @@ def benchmarked(
             modules,
             as_batch=batch,
         )
-        own += measured.own
+        used += measured.used
         results.append(_result(problem, plans, measured))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return BenchmarkRun(clock.stop(own + usage.ru_utime + usage.ru_stime), rounds, batch, results)
+    return BenchmarkRun(clock.stop(used + usage.ru_utime + usage.ru_stime), rounds, batch, results)
 
 
 def _result(problem: Problem, plans: Planned, measured: Measured) -> ProblemResult:

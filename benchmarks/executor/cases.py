@@ -45,7 +45,7 @@ class Measured(Struct, frozen=True):
     timed: list[Timed]
     peaks: dict[str, int]
     traffic: dict[str, StepTraffic]
-    own: float
+    used: float
 
 
 def measure(problem: Problem, plans: Planned, rounds: int, modules: bool) -> Measured:
@@ -81,10 +81,10 @@ def summed(value: float) -> float:
 
 def makers(problem: Problem, plans: Planned, modules: bool) -> Makers:
     """Name -> how to make a contender; a collective call, as is each of them."""
-    found: Makers = {name: partial(kind, problem) for name, kind in (FLOORS | OTHERS).items()}
+    by_name: Makers = {name: partial(kind, problem) for name, kind in (FLOORS | OTHERS).items()}
     ours = ModelProgram if problem.kind == "gpt" else PartProgram
     for part in plans.parts:
-        found[part.name] = partial(ours, problem, part)
+        by_name[part.name] = partial(ours, problem, part)
         if modules and problem.kind == "mlp":
-            found[f"{part.name} (modules)"] = partial(ModuleMlp, problem, part)
-    return found
+            by_name[f"{part.name} (modules)"] = partial(ModuleMlp, problem, part)
+    return by_name

@@ -27,13 +27,13 @@ class MachineLoad(Struct, frozen=True):
     cores: int
     seconds: float
     busy: float
-    own: float
+    used: float
     load_before: float
 
     @property
     def elsewhere(self) -> float:
         """Share of the machine's CPU time that went to other processes, or was stolen."""
-        return max(0.0, self.busy - self.own) / (self.seconds * self.cores)
+        return max(0.0, self.busy - self.used) / (self.seconds * self.cores)
 
     @property
     def idle(self) -> bool:
@@ -52,8 +52,8 @@ class LoadClock:
         self.begin, self.busy = time.monotonic(), busy_seconds(_stat())
         self.load_before = os.getloadavg()[0]
 
-    def stop(self, own: float) -> MachineLoad:
-        """The load since the start; `own` are the CPU seconds of this run's processes."""
+    def stop(self, used: float) -> MachineLoad:
+        """The load since the start; `used` are the CPU seconds of this run's processes."""
         from importlib.metadata import version
 
         names = ("primepar", "torch")
@@ -64,7 +64,7 @@ class LoadClock:
             cores=os.cpu_count() or 1,
             seconds=time.monotonic() - self.begin,
             busy=busy_seconds(_stat()) - self.busy,
-            own=own,
+            used=used,
             load_before=self.load_before,
         )
 

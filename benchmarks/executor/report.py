@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from benchmarks.executor.performance_targets import judged
 from benchmarks.executor.results import BenchmarkRun, ContenderResult, ProblemResult
 from benchmarks.executor.score import Score
-from benchmarks.executor.targets import judged
 
 HEADER = (
     "contender",
