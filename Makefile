@@ -60,9 +60,11 @@ docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every chan
 reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction.md and its pictures
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_reproduction
 
-bench: $(STAMP) ## bytes and memory of every method, counted by the emulator
+bench: $(STAMP) ## bytes of every method by the emulator, then its executor next to DTensor
 	$(BIN)/python -m benchmarks.family_bytes
 	$(BIN)/python -m benchmarks.linear_bytes
+	$(BIN)/python -m benchmarks.executor --out out/bench.json --chart out/bench.svg
+	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
 bench-half: $(STAMP) ## the error of bfloat16 products whose sums travel, in bfloat16 and in float32
 	$(BIN)/python -m benchmarks.half_precision

@@ -20,6 +20,7 @@ from ordered_programs import drawn, program_of
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 
 from primepar.schedule import Program
+from primepar.schedule.communicators import message_members
 from primepar.schedule.one_order import ADVICE, out_of_order
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Alloc, Instruction, IRecv, ISend, Recv, Send, Wait
@@ -211,5 +212,10 @@ def test_a_pipeline_has_a_communicator_for_each_direction(schedule: str) -> None
     plan = pipelined(schedule, "data", int(sizes[0]), sizes=sizes)
     program = lower_step(plan, plan.batch or 0, POSITIONS)
     assert out_of_order(program) is None
+    members = message_members(program)
+    pairs = [(stage, peer) for stage in range(plan.ranks) for peer in range(plan.ranks)]
+    expected = {f"stages.{stage}>{peer}": tuple(sorted((stage, peer))) for stage, peer in pairs}
+    assert len(members) >= 2 * (plan.ranks - 1)
+    assert members.items() <= expected.items()
     assert finishes(on_one(program))
     assert out_of_order(on_one(program)) is not None

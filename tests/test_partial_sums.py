@@ -21,6 +21,7 @@ from primepar.passes.liveness import peaks
 from primepar.schedule import Linear, Program
 from primepar.schedule.movement import Movement
 from primepar.schedule.program import Compute, Free, IRecv, ISend, ReduceScatter, Wait
+from primepar.schedule.signature import Bound
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
@@ -197,8 +198,20 @@ def test_no_scratch_block_raises_the_peak() -> None:
     given = scattered(2, frees=False)
     assert peaks(given) == [10, 8]
     assert partial_sums(given) is given
+    assert peaks(partial_sums(replace(given, memory=Bound(device=12)))) == [12, 10]
     given = scattered(2)
     assert peaks(partial_sums(given)) == peaks(given) == [10, 8]
+
+
+def test_forward_may_use_as_much_memory_as_backward() -> None:
+    """The sums of O are the peak of forward, which is below that of backward."""
+    sequence = parse_sequence("Is2x2")
+    source = resident_layout(Movement(sequence), "forward", "I")
+    forward, backward = lower_linear(sequence, Linear(M=32, N=16, K=32), source)[:2]
+    assert forward.memory == backward.memory == Bound(device=max(peaks(backward)))
+    assert count(forward, ReduceScatter) == [0] * 4
+    assert max(peaks(forward)) <= max(peaks(backward))
+    assert verify_program(forward)["memory"].verdict == "proved"
 
 
 # Broken on purpose

@@ -148,7 +148,7 @@ OTHER_ROWS = (
         pytest.param(
             "summa", 4, "gpt2", another_piece,
             {
-                "alignment": "rank 3, instruction 103 (head.forward head/O[1,1] += norm[1,0] * "
+                "alignment": "rank 3, instruction 97 (head.forward head/O[1,1] += norm[1,0] * "
                 "head/W[1,0]): expected the data of head/W[1,0] in head/W[1,0] for the "
                 "head.forward sub-operator (M=1, N=0, K=1), got that of head/W[0,0]: send "
                 "head/W[1,0] here before"
@@ -185,7 +185,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "gpt2", head_twice,
             {
-                "alignment": "rank 0, instruction 142 (embedding.token.fan-in "
+                "alignment": "rank 0, instruction 130 (embedding.token.fan-in "
                 "embedding.token.grad[0,0] += head/dW[0,0] * head/dW[0,0]): expected the data of "
                 "embedding/dtable[0,0] in head/dW[0,0] for the embedding.token.fan-in "
                 "sub-operator (V=0, K=0, R=0), got that of head.gradient product (M=0, N=0, K=0) "
@@ -198,9 +198,9 @@ OTHER_ROWS = (
         pytest.param(
             "summa", 4, "llama", left_out("all_reduce norm/square"),
             {
-                "completion": "rank 0, instruction 66 (norm.divide norm/normed[0,0] += "
+                "completion": "rank 0, instruction 66 (norm.normalize norm/normed[0,0] += "
                 "blocks.0.add2[0,0] * norm/square[0]), which reads norm/square[0] for the "
-                "norm.divide sub-operator (M=0, K=0): expected norm.square product (M=0, K=1) "
+                "norm.normalize sub-operator (M=0, K=0): expected norm.square product (M=0, K=1) "
                 "once, got it never: send it here from rank 1, instruction 65 (norm.square "
                 "norm/square[0] += blocks.0.add2[0,1])"
             },

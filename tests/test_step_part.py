@@ -39,7 +39,7 @@ def test_a_part_on_one_device_is_what_autograd_computes() -> None:
     blocks = {name: torch.randn(shape, dtype=torch.float64) for name, shape in shapes.items()}
     x, dy, w1, w2 = (block.clone().requires_grad_() for block in blocks.values())
     y = gelu(x @ w1, approximate="tanh") @ w2
-    y.backward(dy)
+    y.backward(dy)  # type: ignore[no-untyped-call]
 
     mesh = Mesh(parse_sequence("M1"), dtype=torch.float64)
     settings = StepSettings(MODEL, 2, 4)

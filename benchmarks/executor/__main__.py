@@ -39,7 +39,7 @@ def main() -> None:
         parser().error(f"--problem: {error}")
     if options.rounds < 1:
         parser().error(f"--rounds: expected 1 or more, got {options.rounds}")
-    run = benchmarked(problems, options.rounds, options.plan, options.modules)
+    run = benchmarked(problems, options.rounds, options.plan, options.modules, options.batch)
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         replace(options.out, msgspec.json.format(msgspec.json.encode(run)))
@@ -59,25 +59,36 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--rounds", type=int, default=15, metavar="N", help="rounds of a problem")
     options.add_argument("--plan", action="append", default=[], metavar="NAME", help="a preset")
     options.add_argument("--modules", action="store_true", help="also PartitionedLinear modules")
+    options.add_argument("--batch", action="store_true", help="all ranks under SCHED_BATCH")
     options.add_argument("--out", type=Path, metavar="FILE", help="write the run as JSON")
     options.add_argument("--chart", type=Path, metavar="FILE", help="write the chart as SVG")
     return options
 
 
 def benchmarked(
-    problems: Iterable[Problem], rounds: int, names: list[str], modules: bool = False
+    problems: Iterable[Problem],
+    rounds: int,
+    names: list[str],
+    modules: bool = False,
+    batch: bool = False,
 ) -> BenchmarkRun:
     """Measure problems one after another. Raises `RuntimeError` where a rank fails."""
     clock, own, results = LoadClock(), 0.0, []
     for problem in problems:
         plans = planned(problem.model, problem.ranks, problem.batch, problem.operators, names)
         measured: Measured = on_ranks(
-            problem.ranks, "benchmarks.executor.cases:measure", problem, plans, rounds, modules
+            problem.ranks,
+            "benchmarks.executor.cases:measure",
+            problem,
+            plans,
+            rounds,
+            modules,
+            as_batch=batch,
         )
         own += measured.own
         results.append(_result(problem, plans, measured))
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return BenchmarkRun(clock.stop(own + usage.ru_utime + usage.ru_stime), rounds, results)
+    return BenchmarkRun(clock.stop(own + usage.ru_utime + usage.ru_stime), rounds, batch, results)
 
 
 def _result(problem: Problem, plans: Planned, measured: Measured) -> ProblemResult:

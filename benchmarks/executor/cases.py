@@ -66,8 +66,9 @@ def measure(problem: Problem, plans: Planned, rounds: int, modules: bool) -> Mea
 def sent_by(contender: Contender) -> StepTraffic:
     """What a step sends: a program counts its messages, others are counted by torch."""
     if isinstance(contender, PartProgram | ModelProgram):
-        elements = sum(count * itemsize for _, count, itemsize in contender.executor().sent)
-        return StepTraffic(0, summed(float(elements)))
+        executors = contender.executors()
+        sent = sum(count * size for run in executors for _, count, size in run.sent)
+        return StepTraffic(0, summed(float(sent)))
     return counted(contender)
 
 

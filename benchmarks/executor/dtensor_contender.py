@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import cast
 
 import torch
 from torch import nn
@@ -99,4 +98,4 @@ class SequenceDTensorContender(DTensorContender):
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """This rank's part."""
-    return cast(DTensor, tensor).to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

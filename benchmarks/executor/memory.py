@@ -27,7 +27,7 @@ TIMES = 3
 
 def peak_new_bytes(make: Callable[[], Contender]) -> int:
     """The largest peak of all ranks, in bytes, the median of some; a collective call."""
-    return median(_peak(make) for _ in range(TIMES))
+    return int(median(_peak(make) for _ in range(TIMES)))
 
 
 def _peak(make: Callable[[], Contender]) -> int:

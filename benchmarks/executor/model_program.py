@@ -22,9 +22,9 @@ class ModelProgram:
         self.tokens, self.targets = (tensors[name].clone() for name in ("tokens", "targets"))
         self.loss: torch.Tensor | None = None
 
-    def executor(self) -> Executor:
+    def executors(self) -> list[Executor]:
         """The compiled program of a step up to the gradients."""
-        return self.model._program(self.tokens, "gradients").executor
+        return [self.model._program(self.tokens, "gradients").executor]
 
     def resident(self) -> list[torch.Tensor]:
         return [self.tokens, self.targets, *self.model.parameters()]

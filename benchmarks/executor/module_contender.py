@@ -140,7 +140,7 @@ class SequenceMegatronContender(ColumnFloor):
         )
         if self.problem.kind == "gpt":
             self.losses = self.ranks
-            module.places = self.share(module.places)  # type: ignore[assignment, arg-type]
+            module.places = self.share(module.places)  # type: ignore[arg-type]
         names = [name for name, _ in module.named_parameters()]
         self.replicated = [name for name in names if name.split(".")[-2] not in CUT]
         return module
@@ -165,7 +165,6 @@ class SequenceMegatronContender(ColumnFloor):
             return
         sums = torch.cat([tensor.flatten() for tensor in tensors])
         dist.all_reduce(sums)
-        for tensor, part in zip(
-            tensors, sums.split([tensor.numel() for tensor in tensors]), strict=True
-        ):
+        parts = torch.split(sums, [tensor.numel() for tensor in tensors])
+        for tensor, part in zip(tensors, parts, strict=True):
             tensor.copy_(part.view(tensor.shape))

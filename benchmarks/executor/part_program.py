@@ -49,9 +49,9 @@ class PartProgram:
     def _parts(self, tensor: str, layout: Layout, shape: tuple[int, ...]) -> Parts:
         return Parts(tensor, layout, self.mesh.rank, tuple(shape))
 
-    def executor(self) -> Executor:
-        """The compiled program."""
-        return self.execute
+    def executors(self) -> list[Executor]:
+        """The compiled programs."""
+        return [self.forward, self.backward]
 
     def resident(self) -> list[torch.Tensor]:
         return list(self.blocks.values())

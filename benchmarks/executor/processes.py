@@ -15,20 +15,26 @@ from typing import Any
 _PRELOADED = ["benchmarks.executor.cases", "primepar.distributed.modules.model"]
 
 
-def on_ranks(size: int, work: Callable[..., Any] | str, *arguments: Any) -> Any:
+def on_ranks(
+    size: int, work: Callable[..., Any] | str, *arguments: Any, as_batch: bool = False
+) -> Any:
     """Call `work(*arguments)` on `size` processes over gloo, and return what rank 0 returns.
 
-    `work` may be named, as in `package.module:function`, so that only the ranks load torch.
+    `work` may be named, as in `package.module:function`, so that only the ranks load torch. With
+    `as_batch` they run under the policy of Linux that `primepar train` sets.
 
     Raises `RuntimeError` with the traceback of the first rank that fails.
     """
     os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # the profiler of torch prints its start and stop
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         store, (ours, theirs) = str(Path(folder) / "store"), context.Pipe(duplex=False)
         processes = [
-            context.Process(target=_rank, args=(theirs, store, rank, size, work, arguments))
+            context.Process(
+                target=_rank, args=(theirs, store, rank, size, work, arguments, as_batch)
+            )
             for rank in range(size)
         ]
         for process in processes:
@@ -55,11 +61,16 @@ def _rank(
     size: int,
     work: Callable[..., Any] | str,
     arguments: tuple[Any, ...],
+    as_batch: bool,
 ) -> None:
     import torch
     from torch import distributed as dist
 
+    from primepar.distributed.training.scheduling import schedule_as_batch
+
     torch.set_num_threads(1)
+    if as_batch:
+        schedule_as_batch()
     try:
         dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
         result = _named(work)(*arguments) if isinstance(work, str) else work(*arguments)

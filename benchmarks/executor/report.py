@@ -89,8 +89,9 @@ def headline(run: BenchmarkRun) -> str:
     """Where, when and under which load."""
     load = run.load
     versions = ", ".join(f"{name} {version}" for name, version in load.versions.items())
+    policy = ", all ranks under SCHED_BATCH" if run.batch else ""
     return (
-        f"{load.date}, {load.machine}, {versions}, gloo, float32, {run.rounds} rounds\n"
+        f"{load.date}, {load.machine}, {versions}, gloo, float32, {run.rounds} rounds{policy}\n"
         f"machine: {load}, load average {load.load_before:.1f} at the start"
     )
 

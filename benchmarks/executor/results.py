@@ -85,4 +85,6 @@ class BenchmarkRun(Struct, frozen=True):
 
     load: MachineLoad
     rounds: int
+    batch: bool
+    """Whether all ranks ran under SCHED_BATCH, as `primepar train` starts them."""
     problems: list[ProblemResult]

@@ -28,7 +28,7 @@ class CollectiveCounter(TorchDispatchMode):
     """Counts on one rank; the ranks of a collective are those of the world."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls, self.sent = 0, Fraction(0)
 
     def __torch_dispatch__(

@@ -10,7 +10,7 @@ from primepar.errors import SequenceError, ShapeError
 from primepar.operators.builder import Cuts, ProgramBuilder, View, even
 from primepar.operators.linear_products import Products
 from primepar.operators.redistribution import held_after, indices, moved, reblocked
-from primepar.passes import apply
+from primepar.passes import apply, apply_in_turn
 from primepar.plan.layouts import Way
 from primepar.schedule.layout import Cells, Layout
 from primepar.schedule.lowering import layout
@@ -111,7 +111,7 @@ def lower_linear(
     names = (
         tuple(name for view in kept for name in view.blocks(rank)) for rank in range(source.ranks)
     )
-    programs = apply(ahead.builder.program()), apply(back.builder.program())
+    programs = apply_in_turn(ahead.builder.program(), back.builder.program())
     return LinearPrograms(*programs, tuple(names), y.name, dx.name, dw.name)
 
 

@@ -18,7 +18,7 @@ from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.step_context import StepContext
 from primepar.operators.sweeps import backward_sweep, fan_in, forward_sweep, lowerings, ways_of
-from primepar.passes import PASSES, apply
+from primepar.passes import PASSES, apply_in_turn
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.program import Program
@@ -67,24 +67,23 @@ def lower_part(
     last = operators[-1]
     before, after = step.ends(source.name).output, step.ends(last.name).output
     x = builder.given(INPUT, step.space(before, source.K), "M", "K")
-    parts, ways = lowerings(step, operators), ways_of(plan)
-    y = forward_sweep(step, parts, ways, {source.name: x})
+    lowered, ways = lowerings(step, operators), ways_of(plan)
+    y = forward_sweep(step, lowered, ways, {source.name: x})
     forward = _so_far(builder)
     dy = builder.given(OUTPUT_GRADIENT, step.space(after, last.K), "M", "K")
     gradients: dict[str, list[View]] = {operator.name: [] for operator in (source, *operators)}
     gradients[last.name].append(dy)
-    backward_sweep(step, parts, ways, gradients)
+    backward_sweep(step, lowered, ways, gradients)
     dx = fan_in(step, source, gradients[source.name])
     assert dx is not None
     for view in (*step.parameters.values(), *step.gradients.values(), dx):
         builder.end_with(view)
     whole = builder.program()
     kept = tuple(_kept(forward, whole, rank) for rank in range(plan.ranks))
-    return StepPart(
-        apply(_first_part(forward, kept, y), passes),
-        apply(_last_part(forward, whole, kept, dy), passes),
-        kept, y.name, dx.name, step.parameters, before, after,
-    )  # fmt: skip
+    ahead, back = apply_in_turn(
+        _first_part(forward, kept, y), _last_part(forward, whole, kept, dy), passes
+    )
+    return StepPart(ahead, back, kept, y.name, dx.name, step.parameters, before, after)
 
 
 def _so_far(builder: ProgramBuilder) -> Program:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec.structs import replace
+
 from primepar.errors import ProgramError
 from primepar.passes.add_late import add_late
 from primepar.passes.chunk_transfers import ChunkCount, chunk_transfers
 from primepar.passes.coalesce_reductions import coalesce_reductions
 from primepar.passes.free_early import free_early
+from primepar.passes.liveness import peaks
 from primepar.passes.make_late import make_late
 from primepar.passes.merge_collectives import merge_collectives
 from primepar.passes.merge_products import merge_products
@@ -20,6 +23,7 @@ from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
 from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
+from primepar.schedule.signature import Bound
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
     "free-early": free_early,
@@ -54,11 +58,26 @@ def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks
     return program
 
 
+def apply_in_turn(
+    first: Program, second: Program, names: Iterable[str] = tuple(PASSES)
+) -> tuple[Program, Program]:
+    """Return two programs that run one after the other, after the named passes.
+
+    Both declare the memory that the larger one needs, and may use as much.
+    """
+    asked = tuple(names)
+    most = max(max(peaks(apply(program, asked))) for program in (first, second))
+    room = Bound(device=most)
+    first, second = (replace(program, memory=room) for program in (first, second))
+    return apply(first, asked), apply(second, asked)
+
+
 __all__ = [
     "PASSES",
     "Chunks",
     "add_late",
     "apply",
+    "apply_in_turn",
     "chunk_transfers",
     "coalesce_reductions",
     "free_early",

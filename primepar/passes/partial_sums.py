@@ -14,10 +14,11 @@ neither waits for a message that is posted later. Messages between two ranks mat
 So a collective is kept where the n-th message that one sends is not the n-th that the other takes.
 
 The elements sent are those of the collective. It is kept if the scratch block would raise the peak
-of live elements of a rank. Then `overlap` posts a message as soon as its block is computed, and
-adds when the sum is needed. A message of gloo is posted by the thread that computes; a collective
-goes through a worker thread, and a reduce-scatter is an all-reduce of all blocks there. Among more
-members a collective has fewer messages, or is one launch on NCCL, so it stays.
+of live elements of a rank beyond the memory that the program declares. Then `overlap` posts a
+message as soon as its block is computed, and adds when the sum is needed. A message of gloo is
+posted by the thread that computes; a collective goes through a worker thread, and a reduce-scatter
+is an all-reduce of all blocks there. Among more members a collective has fewer messages, or is one
+launch on NCCL, so it stays.
 
 Source: Chang et al., FLUX, arXiv 2406.06858, which sends tiles to their owners within one kernel;
 as a pass it is ours.
@@ -61,8 +62,9 @@ def partial_sums(program: Program) -> Program:
     ]
     while calls:
         edits = [_edits(line, calls) for line in lines]
+        room = 0 if program.memory is None else program.memory.device or 0
         pairs = zip(lines, edits, strict=True)
-        raising = [_raising(line, changed, size) for line, changed in pairs]
+        raising = [_raising(line, changed, size, room) for line, changed in pairs]
         kept = [
             call
             for call in calls
@@ -108,9 +110,9 @@ def _is_plain_sum(node: Instruction, rank: int, meaning: Meaning, size: Size) ->
     return fits and is_sum and node.scale == "1" and node.request is None
 
 
-def _raising(line: RankList, edits: Edits, size: Size) -> set[int]:
-    """Return the positions whose messages raise the peak of live elements of their rank."""
-    peak = LiveBlocks(size, line.rank, line.initial).peak(line.nodes)
+def _raising(line: RankList, edits: Edits, size: Size, room: int) -> set[int]:
+    """Return the positions whose messages need more memory than there is `room`, or than before."""
+    peak = max(room, LiveBlocks(size, line.rank, line.initial).peak(line.nodes))
     live = LiveBlocks(size, line.rank, line.initial)
     return {
         place for place, node in enumerate(line.nodes) if live.peak(edits.get(place, [node])) > peak

@@ -1,0 +1,87 @@
+"""The page of the executor's speed, from a run of its benchmark.
+
+    make bench
+    python -m docs.render_performance out/bench.json
+
+writes docs/performance.md and docs/images/performance.svg. All numbers are those of the run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from benchmarks.executor.chart import chart
+from benchmarks.executor.report import HEADER, TARGET_HEADER, cells, headline, target_rows
+from benchmarks.executor.results import BenchmarkRun
+
+PAGE = Path(__file__).resolve().parent / "performance.md"
+HEAD = """---
+description: >-
+  The executor next to DTensor, Megatron by hand and a floor without communication: CPU, wall time and memory.
+---
+
+# Speed and memory of the executor
+
+`make bench` runs what is compared here, over gloo on the CPUs of one machine. Nothing here was
+measured on CUDA or NCCL.
+
+- **Problems**: the MLP h, 4h, h with GELU, a transformer block, and a whole GPT up to its gradients.
+  M are the rows: all tokens of the batch.
+- **Contenders**: the [presets](plans.md) of the library, DTensor with `parallelize_module`, with and
+  without sequence parallelism, and Megatron's partition by hand in plain `torch.distributed`. Before
+  the first round each one is compared with one device in float64.
+- **The floor** is the products of one rank without any communication, in plain torch modules. There
+  are two: this rank's columns of the weights, or this rank's rows of the input. The cheaper one counts.
+- **Rounds**: in each round all contenders run, in an order that changes. CPU seconds are user and
+  system time of all ranks, with every thread. The barriers around a round are not in them.
+- **The score** is the median over rounds of a contender's CPU above the floor, over that of DTensor.
+  The interval has 95% by a bootstrap over rounds.
+- **New memory** is the peak of torch's allocator during two steps, on the fullest rank. The rank's
+  input, output gradient and weights are left out, as they are there before the step. Buffers inside
+  gloo are not seen.
+- **Sent** are the bytes of all ranks in a step, where a collective counts as a ring. Messages,
+  collectives and waits are instructions of the program, of all ranks together.
+"""
+
+
+def table(header: Iterable[str], rows: Iterable[list[str]]) -> str:
+    """A table in Markdown."""
+    lines = [[*header], *rows]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def page(run: BenchmarkRun) -> str:
+    """The page of a run."""
+    first, second = headline(run).split("\n")
+    parts = [HEAD.rstrip(), f"**The run**: {first}.", f"**Load**: {second}."]
+    if not run.load.idle:
+        parts.append("The machine was loaded, so times are no evidence for or against a target.")
+    parts += ["![CPU of contenders over DTensor's](images/performance.svg)", "## Targets"]
+    parts += [
+        "A target is met if the upper end of the interval is within the limit.",
+        table((*TARGET_HEADER[:-1], "result"), target_rows(run)),
+    ]
+    for result in run.problems:
+        name = result.problem.replace(",", ", ")
+        parts += [f"## {name}", f"Floor: `{result.floor.name}`."]
+        parts.append(table(HEADER, [cells(result, entry) for entry in result.contenders]))
+        parts += [f"Left out: {why}." for why in result.left_out.values()]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Write the page and its picture."""
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m docs.render_performance out/bench.json")
+    run = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=BenchmarkRun)
+    (PAGE.parent / "images" / "performance.svg").write_text(chart(run), encoding="utf-8")
+    PAGE.write_text(page(run), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
