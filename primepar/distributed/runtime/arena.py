@@ -107,7 +107,9 @@ def _aligned(size: int) -> int:
 class Arena:
     """The memory of one device that the programs of a mesh share, as they run one after another.
 
-    It grows to the largest program. Nothing in it outlives a run.
+    It grows to the largest program. Nothing in it outlives a run. On CUDA all programs run on one
+    stream, and the waits in them order it after NCCL's streams. Blocks that are evicted have memory
+    of their own, as their copies run on another stream. This was never run on CUDA.
     """
 
     def __init__(self, device: torch.device) -> None:
