@@ -75,8 +75,8 @@ def divided_by_a_micro_batch(rank: int, nodes: list[Instruction]) -> None:
 WRONG_DATA = (
     "rank 1, instruction 101 (blocks.1.norm1.moments blocks.1.norm1/moments[0,1,0] += "
     "blocks.0.add2[1,0]): expected the data of blocks.0.add2[1,0] in blocks.0.add2[1,0] for the "
-    "blocks.1.norm1.moments sub-operator (M=1, K=0), got that of blocks.0.add2.forward product (M=0, K=0): send "
-    "blocks.0.add2[1,0] here before"
+    "blocks.1.norm1.moments sub-operator (M=1, K=0), got that of blocks.0.add2.forward product "
+    "(M=0, K=0): send blocks.0.add2[1,0] here before"
 )
 NOT_YET = (
     "rank 1, instruction 3 (blocks.1.norm1.moments blocks.1.norm1/moments[0,0,0] += "

@@ -156,9 +156,9 @@ print("\n".join(lines[first : last + 1]))
 # %% [markdown]
 # The `irecv` among them is of the next operator: a pass has moved it up, so that the message is on
 # its way while the norm is computed. An operator is defined by such phases, `norm1.moments`,
-# `norm1.normalize`, and by what they read and write. What a phase computes is a small dense function,
-# a kernel, that knows nothing of devices. The list is all there is: it is proved, emulated,
-# simulated and trained with.
+# `norm1.normalize`, and by what they read and write. What a phase computes is a small dense
+# function, a kernel, that knows nothing of devices. The list is all there is: it is proved,
+# emulated, simulated and trained with.
 
 # %%
 print(sum(map(len, program.programs)), "instructions on four devices:", end=" ")

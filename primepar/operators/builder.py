@@ -224,8 +224,8 @@ class ProgramBuilder:
     ) -> View:
         """Compute a phase on the ranks of `space`; ranks with the same part compute replicas.
 
-        The phase is named after `name` and the kernel: `norm1.square` for `norm.square`. `writes` is a
-        template over the dims of the space; a slice with a number as index has `fixed` elements.
+        The phase is named after `name` and the kernel: `norm1.square` of `norm.square`. `writes` is
+        a template over the dims of the space; a slice with a number as index has `fixed` elements.
         Every part is multiplied by `scale`. Returns the written tensor, which is `wide` or has the
         model's dtype.
         """
