@@ -397,4 +397,4 @@ def named_ranks(instruction: Instruction) -> tuple[int, ...]:
 
 def schema() -> dict[str, object]:
     """JSON Schema of the program format; shipped as `program.schema.json` in this folder."""
-    return msgspec.json.schema(Program)
+    return dict(msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Program))))
