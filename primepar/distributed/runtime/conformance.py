@@ -358,11 +358,8 @@ def _noting(method: Callable[..., Any], op: str, place: int, seen: Seen) -> Call
     def noted(group: dist.ProcessGroup, *arguments: Any, **named: Any) -> _Work:
         tensors = arguments[place] if place >= 0 else []
         tensor = tensors if isinstance(tensors, torch.Tensor) else tensors[0] if tensors else None
-        peers = (
-            (arguments[1],)
-            if op in ("send", "recv")
-            else tuple(sorted(n - seen.first for n in dist.get_process_group_ranks(group)))
-        )
+        members = [process - seen.first for process in dist.get_process_group_ranks(group)]
+        peers = (members[arguments[1]],) if op in ("send", "recv") else tuple(sorted(members))
         call = ObservedCall(op, peers, 0 if tensor is None else tensor.numel())
         seen.calls.append(call)
         if op in ("send", "recv"):
