@@ -49,10 +49,10 @@ def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
         "program                    ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
         "Cannon, 1 x 1 x 1              1             1  proved       0.000        99   0.000 s\n"
         "forward of P1x1                1             1  proved       0.000        99   0.000 s\n"
-        "training step of 2 layers      1           334  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      1           314  proved       0.000        99   0.000 s\n"
         "Cannon, 2 x 2 x 2              4            12  proved       0.000        99   0.000 s\n"
         "forward of P2x2                4            48  proved       0.000        99   0.000 s\n"
-        "training step of 2 layers      4         3,334  proved       0.000        99   0.000 s\n"
+        "training step of 2 layers      4         3,262  proved       0.000        99   0.000 s\n"
         "\n"
         "primitive, every side  verdict    seconds\n"
         "by-output              proved       0.000\n"
@@ -184,9 +184,9 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
         "bloom-176b         4    0.000       0.0854   4,398.0       4,398.0  0.00%\n"
         "\n"
         "block        devices  seconds  variables  MiB redundant  proved    gap\n"
-        "opt-175b           4    0.000        132        2,688.6     yes  0.00%\n"
+        "opt-175b           4    0.000        132        2,688.8     yes  0.00%\n"
         "llama-2-70b        4    0.000        186        2,688.2     yes  0.00%\n"
-        "bloom-176b         4    0.000        132        3,136.7     yes  0.00%\n"
+        "bloom-176b         4    0.000        132        3,136.9     yes  0.00%\n"
     )
 
 

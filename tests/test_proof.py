@@ -50,7 +50,7 @@ def test_one_that_is_refuted_is_not_kept_and_ends_in_one_line(folder: Path) -> N
 def test_another_prover_proves_again(folder: Path) -> None:
     program = lowered("data", 2, "gpt2")
     proof.prove(program, "data")
-    with patch.object(proof, "_provers", return_value=b"another"):
+    with patch.object(proof, "digest_of_code", return_value=b"another"):
         assert proof.prove(program, "data").startswith("proved in ")
     assert len(list(folder.iterdir())) == 2
 
