@@ -15,11 +15,15 @@ from benchmarks.transfer_pairs import DTYPE, MOST, PairCase, chosen, generated
 from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError
 from primepar.models import load_config
-from primepar.passes import chunk_transfers
-from primepar.passes.chunk_transfers import LaterWork, TransferPair
+from primepar.passes import chunk_transfers, overlap
+from primepar.passes.chunk_transfers import TransferPair
+from primepar.passes.hiding_work import HidingWork
 from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.chunks import best_count, counts, pair_seconds
+from primepar.plan.simulator.run import simulate
+from primepar.schedule.program import Compute
+from primepar.schedule.signature import Signature, Tensor
 from primepar.verify import verify_program
 
 CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
@@ -69,8 +73,48 @@ def test_nothing_is_cut_where_it_does_not_pay() -> None:
     assert best_count(PAIR, H200, DTYPE) == 12
     assert best_count(PAIR, alone, DTYPE) == 0
     assert best_count(PAIR, replace(H200, launch=1e-3), DTYPE) == 0
-    hidden = PAIR._replace(later=LaterWork(1, 0, 10**13))
+    hidden = PAIR._replace(later=HidingWork(1, 0, 10**13))
     assert best_count(hidden, H200, DTYPE) == 0
+
+
+def test_work_before_a_gather_hides_it_whole() -> None:
+    gather = PAIR._replace(transfer="all_gather", most=8)
+    assert best_count(gather, H200, DTYPE) == 1
+    hidden = gather._replace(earlier=HidingWork(1, 0, 10**13))
+    assert best_count(hidden, H200, DTYPE) == 0
+    earlier = 5e-6 + 10**13 / 6.9e14
+    bytes_of_blocks = 2 * (8192 * 2048 + 2048 * 4096 + 8192 * 4096)
+    product = 5e-6 + bytes_of_blocks / 4.8e12 + 2 * 8192 * 2048 * 4096 / 6.9e14
+    assert pair_seconds(hidden, 0, H200, DTYPE) == pytest.approx(earlier + product)
+
+
+@pytest.mark.parametrize("case", list(generated(7, seed=6))[::3], ids=lambda case: case.devices)
+def test_the_predicted_time_with_earlier_work_is_the_simulated_one(case: PairCase) -> None:
+    given = case.program()
+    product = Compute(("b[0,0]", "b[0,0]"), "c[0,0]", "earlier.forward", {"U": 0, "V": 0, "W": 0})
+    square = Tensor(((0, 1024), (0, 1024)))
+    template = Signature(("b[U,V]", "b[V,W]"), "c[U,W]", kernel="linear.forward")
+    program = replace(
+        given,
+        programs=tuple((*nodes[:2], product, *nodes[2:]) for nodes in given.programs),
+        grid={**(given.grid or {}), "earlier.forward": {"U": 1, "V": 1, "W": 1}},
+        phases={**(given.phases or {}), "earlier.forward": template},
+        tensors={**(given.tensors or {}), "b": square, "c": square},
+        initial=tuple((*blocks, "b[0,0]") for blocks in given.initial or ()),
+        final=tuple((*blocks, "c[0,0]") for blocks in given.final or ()),
+    )
+    pairs: list[TransferPair] = []
+
+    def whole(pair: TransferPair) -> int:
+        pairs.append(pair)
+        return 0
+
+    assert chunk_transfers(program, whole) is program
+    (pair,) = pairs
+    assert pair.earlier == HidingWork(1, 3 * 1024**2, 2 * 1024**3)
+    for chunks in (0, 1, 2, 4):
+        run = simulate(overlap(chunk_transfers(program, chunks or whole)), case.cluster, DTYPE)
+        assert abs(pair_seconds(pair, chunks, case.cluster, DTYPE) / run.seconds - 1) < 1e-9
 
 
 def test_the_seconds_of_a_reduction_by_hand() -> None:

@@ -19,7 +19,8 @@ from primepar.operators import StepOptions, Until
 from primepar.passes import PASSES, apply, chunk_transfers, overlap
 from primepar.passes.chunk_rewrites import GatherRewrite, ReductionRewrite, refined
 from primepar.passes.chunk_sites import SiteFinder
-from primepar.passes.chunk_transfers import LaterWork, TransferPair
+from primepar.passes.chunk_transfers import TransferPair
+from primepar.passes.hiding_work import HidingWork
 from primepar.passes.liveness import peaks
 from primepar.passes.program_tables import Tables
 from primepar.plan import Plan, preset_plan
@@ -170,6 +171,7 @@ def test_every_pair_is_described_once() -> None:
     assert by_phase["blocks.0.fc1.gradient"] == TransferPair(
         "blocks.0.fc1.gradient", "all_gather", ranks,
         (rows * hidden, rows * inner // 4), hidden * inner // 4, False, rows // 4,
+        by_phase["blocks.0.fc1.gradient"].earlier,
     )  # fmt: skip
 
 
@@ -183,9 +185,29 @@ def test_later_work_is_counted_until_something_waits() -> None:
     chunk_transfers(merged("megatron", 4, "gpt2"), count)
     config = SMALL["gpt2"]
     rows, hidden, inner = BATCH * POSITIONS, config.hidden, config.ffn // 4
-    assert pairs["blocks.0.fc2.forward"].later == LaterWork()
-    assert pairs["blocks.0.fc1.backward"].later == LaterWork(
+    assert pairs["blocks.0.fc2.forward"].later == HidingWork()
+    assert pairs["blocks.0.fc1.backward"].later == HidingWork(
         1, rows * hidden + rows * inner + hidden * inner, 2 * rows * hidden * inner
+    )
+
+
+def test_earlier_work_is_counted_until_the_gather_of_another_product() -> None:
+    """The reduction of dI may wait: it is needed after dW."""
+    pairs: dict[str, TransferPair] = {}
+
+    def count(pair: TransferPair) -> int:
+        pairs[pair.phase] = pair
+        return 0
+
+    chunk_transfers(merged("megatron-sp", 4, "gpt2"), count)
+    config = SMALL["gpt2"]
+    rows, hidden, inner = BATCH * POSITIONS, config.hidden, config.ffn // 4
+    assert pairs["blocks.0.fc1.forward"].earlier == HidingWork()
+    # Backward of fc2, its gradient and backward of fc1; backward of act; the gradient of the bias.
+    products = 3 * (rows * hidden + rows * inner + hidden * inner)
+    others = 3 * rows * inner + rows * inner + inner
+    assert pairs["blocks.0.fc1.gradient"].earlier == HidingWork(
+        5, products + others, 3 * 2 * rows * hidden * inner
     )
 
 

@@ -29,29 +29,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import isqrt, prod
 from typing import Literal, NamedTuple
 
-from primepar.passes.block_uses import LOCAL, Rank
+from primepar.passes.block_uses import Rank
 from primepar.passes.chunk_rewrites import Chunking, GatherRewrite, ReductionRewrite, refined
 from primepar.passes.chunk_sites import GatherSite, ReductionSite, SiteFinder, Sites
+from primepar.passes.hiding_work import HidingWork, work_after, work_before
 from primepar.passes.in_place_parts import tidied
 from primepar.passes.program_tables import Tables
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
-from primepar.schedule.signature import multiplies
 
 Transfer = Literal["all_gather", "all_reduce", "reduce_scatter"]
-
-
-class LaterWork(NamedTuple):
-    """What a device computes after a reduction, before anything waits for it or communicates."""
-
-    computes: int = 0
-    elements: int = 0
-    """Of all blocks that these computes name."""
-    operations: int = 0
-    """Of the products among them."""
 
 
 class TransferPair(NamedTuple):
@@ -68,7 +57,10 @@ class TransferPair(NamedTuple):
     """Whether the chunks have parts of the result, or terms of it."""
     most: int
     """The largest number of chunks."""
-    later: LaterWork = LaterWork()
+    earlier: HidingWork = HidingWork()
+    """What can hide a gather that stays whole; a ring starts after it."""
+    later: HidingWork = HidingWork()
+    """What can hide the end of a reduction."""
 
 
 ChunkCount = Callable[[TransferPair], int]
@@ -180,27 +172,15 @@ class _Cutting:
             transfer = "all_reduce" if isinstance(call, AllReduce) else "reduce_scatter"
         result = self.meaning.elements(node.accumulates) or 0
         is_cut = cut.dim in writes.dims
-        later = self._later(rank, site) if isinstance(site, ReductionSite) else LaterWork()
+        earlier = later = HidingWork()
+        about = self.finder.lines[rank], self.tables, self.meaning
+        if isinstance(site, ReductionSite):
+            later = work_after(site, *about)
+        else:
+            earlier = work_before(site, *about)
         return TransferPair(
-            phase, transfer, site.ranks, (first, second), result, is_cut, cut.most, later
+            phase, transfer, site.ranks, (first, second), result, is_cut, cut.most, earlier, later
         )
-
-    def _later(self, rank: int, site: ReductionSite) -> LaterWork:
-        """Return the work of a rank that can hide the end of its reduction."""
-        line = self.finder.lines[rank]
-        computes = elements = operations = 0
-        for node in line.nodes[site.call + 1 : line.after(site.kept, site.call)]:
-            if type(node) not in LOCAL:
-                break
-            if isinstance(node, Compute):
-                names = (*node.reads, node.accumulates)
-                sizes = [self.meaning.elements(name) or 0 for name in names]
-                computes, elements = computes + 1, elements + sum(sizes)
-                known = self.tables.phases.get(str(node.phase))
-                if known is not None and multiplies(known.kernel):
-                    # Each dim is in two of the three blocks of a product.
-                    operations += 2 * isqrt(prod(sizes))
-        return LaterWork(computes, elements, operations)
 
     def _write(self, phase: str, sites: Sites, cut: _Cut, chunks: int) -> None:
         chunking = Chunking(self.tables, phase, cut.dim, refined(cut.line, chunks), chunks)

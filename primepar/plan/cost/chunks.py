@@ -10,9 +10,10 @@ product of a chunk, l seconds of latency and b seconds of bytes for the transfer
                    have arrived: end(i) = max((i + 1) x + l, end(i - 1)) + b
 
 Without chunks the product does not hide the transfer: their seconds are added. What is computed
-after a product, before anything waits for its reduction, hides it too. Other transfers on the same
-links are not counted, nor is memory: the pass `overlap` may wait earlier to keep within the peak.
-The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its tiles by measurement.
+after a product, before anything waits for its reduction, hides it too. So does what is computed
+before a whole gather is needed: dI hides the gather of I for dW. A ring starts after that. Other
+transfers on the same links are not counted, nor is memory: the pass `overlap` may wait earlier to
+keep within the peak. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its tiles by measurement.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf, isqrt
 
-from primepar.passes.chunk_transfers import ChunkCount, LaterWork, TransferPair
+from primepar.passes.chunk_transfers import ChunkCount, TransferPair
+from primepar.passes.hiding_work import HidingWork
 from primepar.plan.cluster import BYTES, Cluster, Link
 
 MOST_CHUNKS = 64
@@ -59,10 +61,13 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
     members = len(pair.ranks)
     if pair.transfer == "all_gather":
         part = pair.reads[0] * item / members
+        earlier = _hiding(pair.earlier, cluster, dtype)
         if chunks < 1 or not cluster.overlap:
-            return _gathered(link, members, part) + _product(pair, 1, cluster, dtype)
+            gathered = _gathered(link, members, part)
+            start = max(earlier, gathered) if cluster.overlap else earlier + gathered
+            return start + _product(pair, 1, cluster, dtype)
         seconds = _product(pair, members * chunks, cluster, dtype)
-        return _ring(members, chunks, seconds, link, part / chunks)
+        return earlier + _ring(members, chunks, seconds, link, part / chunks)
     rounds = 2 if pair.transfer == "all_reduce" else 1
     latency, bandwidth, _ = link.ring("all_reduce" if rounds == 2 else "all_gather")
     sent = rounds * (members - 1) / members * pair.result * item
@@ -70,7 +75,7 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
     pieces = max(1, chunks if cluster.overlap else 1)
     seconds = _product(pair, pieces, cluster, dtype)
     end = _reduced(pieces, seconds, latencies, sent / pieces / bandwidth)
-    later = _later(pair.later, cluster, dtype)
+    later = _hiding(pair.later, cluster, dtype)
     return max(end, pieces * seconds + later) if cluster.overlap else end + later
 
 
@@ -93,8 +98,8 @@ def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> f
     return cluster.launch + memory + operations / cluster.rate(dtype).achieved
 
 
-def _later(work: LaterWork, cluster: Cluster, dtype: str) -> float:
-    """Return the seconds of what is computed before anything waits for a reduction."""
+def _hiding(work: HidingWork, cluster: Cluster, dtype: str) -> float:
+    """Return the seconds of what is computed before a gather is needed, or after a reduction."""
     memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth
     return work.computes * cluster.launch + memory + work.operations / cluster.rate(dtype).achieved
 
