@@ -13,7 +13,8 @@ Without chunks the product does not hide the transfer: their seconds are added. 
 after a product, before anything waits for its reduction, hides it too. So does what is computed
 before a whole gather is needed: dI hides the gather of I for dW. A ring starts after that. Other
 transfers on the same links are not counted, nor is memory: the pass `overlap` may wait earlier to
-keep within the peak. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its tiles by measurement.
+keep within the peak. The recurrences are ours; FLUX (Chang et al., arXiv 2406.06858) tunes its
+tiles by measurement.
 """
 
 from __future__ import annotations
