@@ -1,9 +1,14 @@
-"""Decides which messages of a program belong to linear operators."""
+"""Counts what a program sends, and decides which messages belong to linear operators."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+from primepar.distributed.runtime.buffer_places import BufferPlaces
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.schedule.program import Collective, IRecv, ISend, Recv, Send
+
+Message = Send | Recv | ISend | IRecv
 
 
 class Labels:
@@ -24,7 +29,7 @@ class Labels:
             for template in (*phase.reads, phase.writes)
         }
 
-    def is_linear(self, node: Send | Recv | ISend | IRecv | Collective, block: str) -> bool:
+    def is_linear(self, node: Message | Collective, block: str) -> bool:
         """Return whether a message with this block belongs to a linear operator."""
         if isinstance(node, ISend | IRecv) and self._operators - {""}:
             name = node.request.partition(" ")[0]
@@ -33,3 +38,27 @@ class Labels:
 
     def _is_operand(self, block: str) -> bool:
         return self._real(block.rstrip("'").rpartition("[")[0]) in self._tensors
+
+
+class SentCount:
+    """Elements that one rank sends in a run, of linear operators and of the rest."""
+
+    def __init__(self, places: BufferPlaces) -> None:
+        self._labels, self._places = Labels(places.shapes), places
+        self._elements: dict[tuple[bool, int], Fraction] = {}
+        """(whether a linear operator sends it, bytes per element) -> elements."""
+
+    def add(self, node: Message | Collective, block: str, elements: Fraction) -> None:
+        """Count elements that an instruction sends, in the dtype of a block."""
+        key = self._labels.is_linear(node, block), self._places.dtype(block).itemsize
+        self._elements[key] = self._elements.get(key, Fraction(0)) + elements
+
+    def by_kind(self, kind: str) -> list[tuple[str, Fraction, int]]:
+        """Return (kind, elements, bytes per element).
+
+        The kind is "linear" for linear operators, else `kind`.
+        """
+        return [
+            ("linear" if linear else kind, elements, itemsize)
+            for (linear, itemsize), elements in self._elements.items()
+        ]
