@@ -13,9 +13,8 @@ from primepar.distributed.runtime.step_programs import lowered_by_first_rank
 from primepar.errors import PlanError, ProgramError
 from primepar.schedule.program import Compute, Program
 
-PROGRAM = Program(
-    "primepar-program", 1, ranks=2, programs=((Compute(("b",), "a"),), ()), initial=(("b",), ())
-)
+INSTRUCTION = Compute(("b",), "a")
+PROGRAM = Program("primepar-program", 1, 2, ((INSTRUCTION,), ()), initial=(("b",), ()))
 
 
 class Broadcasts:
