@@ -5,10 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from primepar.distributed.runtime.buffer_places import BufferPlaces
+from primepar.distributed.runtime.messages import Message
 from primepar.distributed.runtime.shapes import Shapes
-from primepar.schedule.program import Collective, IRecv, ISend, Recv, Send
-
-Message = Send | Recv | ISend | IRecv
+from primepar.schedule.program import Collective, IRecv, ISend
 
 
 class Labels:

@@ -9,6 +9,7 @@ import torch
 
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.messages import Blocks
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
 from primepar.files import digest_of_code
@@ -19,7 +20,6 @@ from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
 from primepar.schedule.program_uses import initial_blocks
 
-Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
 NEW = ".new["
 """In the name of the block that an update makes: `head.weight.new[0,1]`."""
