@@ -58,7 +58,7 @@ def placed_somewhere(program: Program) -> None:
     for node in nodes:
         for one in getattr(node, "body", (node,)):
             blocks += [getattr(one, key) for key in ("block", "accumulates") if hasattr(one, key)]
-            for key in ("reads", "blocks", "into"):
+            for key in ("reads", "blocks", "into", "also"):
                 blocks += getattr(one, key, ())
         if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
             phase = meaning.phases[node.phase]
@@ -117,7 +117,7 @@ def _give_away(random: Random, fields: Json) -> None:
 
 
 def _change(random: Random, fields: Json) -> None:
-    """Another peer, tag, block, root, slice or request somewhere."""
+    """Another peer, tag, block, root, slice or request somewhere; one block of a call more or less."""
     rank = _some_rank(random, fields)
     if not rank:
         return
@@ -134,6 +134,8 @@ def _change(random: Random, fields: Json) -> None:
         node[key] = random.choice(blocks)
     elif key in ("blocks", "into", "reads"):
         node[key] = [random.choice((old, random.choice(blocks))) for old in node[key]]
+    elif key == "also":
+        node[key] = random.choice(([*node[key], random.choice(blocks)], node[key][1:]))
     elif key == "request":
         node[key] = random.choice(requests)
     elif key == "reduction":
