@@ -117,7 +117,7 @@ def _give_away(random: Random, fields: Json) -> None:
 
 
 def _change(random: Random, fields: Json) -> None:
-    """Another peer, tag, block, root, slice or request somewhere; one block of a call more or less."""
+    """Another peer, tag, block, root, slice or request somewhere."""
     rank = _some_rank(random, fields)
     if not rank:
         return
@@ -132,10 +132,8 @@ def _change(random: Random, fields: Json) -> None:
         node[key] = random.randint(0, 5)
     elif key in ("block", "accumulates"):
         node[key] = random.choice(blocks)
-    elif key in ("blocks", "into", "reads"):
-        node[key] = [random.choice((old, random.choice(blocks))) for old in node[key]]
-    elif key == "also":
-        node[key] = random.choice(([*node[key], random.choice(blocks)], node[key][1:]))
+    elif key in ("blocks", "into", "reads", "also"):
+        node[key] = _other_blocks(random, key, node[key], blocks)
     elif key == "request":
         node[key] = random.choice(requests)
     elif key == "reduction":
@@ -145,6 +143,12 @@ def _change(random: Random, fields: Json) -> None:
         node[key] = {**node[key], dim: random.randint(0, 2)}
     elif key == "group":
         node[key] = random.sample(range(fields["ranks"]), random.randint(1, fields["ranks"]))
+
+
+def _other_blocks(random: Random, key: str, given: list[str], blocks: list[str]) -> list[str]:
+    """Some blocks exchanged for others; of those that a call reduces besides, perhaps one less."""
+    names = [random.choice((old, random.choice(blocks))) for old in given]
+    return names[1:] if key == "also" and random.random() < 0.5 else names
 
 
 def _change_ends(random: Random, fields: Json) -> None:
