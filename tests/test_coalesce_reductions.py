@@ -120,7 +120,7 @@ def test_a_sum_that_is_delayed_past_its_use_is_refuted(monkeypatch: pytest.Monke
 
 
 def test_calls_that_differ_are_refuted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is scaled, as its phase wants, and the other is not."""
+    """One is scaled, as its phase expects, and the other is not."""
     made = gradients([], v={"scale": "2"})
     assert made.phases is not None
     double = msgspec.structs.replace(made.phases["g"], scale="2")

@@ -185,7 +185,7 @@ def test_messages_of_the_first_of_several_blocks_are_refuted(
     is_plain_sum = messages._is_plain_sum
 
     def of_the_first(node: Any, *args: Any) -> bool:
-        return is_plain_sum(replace(node, also=()), *args)
+        return bool(is_plain_sum(replace(node, also=()), *args))
 
     monkeypatch.setattr(messages, "_is_plain_sum", of_the_first)
     made = partial_sums(roomy())

@@ -21,11 +21,14 @@ def program(
     *nodes: Instruction, initial: tuple[str, ...] = HALVES, wide: tuple[str, ...] = ()
 ) -> Program:
     """A tensor of four elements under six names; the blocks of those in `wide` are of sums."""
-    cuts = dict.fromkeys(("whole", "given", "again", "total"), (0, 4))
-    cuts |= dict.fromkeys(("halves", "others"), (0, 2, 4))
+    names = ("whole", "given", "again", "total", "halves", "others")
     tensors = {
-        name: Tensor((line,), of=None if name == "whole" else "whole", wide=name in wide)
-        for name, line in cuts.items()
+        name: Tensor(
+            ((0, 2, 4) if name in ("halves", "others") else (0, 4),),
+            of=None if name == "whole" else "whole",
+            wide=name in wide,
+        )
+        for name in names
     }
     return Program("primepar-program", 1, 1, (nodes,), initial=(initial,), tensors=tensors)
 

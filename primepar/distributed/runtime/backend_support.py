@@ -4,7 +4,7 @@ From the table "Backends" of torch's documentation of `torch.distributed`. The d
 from `ProcessGroupMPI.cpp`, which maps no half precision. A program is compared with the table
 before it is compiled, so that all ranks refuse the same instruction and none waits for another.
 A backend that is not in the table is not checked. With blocks and sums of two dtypes, so is every
-collective: its blocks lie in one buffer, which has one dtype.
+collective: its blocks are one buffer to the backend, and a buffer has one dtype.
 """
 
 from __future__ import annotations
