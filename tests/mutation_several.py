@@ -66,7 +66,7 @@ def moved_block(fields: Json) -> Iterator[Change]:
         rank, index = members[0]
         node = fields["programs"][rank][index]
         for others in calls(fields, "all_reduce") if node.get("also") else ():
-            if others != members and [member for member, _ in others] == node["group"]:
+            if others != members and [member for member, _ in others] == list(node["group"]):
                 for keeps in (True, False):
                     for count in (1, len(members)):
                         pairs = list(zip(members, others, strict=True))[:count]
