@@ -83,7 +83,7 @@ class Executor:
         self._checked = False
         self.measured = 0
         """Largest number of elements on the device in the last run, where there is a limit."""
-        self.sent = compiler.sent(kind)
+        self.sent = compiler.sent.by_kind(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
 
