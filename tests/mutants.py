@@ -58,7 +58,7 @@ def placed_somewhere(program: Program) -> None:
     for node in nodes:
         for one in getattr(node, "body", (node,)):
             blocks += [getattr(one, key) for key in ("block", "accumulates") if hasattr(one, key)]
-            for key in ("reads", "blocks", "into"):
+            for key in ("reads", "blocks", "into", "also"):
                 blocks += getattr(one, key, ())
         if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
             phase = meaning.phases[node.phase]
@@ -132,8 +132,8 @@ def _change(random: Random, fields: Json) -> None:
         node[key] = random.randint(0, 5)
     elif key in ("block", "accumulates"):
         node[key] = random.choice(blocks)
-    elif key in ("blocks", "into", "reads"):
-        node[key] = [random.choice((old, random.choice(blocks))) for old in node[key]]
+    elif key in ("blocks", "into", "reads", "also"):
+        node[key] = _other_blocks(random, key, node[key], blocks)
     elif key == "request":
         node[key] = random.choice(requests)
     elif key == "reduction":
@@ -143,6 +143,12 @@ def _change(random: Random, fields: Json) -> None:
         node[key] = {**node[key], dim: random.randint(0, 2)}
     elif key == "group":
         node[key] = random.sample(range(fields["ranks"]), random.randint(1, fields["ranks"]))
+
+
+def _other_blocks(random: Random, key: str, given: list[str], blocks: list[str]) -> list[str]:
+    """Some blocks exchanged for others; of those that a call reduces besides, perhaps one less."""
+    names = [random.choice((old, random.choice(blocks))) for old in given]
+    return names[1:] if key == "also" and random.random() < 0.5 else names
 
 
 def _change_ends(random: Random, fields: Json) -> None:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from itertools import product
 
 from mutation import REDUCING, Json, Nodes, at, calls, changed, on_members, places
-from mutation_local import WAYS
+from mutation_local import WAYS as RANK_WAYS
+from mutation_several import SEVERAL_WAYS
 
 Whole = tuple[str, Json]
 """Where it was changed, and the changed program."""
@@ -109,6 +110,7 @@ FIELD_WAYS: dict[str, Callable[[Json], Iterator[Whole]]] = {
     "wrong scale": wrong_scale,
 }
 """What a mutant is called -> the changes of that way to a program's fields."""
+WAYS = {**RANK_WAYS, **SEVERAL_WAYS}
 PROGRAM_WAYS = (*WAYS, *FIELD_WAYS)
 
 

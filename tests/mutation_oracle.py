@@ -18,6 +18,7 @@ from mutants import mutant
 from mutation import Json
 from mutation_fields import PROGRAM_WAYS, changes_of
 from mutation_maps import MAP_WAYS
+from phase_programs import sums
 from phased import everything
 from scaled_programs import scaled_program
 from step_cases import passed
@@ -37,6 +38,7 @@ STEPS: dict[str, Callable[[], Json]] = {
     "step in blocks": lambda: everything(Random(2)),
     "data-parallel step": lambda: msgspec.to_builtins(passed("data", 2, "llama")),
     "megatron-sp step": lambda: msgspec.to_builtins(passed("megatron-sp", 2, "llama")),
+    "sums in one call": sums,
 }
 """Programs with phases of their own: small ones, and training steps of one layer."""
 BASES = {

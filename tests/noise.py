@@ -72,10 +72,13 @@ class Noise:
         if op in ("all_reduce", "reduce", "reduce_scatter"):
             node["reduction"] = random.choice(("sum", "sum", "max"))
         posted = random.random() < 0.4
+        more = sum(map(len, self.programs)) % 3 if op == "all_reduce" else 0
         for rank in group:
             call = dict(node)
             if op not in ("barrier", "all_to_all"):
                 call["block"] = self.block()
+            if more:
+                call["also"] = self.after(call["block"], more)
             if op in ("all_gather", "reduce_scatter", "all_to_all"):
                 call["blocks"] = [self.block() for _ in group]
             if op == "all_to_all":
@@ -84,6 +87,12 @@ class Noise:
                 self.post(rank, call, number)
             else:
                 self.programs[rank].append(call)
+
+    def after(self, block: str, count: int) -> list[str]:
+        """Other blocks of one call; without another draw, so that the rest stays as it is."""
+        names = PLACED if self.placed else PLAIN
+        first = names.index(block) + 1
+        return [*names, *names][first : first + count]
 
     def local(self, number: str) -> None:
         ops = ("compute", "alloc", "free", "evict", "fetch") + ("cut", "join", "f", "g") * 2

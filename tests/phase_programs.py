@@ -176,4 +176,28 @@ def _between(rank: int) -> list[Json]:
     ]
 
 
-RIGHT = {"norm": norm, "heads": heads, "between": between}
+def sums() -> Json:
+    """Three sums over two ranks, of 3, 5 and 3 elements: two in one call, one in a later call."""
+    phases = {name: {"reads": ["a[M]"], "writes": f"{name}[0]"} for name in "uvw"}
+    phases["y"] = {"reads": ["u[0]", "v[0]", "w[0]"], "writes": "y[0]"}
+    sizes = {"u": 3, "v": 5, "w": 3, "y": 1}
+    tensors = {"a": {"cuts": [[0, 2, 4]]}} | {name: {"cuts": [[0, n]]} for name, n in sizes.items()}
+    grid = {name: {"M": 2} for name in "uvw"} | {"y": {"R": 2}}
+    lists = [
+        [
+            compute("u", [f"a[{rank}]"], "u[0]", M=rank),
+            compute("v", [f"a[{rank}]"], "v[0]", M=rank),
+            {"op": "all_reduce", "group": [0, 1], "block": "u[0]", "also": ["v[0]"]},
+            compute("w", [f"a[{rank}]"], "w[0]", M=rank),
+            {"op": "all_reduce", "group": [0, 1], "block": "w[0]"},
+            compute("y", ["u[0]", "v[0]", "w[0]"], "y[0]", R=rank),
+        ]
+        for rank in (0, 1)
+    ]
+    return program(
+        lists, phases=phases, tensors=tensors, grid=grid,
+        initial=[[f"a[{rank}]"] for rank in (0, 1)], final=[["y[0]"]] * 2,
+    )  # fmt: skip
+
+
+RIGHT = {"norm": norm, "heads": heads, "between": between, "sums": sums}

@@ -21,6 +21,9 @@ from primepar.distributed.runtime.backend_support import (
 from primepar.distributed.runtime.collectives import OPERATIONS
 from primepar.errors import MeshError, ProgramError
 from primepar.partition import parse_sequence
+from primepar.schedule import Program
+from primepar.schedule.program import AllReduce, Barrier, Instruction, ReduceScatter
+from primepar.schedule.signature import Tensor
 
 GATHER = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 SCATTER = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -51,6 +54,46 @@ def test_a_dtype_that_the_backend_does_not_send_is_named() -> None:
         "programs[0][0]: expected float32 or float64, which mpi sends, got all_gather of a[0] in "
         "bfloat16: take another dtype, or start torch.distributed with gloo on CPUs, nccl on GPUs"
     )
+
+
+def mixed(*nodes: Instruction, ranks: int = 2) -> Program:
+    """The same calls on all ranks; `s` is of a tensor of sums, `a` and `b` are not."""
+    tensors = {name: Tensor(((0, 2, 4),), wide=name == "s") for name in "abs"}
+    return Program("primepar-program", 1, ranks, (nodes,) * ranks, tensors=tensors)
+
+
+SUMS = AllReduce((0, 1), block="a[0]", also=("b[0]", "s[0]"))
+SCATTERED = ReduceScatter((0, 1), blocks=("s[0]", "s[1]"), block="b[1]")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "what"),
+    [
+        ((SUMS,), "programs[0][0]: expected one dtype in a call, got all_reduce of a[0] in "
+                  "bfloat16 and s[0] in float32"),
+        ((Barrier((0, 1)), SCATTERED), "programs[0][1]: expected one dtype in a call, got "
+                  "reduce_scatter of s[0] in float32 and b[1] in bfloat16"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("backend", [("gloo", "cpu"), ("nccl", "cuda"), ("ours", "cpu")])
+def test_blocks_of_two_dtypes_in_one_call_are_refused(
+    backend: tuple[str, str], nodes: tuple[Instruction, ...], what: str
+) -> None:
+    with pytest.raises(ProgramError) as caught:
+        BackendRules(*backend, HALF).check(mixed(*nodes))
+    assert str(caught.value) == (
+        f"{what}: make a call for each, or give both tensors the same `wide`"
+    )
+    BackendRules(*backend, WIDE).check(mixed(*nodes))
+    BackendRules("mpi", "cpu", WIDE).check(mixed(SUMS))
+
+
+def test_calls_of_one_dtype_and_copies_are_taken() -> None:
+    sums = AllReduce((0, 1), block="s[0]", also=("s[1]",))
+    rows = AllReduce((0, 1), block="a[0]", also=("b[0]",))
+    BackendRules("gloo", "cpu", HALF).check(mixed(sums, rows))
+    alone = AllReduce((0,), block="a[0]", also=("s[0]",))
+    BackendRules("gloo", "cpu", HALF).check(mixed(alone, ranks=1))
 
 
 @pytest.mark.parametrize("backend", [("gloo", "cpu"), ("nccl", "cuda"), ("ours", "cpu"), ("", "")])

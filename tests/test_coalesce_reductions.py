@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import msgspec
 import pytest
@@ -115,6 +117,41 @@ def test_a_sum_that_is_delayed_past_its_use_is_refuted(monkeypatch: pytest.Monke
     made = coalesce_reductions(given)
     assert made != given
     assert verify_program(made).verdict == "refuted"
+
+
+def test_calls_that_differ_are_refuted_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is scaled, as its phase expects, and the other is not."""
+    made = gradients([], v={"scale": "2"})
+    assert made.phases is not None
+    double = msgspec.structs.replace(made.phases["g"], scale="2")
+    given = msgspec.structs.replace(made, phases={**made.phases, "g": double})
+    assert wrong(given) == set()
+    assert coalesce_reductions(given) is given
+    calls = coalescing._Known.all_reduces
+
+    def all_alike(self: Any, by_rank: Any) -> list[Any]:
+        return [replace(call, kind=()) for call in calls(self, by_rank)]
+
+    monkeypatch.setattr(coalescing._Known, "all_reduces", all_alike)
+    made = coalesce_reductions(given)
+    assert made != given
+    assert wrong(made) == {"completion"}
+
+
+def test_blocks_in_an_order_of_each_rank_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    coalesced, turns = coalescing._coalesced, iter((False, True))
+
+    def turned(line: Any, places: tuple[int, ...]) -> Any:
+        edits = coalesced(line, places)
+        (call,) = edits[places[-1]]
+        return {**edits, places[-1]: [in_another_order(int(next(turns)), call)]}
+
+    monkeypatch.setattr(coalescing, "_coalesced", turned)
+    assert wrong(coalesce_reductions(gradients([]))) == {"alignment"}
+
+
+def wrong(made: Program) -> set[str]:
+    return {part.name for part in verify_program(made).properties if part.verdict == "refuted"}
 
 
 def without_last(rank: int, node: AllReduce) -> AllReduce:

@@ -13,11 +13,11 @@ import msgspec
 import mutation_score
 import pytest
 from command import run
-from mutation_fields import FIELD_WAYS, PROGRAM_WAYS
+from mutation_fields import FIELD_WAYS, PROGRAM_WAYS, WAYS
 from mutation_keep import FOLDER, Kept, index
-from mutation_local import WAYS
 from mutation_maps import MAP_WAYS
 from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
+from mutation_several import SEVERAL_WAYS
 from mutation_store import Store
 
 from primepar.schedule import load_program
@@ -58,6 +58,11 @@ SAMPLE = [
     for way in PROGRAM_WAYS
     if changes(method, way, 1)
 ]
+ONE_CALL = [
+    Task("sums in one call", way, number, 20)
+    for way in SEVERAL_WAYS
+    for number in range(len(changes("sums in one call", way, 20)))
+]
 MAPS = [
     Task("by-input", way, number, 1)
     for way in MAP_WAYS
@@ -65,7 +70,9 @@ MAPS = [
 ]
 
 
-@pytest.mark.parametrize("task", [*SAMPLE, *MAPS], ids=lambda task: f"{task.method} {task.way}")
+@pytest.mark.parametrize(
+    "task", [*SAMPLE, *ONE_CALL, *MAPS], ids=lambda task: f"{task.method} {task.way}"
+)
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(task: Task) -> None:
     assert decide(task).is_right
 

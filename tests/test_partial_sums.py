@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from phase_programs import Json, built, compute, program
+from phase_programs import Json, built, compute, program, sums
 from test_passes import assert_same
 from test_passes_wrong import assert_refused
 
@@ -19,7 +19,7 @@ from primepar.passes.block_uses import RankList
 from primepar.passes.liveness import peaks
 from primepar.schedule import Linear, Program
 from primepar.schedule.movement import Movement
-from primepar.schedule.program import Compute, Free, IRecv, ISend, ReduceScatter, Wait
+from primepar.schedule.program import AllReduce, Compute, Free, IRecv, ISend, ReduceScatter, Wait
 from primepar.schedule.signature import Bound
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
@@ -162,6 +162,35 @@ def test_a_partial_sum_travels_behind_the_next_products() -> None:
 def test_other_reductions_stay(make: str, changed: Json) -> None:
     given = scattered(2, **changed) if make == "scattered" else reduced(**changed)
     assert partial_sums(given) is given
+
+
+def roomy() -> Program:
+    """Two sums in one call and one in another, with memory for scratch blocks."""
+    return replace(built(sums()), memory=Bound(device=100))
+
+
+def test_a_call_of_several_blocks_stays() -> None:
+    """The last sum is a call of its own: that becomes messages."""
+    given = roomy()
+    made = partial_sums(given)
+    assert_same(given, made)
+    for nodes in made.programs:
+        calls = [node.reduced for node in nodes if isinstance(node, AllReduce)]
+        assert calls == [("u[0]", "v[0]")]
+
+
+def test_messages_of_the_first_of_several_blocks_are_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_plain_sum = messages._is_plain_sum
+
+    def of_the_first(node: Any, *args: Any) -> bool:
+        return bool(is_plain_sum(replace(node, also=()), *args))
+
+    monkeypatch.setattr(messages, "_is_plain_sum", of_the_first)
+    made = partial_sums(roomy())
+    assert count(made, AllReduce) == [0, 0]
+    assert refuted(made) == {"completion"}
 
 
 def test_a_posted_reduce_scatter_stays() -> None:

@@ -139,14 +139,14 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
     assert (done.code, done.err) == (
         2,
         f"primepar: error: expected a plan within the 1,000,000 bytes of {whose}, got none: the "
-        "smallest takes 1,984,132 bytes, 984,132 too many: take more --devices or a smaller "
+        "smallest takes 1,991,044 bytes, 991,044 too many: take more --devices or a smaller "
         "--batch\n",
     )
     assert not path.exists()
-    exact = run(*V100, "--devices", "4", "--memory", "1984132", "--json")
+    exact = run(*V100, "--devices", "4", "--memory", "1991044", "--json")
     report = json.loads(exact.out)
-    assert max(report["held"]) == 1984132 < report["memory"]
-    assert run(*V100, "--devices", "4", "--memory", "1984131").code == 2
+    assert max(report["held"]) == 1991044 < report["memory"]
+    assert run(*V100, "--devices", "4", "--memory", "1991043").code == 2
 
 
 def test_a_plan_that_the_search_adds_up_to_more_is_taken_where_a_device_holds_less() -> None:

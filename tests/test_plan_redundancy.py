@@ -198,7 +198,7 @@ def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
     assert len(redundant) == 2**11
     times, sizes = np.sort(seconds), np.sort(memory)
     bounds = [Within(seconds=times[inde]) for inde in (0, 10, 100, 1000)]
-    bounds += [Within(memory=sizes[inde]) for inde in (0, 10, 100, 1000)]
+    bounds += [Within(memory=sizes[inde]) for inde in (0, 10, 30, 100, 300, 1000)]
     bounds += [Within(times[inde], sizes[-inde - 1]) for inde in (100, 500, 1000)]
     some = set()
     for within in bounds:

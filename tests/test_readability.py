@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 REVISED: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "docs/api.md",
+    "docs/executor.md",
     "docs/glossary.md",
     "docs/idea.md",
     "docs/nano.md",

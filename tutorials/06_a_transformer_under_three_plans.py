@@ -140,7 +140,7 @@ for name, plan in PLANS.items():
 # of the gradients, and AdamW. It is a list of instructions for each device. This is what device 0
 # does for the first norm of the model, forward, under the stationary plan. Each device has half of
 # the columns of its rows. So it begins with the mean and the variance of its own half, and an
-# `all_gather` brings those of the other half.
+# `all_gather` fetches those of the other half.
 
 # %%
 program = primepar.lower(stationary)

@@ -58,14 +58,21 @@ class PartProgram:
 
     def step(self) -> None:
         self.results.clear()
-        held = self.forward({name: self.blocks[name] for name in self.forward.initial})
         kept = self.part.kept[self.mesh.rank]
+        held = self.forward({name: self._handed(name) for name in self.forward.initial})
         output = {name: held.pop(name) for name in list(held) if name not in kept}
-        gradient = {name: self.blocks[name] for name in self.backward.initial if name not in held}
-        ended = self.backward(held | gradient)
-        made = {name: ended.pop(name) for name in list(ended) if name not in self.blocks}
+        held |= {name: self.blocks[name] for name in self.backward.initial if name not in held}
+        ended = self.backward(held)
+        made = {name: ended.pop(name) for name in list(ended) if not self._is_parameter(name)}
         self.results = output | made
         self.blocks |= ended
+
+    def _handed(self, name: str) -> torch.Tensor:
+        """Hand a block over: the step owns the weights, and the caller its input."""
+        return self.blocks.pop(name) if self._is_parameter(name) else self.blocks[name]
+
+    def _is_parameter(self, name: str) -> bool:
+        return name.partition("[")[0] in self.part.parameters
 
     def wholes(self) -> Wholes:
         made = {"y": (self.part.y, self.part.target), "dx": (self.part.dx, self.part.source)}

@@ -3,7 +3,8 @@
 From the table "Backends" of torch's documentation of `torch.distributed`. The dtypes of MPI are
 from `ProcessGroupMPI.cpp`, which maps no half precision. A program is compared with the table
 before it is compiled, so that all ranks refuse the same instruction and none waits for another.
-A backend that is not in the table is not checked.
+A backend that is not in the table is not checked. With blocks and sums of two dtypes, so is every
+collective: its blocks are one buffer to the backend, and a buffer has one dtype.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ class BackendRules:
         """Compare all lists of a program with the backend.
 
         Raises `ProgramError` for the first instruction that the backend lacks, or whose dtype it
-        does not send.
+        does not send, and for a collective whose blocks on one rank have two dtypes.
         """
         support = SUPPORT.get((self.backend, self.device), Support())
-        if not support.lacks and support.dtypes.issuperset(self.dtypes):
+        has_all = not support.lacks and support.dtypes.issuperset(self.dtypes)
+        if has_all and len(set(self.dtypes)) == 1:
             return
         shapes = Shapes(program)
         for rank, instructions in enumerate(program.programs):
@@ -109,8 +111,18 @@ class BackendRules:
         self, node: Instruction, rank: int, where: str, support: Support, shapes: Shapes
     ) -> None:
         named = (*gives(node, rank), *gets(node, rank)) if isinstance(node, Collective) else ()
-        for block in named or (getattr(node, "block", ""),):
-            dtype = self.dtypes[shapes.wide(block)]
+        dtypes = {
+            block: self.dtypes[shapes.wide(block)]
+            for block in named or (getattr(node, "block", ""),)
+        }
+        first = next(iter(dtypes))
+        for block, dtype in dtypes.items():
+            if dtype != dtypes[first]:
+                raise ProgramError(
+                    f"{where}: expected one dtype in a call, got {_name(node)} of {first} in "
+                    f"{_dtype_name(dtypes[first])} and {block} in {_dtype_name(dtype)}: make a "
+                    "call for each, or give both tensors the same `wide`"
+                )
             if dtype not in support.dtypes:
                 known = " or ".join(sorted(map(_dtype_name, support.dtypes)))
                 raise ProgramError(

@@ -1,7 +1,8 @@
 """Gives every block of one rank a buffer, by a walk over its list before it runs.
 
 Given blocks are never written. Blocks that exist at the end have memory of their own, which the
-caller owns. All other buffers are in the arena, where they and their views are made once.
+caller owns. Large buffers have memory of their own too, while they are needed. All other buffers
+are in the arena, where they and their views are made once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
 from primepar.schedule.program import Evict, Free, Instruction
 from primepar.schedule.program_uses import frees, uses
 
+LARGE = 2**20
+"""Bytes of a buffer that is allocated when it is needed, and released after that.
+
+So its memory serves outputs and blocks of the caller too, which the arena's does not. Next to the
+work on so much data an allocation takes no time.
+"""
 SCRATCH = "#"
 """Name of what has the memory that one instruction, or one message, takes for itself."""
 
@@ -111,8 +118,9 @@ class BufferPlaces:
         return buffer
 
     def _buffer(self, shape: Shape, dtype: torch.dtype) -> Buffer:
-        owner = "arena" if self._observer is None else "run"
-        buffer = Buffer(shape, dtype, owner, self.place, self.place)  # type: ignore[arg-type]
+        buffer = Buffer(shape, dtype, "arena", self.place, self.place)
+        if self._observer is not None or buffer.bytes >= LARGE:
+            buffer.hand_over()
         self.buffers.append(buffer)
         return buffer
 

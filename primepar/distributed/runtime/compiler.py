@@ -18,13 +18,12 @@ from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
 from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
-from primepar.distributed.runtime.host_memory import HostMemory
+from primepar.distributed.runtime.host_copies import HostCopies
 from primepar.distributed.runtime.joins import later_joins
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, needed
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.message_labels import Labels
 from primepar.distributed.runtime.messages import (
     Action,
     CompiledStep,
@@ -37,6 +36,7 @@ from primepar.distributed.runtime.messages import (
 )
 from primepar.distributed.runtime.operands import Operands
 from primepar.distributed.runtime.scales import factor_of, is_scaled
+from primepar.distributed.runtime.sent_count import SentCount
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
@@ -61,7 +61,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses, writes
+from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
 
 Names = tuple[str, ...]
 
@@ -98,13 +98,11 @@ class Compiler:
         )
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
-        self.labels = Labels(shapes)
         self._members = message_members(program)
-        self._sent: dict[tuple[bool, int], Fraction] = {}
-        self._evicted = set(host_blocks(program)[mesh.rank])
-        """Blocks in host memory."""
-        self._arriving: set[str] = set()
-        """Fetched blocks that nothing has named since."""
+        self.sent = SentCount(self.places)
+        self._copies = HostCopies(
+            mesh.host, self.places, mesh.rank, host_blocks(program)[mesh.rank]
+        )
         self._works: dict[str, Slot] = {}
         """Request -> the work to wait for."""
         self._after: dict[str, list[Action]] = {}
@@ -122,7 +120,7 @@ class Compiler:
         for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
             self.places.place = place
             for node in nodes:
-                yield from self._arrivals(node)
+                yield from self._copies.arrivals(node)
             if len(nodes) > 1:
                 yield self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
             else:
@@ -182,9 +180,9 @@ class Compiler:
             case Free():
                 return self.places.drop(name)
             case Fetch():
-                return self._fetch(name)
+                return self._copies.fetch(name, self._location)
             case Evict():
-                return self._evict(name)
+                return self._copies.evict(name)
 
     # Messages
 
@@ -232,26 +230,10 @@ class Compiler:
             self._check(message)
             if isinstance(message, Send | ISend):
                 size = Fraction(self.shapes.elements(message.block))
-                self._count(message, message.block, size)
+                self.sent.add(message, message.block, size)
             operands.append(Operands.of_message(self.places, message))
         slots = [tensors.given for tensors in operands]
         return operands, post(self.mesh, messages, slots, self._members)
-
-    def _count(self, node: Message | Collective, block: str, elements: Fraction) -> None:
-        """Count elements that this rank sends, by kind and element size."""
-        key = self.labels.is_linear(node, block), self.places.dtype(block).itemsize
-        self._sent[key] = self._sent.get(key, Fraction(0)) + elements
-
-    def sent(self, kind: str) -> list[tuple[str, Fraction, int]]:
-        """Return (kind, elements, bytes per element) of what a run sends.
-
-        The kind is "linear" for linear operators, else `kind`.
-        """
-        pairs = self._sent.items()
-        return [
-            ("linear" if linear else kind, elements, itemsize)
-            for (linear, itemsize), elements in pairs
-        ]
 
     # Collectives
 
@@ -264,7 +246,7 @@ class Compiler:
             calls = [replace(node, block=name, also=()) for name in node.reduced]
         for call in calls:
             for name in [*gives(call, rank), *gets(call, rank)][:1]:
-                self._count(call, name, elements_sent(call, rank, self.shapes.elements))
+                self.sent.add(call, name, elements_sent(call, rank, self.shapes.elements))
         if len(node.group) == 1:
             return self._alone(node, reads, writes)
         operands = Operands.of_collective(self.places, node, rank)
@@ -308,43 +290,6 @@ class Compiler:
                 into[0].mul_(scale)
 
         return multiply
-
-    # Host memory
-
-    def _evict(self, name: str) -> list[Action]:
-        host, slot = self.mesh.host, self.places.slot(name)
-        self._evicted.add(name)
-
-        def run(frame: Frame) -> None:
-            frame.host[name] = host.evict(slot[0])
-
-        return [run, *self.places.drop(name)]
-
-    def _fetch(self, name: str) -> list[Action]:
-        if name not in self._evicted:
-            raise ProgramError(
-                f"{self._location}: expected block {name} in host memory, got none: evict it first"
-            )
-        self._evicted.remove(name)
-        self._arriving.add(name)
-        actions, slot = self.places.room(name), self.places.slot(name)
-
-        def run(frame: Frame) -> None:
-            self.mesh.host.fetch(name, frame.host.pop(name), slot[0])
-
-        return [*actions, run]
-
-    def _arrivals(self, node: Instruction) -> Iterator[CompiledStep]:
-        """Yield the waits for the copies of fetched blocks that an instruction is first to name."""
-        rank = self.mesh.rank
-        for name in sorted(self._arriving & {*uses(node, rank), *writes(node, rank)}):
-            self._arriving.remove(name)
-            if self.mesh.host.copies is not None:
-                yield CompiledStep((), [_arrival(self.mesh.host, name)])
-
-
-def _arrival(host: HostMemory, name: str) -> Action:
-    return lambda frame: host.arrive(name)
 
 
 def _in_place(node: Cut | Join) -> bool:

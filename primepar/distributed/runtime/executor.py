@@ -35,10 +35,11 @@ class Executor:
     `settings`. With a `proved` program every run is observed and compared with it. The memory of
     `donated` blocks that the program frees may be used for new blocks: an update is done in place.
     Raises `MeshError` for a program of another number of ranks, and `ProgramError` for a phase
-    without a kernel, a block without a size, a block that is used before it exists, or an
-    instruction that the mesh's backend does not have. If the mesh is ordered (NCCL), adjacent posts
-    are one batch, a wait is for all messages of its batch, and messages that would hold up others
-    get communicators of their own. A program that would still hang is a `ProgramError`.
+    without a kernel, a block without a size, a block that is used before it exists, an instruction
+    that the mesh's backend does not have, or a call of blocks of two dtypes. If the mesh is
+    ordered (NCCL), adjacent posts are one batch, a wait is for all messages of its batch, and
+    messages that would hold up others get communicators of their own. A program that would still
+    hang is a `ProgramError`.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Executor:
         self._checked = False
         self.measured = 0
         """Largest number of elements on the device in the last run, where there is a limit."""
-        self.sent = compiler.sent(kind)
+        self.sent = compiler.sent.by_kind(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
 

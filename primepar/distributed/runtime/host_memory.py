@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import torch
 
-from primepar.distributed.runtime.buffers import BufferPool
+from primepar.distributed.runtime.buffer_pool import BufferPool
 from primepar.distributed.runtime.copy_stream import CopyStream
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.shapes import Shape

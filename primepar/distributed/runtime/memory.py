@@ -44,7 +44,7 @@ class Buffer:
         return prod(self.shape) * self.dtype.itemsize
 
     def hand_over(self) -> None:
-        """Let the caller own it at the end: then it is not in the arena."""
+        """Allocate it in every run: then the caller can own it at the end."""
         if self.owner == "arena":
             self.owner = "run"
 

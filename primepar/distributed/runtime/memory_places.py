@@ -1,10 +1,7 @@
-"""Assigns memory to the blocks of one rank, by a walk over its list before it runs.
+"""Cuts, joins and blocks as lines: where the memory of one block is that of others.
 
-A block has a buffer of its own, or is a view of a shared one. Views are the parts of a block that
-is cut, and parts that are made in one buffer because they are joined later. A block that overlaps
-another one is never written: it first gets a buffer of its own. Given blocks are never written.
-Blocks that exist at the end have memory of their own, which the caller owns. All other buffers are
-in the arena, where they and their views are made once.
+Views are the parts of a block that is cut, and parts that are made in one buffer because they are
+joined later. A block that overlaps another one is never written: it first gets a buffer of its own.
 Example: `cut c -> (a, b)` makes `a` and `b` views of the buffer of `c`; a later sum into `a` first
 copies `a` to a new buffer, because `c` still views the same memory.
 """
@@ -16,16 +13,13 @@ from itertools import pairwise
 
 from primepar.distributed.runtime.buffer_places import BufferPlaces
 from primepar.distributed.runtime.memory import Buffer, Slot, View, all_of
-from primepar.distributed.runtime.memory_actions import (
-    copying,
-    gluing,
-)
+from primepar.distributed.runtime.memory_actions import copying, gluing
 from primepar.distributed.runtime.messages import Action
 from primepar.distributed.runtime.shapes import Slices
 
 
 class MemoryPlaces(BufferPlaces):
-    """Gives blocks buffers of their own or views of shared ones."""
+    """Adds to `BufferPlaces` the blocks that are views of shared buffers."""
 
     def takes_over(self, name: str, reads: Sequence[str]) -> bool:
         """Return whether a new block may have the memory of the first block that is read here.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import torch
 
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.messages import Blocks
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
 from primepar.files import digest_of_code
@@ -17,7 +20,6 @@ from primepar.schedule.meaning import Box
 from primepar.schedule.program import Program
 from primepar.schedule.program_uses import initial_blocks
 
-Blocks = dict[str, torch.Tensor]
 DATA = ("tokens", "targets")
 NEW = ".new["
 """In the name of the block that an update makes: `head.weight.new[0,1]`."""
@@ -108,6 +110,27 @@ def update_on_device(
     return torch.cat(numbers)
 
 
+def lowered_by_first_rank(mesh: Mesh, lower: Callable[[], Program]) -> Program:
+    """Return the program that `lower` makes on the first process of the world, on all processes.
+
+    A collective call. What `lower` raises is raised there; the others raise `ProgramError`.
+    """
+    if mesh.ranks == 1:
+        return lower()
+    if mesh.first + mesh.rank == 0:
+        try:
+            program = lower()
+        except PrimeParError:
+            mesh.broadcast(REFUSED)
+            raise
+        mesh.broadcast(msgspec.json.encode(program))
+        return program
+    content = mesh.broadcast(None)
+    if content == REFUSED:
+        raise ProgramError("expected a program from rank 0, got none: it has the error")
+    return msgspec.json.decode(content, type=Program)
+
+
 class StepPrograms:
     """The programs of a plan on a mesh; each one is made at its first use. A collective call.
 
@@ -133,24 +156,10 @@ class StepPrograms:
         """Return the program for batches of this size; rank 0 lowers it. A collective call."""
         key = batch, positions, until
         if key not in self._lowered:
-            self._lowered[key] = self._of_first_rank(key)
+            self._lowered[key] = lowered_by_first_rank(
+                self.mesh, lambda: lower_step(self.plan, *key, self.options)
+            )
         return self._lowered[key]
-
-    def _of_first_rank(self, key: tuple[int, int, Until]) -> Program:
-        if self.mesh.ranks == 1:
-            return lower_step(self.plan, *key, self.options)
-        if self.mesh.first + self.mesh.rank == 0:
-            try:
-                program = lower_step(self.plan, *key, self.options)
-            except PrimeParError:
-                self.mesh.broadcast(REFUSED)
-                raise
-            self.mesh.broadcast(msgspec.json.encode(program))
-            return program
-        content = self.mesh.broadcast(None)
-        if content == REFUSED:
-            raise ProgramError("expected a program from rank 0, got none: it has the error")
-        return msgspec.json.decode(content, type=Program)
 
     def program(self, batch: int, positions: int, until: Until) -> StepProgram:
         """Return the compiled program for batches of this size; a collective call."""

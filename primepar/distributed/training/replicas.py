@@ -11,13 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-import msgspec
 import torch
 from torch import distributed as dist
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.step_programs import Blocks, StepPrograms, update_on_device
+from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.step_programs import (
+    StepPrograms,
+    lowered_by_first_rank,
+    update_on_device,
+)
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.settings import Settings
 from primepar.models.dropout import Draw
@@ -104,12 +108,7 @@ class ReplicaSteps:
     @cached_property
     def average_program(self) -> Program:
         """The program of an average; the first process lowers it for all."""
-        whole = self.state.mesh
-        if whole.rank == 0:
-            program = lower_average(self.replicas)
-            whole.broadcast(msgspec.json.encode(program))
-            return program
-        return msgspec.json.decode(whole.broadcast(None), type=Program)
+        return lowered_by_first_rank(self.state.mesh, lambda: lower_average(self.replicas))
 
     @cached_property
     def _average(self) -> Executor:

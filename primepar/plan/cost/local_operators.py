@@ -70,7 +70,7 @@ class LocalOperatorCost:
         if self.model.norm != "layer":
             return self._all_reduce(1, elements)
         bits = self.layouts.line(self.layout, 1)
-        return self.training.links.all_gather(bits, elements * self.training.item)
+        return self.training.links.all_gather(bits, elements * self.training.wide_item)
 
     def _add(self) -> Cost:
         local = self._held(self.operator.K)
