@@ -41,6 +41,10 @@ measured on CUDA or NCCL.
   system time of all ranks, with every thread. The barriers around a round are not in them.
 - **The score** is the median over rounds of a contender's CPU above the floor, over that of
   DTensor. The interval has 95% by a bootstrap over rounds.
+- **The policy**: all ranks of all contenders run under SCHED_BATCH, as `primepar train` starts
+  them ([why](executor.md)). `python -m benchmarks.executor` without `--batch` measures them under
+  the default policy. There all contenders need more CPU, and on small problems ours need more of
+  DTensor's: what gloo's threads spin away depends on when messages are posted.
 - **New memory** is the peak of torch's allocator during two steps, on the fullest rank. The
   rank's input, output gradient and weights are left out, as they are there before the step.
   Buffers inside gloo are not seen.

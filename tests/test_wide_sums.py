@@ -27,6 +27,8 @@ RANKS, BATCH, POSITIONS = 4, 4, 4
 SIZES = {"layers": 1, "hidden": 16, "heads": 4, "context": POSITIONS}
 MODELS = {family: ModelConfig.of(family, **SIZES, vocabulary=32) for family in ("gpt2", "llama")}
 PRESETS = ("data", "megatron", "megatron-sp", "summa", "primepar", "stationary")
+ALL_REDUCED = {"N4": "O", "K4": "dI"}
+"""Sequence -> the activation that one all-reduce adds."""
 NARROW, WIDE = 2, 4
 """Bytes of an element in bfloat16 and in float32."""
 
@@ -94,7 +96,11 @@ def of_dense(sequence: str, wide: bool) -> Errors:
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_a_partitioned_product_is_as_exact_as_a_dense_one(sequence: str) -> None:
-    assert max(of_dense(sequence, wide=True).values()) < ROUNDED_ONCE
+    """Except where one collective alone adds activations: it has the model's dtype."""
+    errors = of_dense(sequence, wide=True)
+    reduced = ALL_REDUCED.get(sequence)
+    assert max(error for name, error in errors.items() if name != reduced) < ROUNDED_ONCE
+    assert reduced is None or errors[reduced] == of_dense(sequence, wide=False)[reduced]
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from primepar.operators.builder import Cuts, Held, ProgramBuilder, View, even
 from primepar.operators.redistribution import indices, reblocked, take_in
 from primepar.schedule.lowering import lower
-from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, tensor_dims
+from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum, tensor_dims
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Signature
@@ -70,9 +70,11 @@ class Products:
         return reblocked(self.builder, view, view.cuts, self.names[tensor], copy=True, wide=False)
 
     def _is_wide(self, tensor: str) -> bool:
-        """Return whether a tensor is a sum of several sub-operators, held as a wide one."""
+        """Return whether a tensor is a sum of several sub-operators that is held as a wide one."""
         summed = {dim for dim, slices in self.sequence.grid.items() if slices > 1}
-        return self.wide_sums and tensor in OUTPUTS and not summed <= set(tensor_dims(tensor))
+        if not self.wide_sums or tensor not in OUTPUTS or summed <= set(tensor_dims(tensor)):
+            return False
+        return is_wide_sum(tensor, self.sequence.steps)
 
     def _written(self, tensor: str) -> str:
         """Return the name under which the products write a tensor."""

@@ -131,3 +131,13 @@ def parse_block(name: str) -> BlockName | None:
     if match is None:
         return None
     return BlockName(match[1], tuple(int(part) for part in match[2].split(",")), bool(match[3]))
+
+
+def is_wide_sum(tensor: str, steps: int) -> bool:
+    """Return whether a sum of several sub-operators is held and sent in float32 if not complete.
+
+    That is for half precision, where a sum over the `steps` of a primitive would be rounded at each
+    of them. It is also for gradients of weights, as in Megatron. What one collective alone adds,
+    such as O of a row-parallel operator, has the model's dtype, as it has there.
+    """
+    return tensor == "dW" or steps > 1

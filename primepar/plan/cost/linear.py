@@ -16,7 +16,7 @@ from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import Load, Shares, moving
 from primepar.plan.search.sequence_space import Candidate
-from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase
+from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
 MOMENTS = 8
 """Bytes that AdamW keeps for each parameter: two moments in float32."""
@@ -128,7 +128,7 @@ class _Linear:
         self, training: Training, operator: Linear, candidate: Candidate, tied: bool
     ) -> None:
         self.training, self.links, self.tied = training, training.links, tied
-        self.cuts = tuple(candidate.cuts)
+        self.cuts, self.steps = tuple(candidate.cuts), candidate.steps
         mover = candidate.mover
         self.moving, self.bits = mover if mover is not None else (moving(), ())
         whole = {"I": operator.M * operator.N, "W": operator.N * operator.K,
@@ -149,11 +149,8 @@ class _Linear:
         return sum(share * self.elements[tensor.removeprefix("d")] for tensor, share in shares)
 
     def _sent(self, shares: Shares) -> float:
-        """Bytes of messages with shares of the tensors; outputs are sums that are not complete."""
-        wide = self._size(tuple(share for share in shares if share[0] in OUTPUTS))
-        return self._size(shares) * self.training.item + wide * (
-            self.training.wide_item - self.training.item
-        )
+        """Bytes of messages with shares of the tensors."""
+        return sum(self._size((share,)) * self._item(share[0]) for share in shares)
 
     @property
     def cost(self) -> Cost:
@@ -213,4 +210,9 @@ class _Linear:
         tensor = PRODUCTS[phase].writes
         bits = [bit for cut, bits in self.cuts if phase in cut.summed for bit in bits]
         size = self.moving.share(phase, tensor, last=True) * self.elements[tensor.removeprefix("d")]
-        return self.links.all_reduce(bits, size * self.training.wide_item)
+        return self.links.all_reduce(bits, size * self._item(tensor))
+
+    def _item(self, tensor: str) -> int:
+        """Bytes of an element of a tensor that is sent."""
+        wide = tensor in OUTPUTS and is_wide_sum(tensor, self.steps)
+        return self.training.wide_item if wide else self.training.item

@@ -39,7 +39,7 @@ from primepar.plan.layouts import (
 from primepar.plan.operator_layouts import movement_of, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
-from primepar.schedule.operators import OUTPUTS, Linear, Phase
+from primepar.schedule.operators import OUTPUTS, Linear, Phase, is_wide_sum
 from primepar.schedule.redistribute import sent as redistributed
 
 OPERANDS = frozenset(TENSORS) - OUTPUTS
@@ -168,7 +168,9 @@ class _Step:
         shape = Linear(M=self.rows, N=operator.N, K=columns)
         movement = movement_of(str(self.plan.sequence(operator.name)), True)
         for phases in SWEEPS:
-            for tensors, wide in ((OPERANDS, False), (OUTPUTS, True)):
+            steps = movement.sequence.steps
+            wide_sums = frozenset(name for name in OUTPUTS if is_wide_sum(name, steps))
+            for tensors, wide in ((OPERANDS | OUTPUTS - wide_sums, False), (wide_sums, True)):
                 yield sent_by_sequence(movement, shape, phases, tensors), wide
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 

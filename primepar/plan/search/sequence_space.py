@@ -59,6 +59,11 @@ class Candidate:
                 yield moving(element), bits
 
     @property
+    def steps(self) -> int:
+        """Steps of a phase: the product over the elements."""
+        return prod(element.steps for element, _ in self.places)
+
+    @property
     def mover(self) -> tuple[Moving, tuple[int, ...]] | None:
         """The primitive that is no cut, with its device bits; None where all are cuts."""
         movers = ((moving(e), bits) for e, bits in self.places if not moving(e).is_cut)
