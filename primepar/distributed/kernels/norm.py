@@ -118,10 +118,9 @@ def _scale(site: Site, statistics: torch.Tensor) -> torch.Tensor:
         variance_R = statistics / model.hidden
     else:
         mean_RP, variance_RP = statistics
-        if mean_RP.shape[1] == 1:
-            return (variance_RP + model.epsilon).rsqrt_()
         variance_R = variance_RP.mean(1)
-        variance_R += (mean_RP - _mean(mean_RP)).square_().mean(1)
+        if mean_RP.shape[1] > 1:
+            variance_R += (mean_RP - _mean(mean_RP)).square_().mean(1)
     return variance_R.add_(model.epsilon).rsqrt_()[:, None]
 
 
