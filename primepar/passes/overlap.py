@@ -1,10 +1,11 @@
 """Posts messages as early, and waits for them as late, as their data allow, across operators.
 
 A wait moves down to the next use of its blocks, past all instructions that do not use them. A free
-of a sent block moves down with the wait. A blocking collective becomes a post and a wait if a
-compute can run in between: the all-reduces of the gradients overlap with the rest of backward. Then
-posts move up to the previous use of their blocks. The order of posts, and of blocking instructions,
-stays the same on every rank, so the same sends and receives match.
+of a sent block moves down with the wait, and so does the addition of a received block. A blocking
+collective becomes a post and a wait if a compute can run in between: the all-reduces of the
+gradients overlap with the rest of backward. Then posts move up to the previous use of their blocks.
+The order of posts, and of blocking instructions, stays the same on every rank, so the same sends
+and receives match.
 
 Why it is correct: no post or wait passes an instruction that uses one of its blocks, so every
 instruction reads the same data as before. And no deadlock arises: an earlier post or a later wait
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from msgspec.structs import replace
@@ -69,7 +71,7 @@ def overlap(program: Program) -> Program:
 
 @dataclass(eq=False)
 class _Held:
-    """A wait, or a free after it, that is not emitted yet."""
+    """A wait, or a free or a sum after it, that is not emitted yet."""
 
     node: Instruction
     touches: UsedBlocks
@@ -84,7 +86,8 @@ class _Late:
 
     Instructions are emitted in order. A wait is held back until an instruction uses one of its
     blocks; then all held waits and frees of these blocks are emitted first. A free of a sent block
-    is held with its wait; it is emitted early if memory would exceed the peak. Example:
+    is held with its wait, and so is the addition of a received block with its free. A free is
+    emitted early if memory would exceed the peak, after what uses its block. Example:
     `isend a; wait; compute b; free a` becomes `isend a; compute b; wait; free a`.
     """
 
@@ -113,7 +116,7 @@ class _Late:
         return self.done
 
     def _follow(self, node: Instruction, used: UsedBlocks, requests: set[str | None]) -> None:
-        if isinstance(node, Free) and self._is_sent_block(node):
+        if self._is_sent_block(node) or self._is_received_sum(node):
             self._hold(_Held(node, used))
             return
         self._release_conflicting(used)
@@ -127,8 +130,22 @@ class _Late:
                 self._hold(_Held(Wait(name), used, len(self.done), self.computes))
         self._do(node)
 
-    def _is_sent_block(self, node: Free) -> bool:
-        """Return whether a free should move down with the wait of a send of its block."""
+    def _is_received_sum(self, node: Instruction) -> bool:
+        """Return whether a sum should move down with the waits of the blocks that it adds."""
+        return (
+            isinstance(node, Compute)
+            and node.phase is None
+            and all(
+                any(isinstance(held.node, Wait) and name in held.touches.changes
+                    for held in self.by_block.get(name, ()))
+                for name in node.reads
+            )
+        )  # fmt: skip
+
+    def _is_sent_block(self, node: Instruction) -> bool:
+        """Return whether a free should move down with the wait of a message with its block."""
+        if not isinstance(node, Free):
+            return False
         holders = self.by_block.get(node.block, {})
         return (
             self.size(node.block) is not None
@@ -142,7 +159,7 @@ class _Late:
             self.by_block.setdefault(name, {})[held] = None
         if isinstance(held.node, Wait):
             self.by_request[held.node.request] = held
-        else:
+        elif isinstance(held.node, Free):
             self.frees[held] = None
 
     def _release_conflicting(self, used: UsedBlocks) -> None:
@@ -170,21 +187,23 @@ class _Late:
         """Emit a held instruction, after the earlier held ones that use the same blocks."""
         if held not in self.held:
             return
-        del self.held[held]
         names = dict.fromkeys((*held.touches.reads, *held.touches.changes))
+        for name in [] if isinstance(held.node, Wait) else names:
+            for earlier in takewhile(lambda other: other is not held, list(self.by_block[name])):
+                self._release(earlier)
+        if held not in self.held:
+            return
+        del self.held[held]
         for name in names:
             del self.by_block[name][held]
         if isinstance(held.node, Wait):
             self._finish(held, held.node)
-            for other in [holder for name in names for holder in self.by_block[name]]:
-                if isinstance(other.node, Free) and len(self.by_block[other.node.block]) == 1:
-                    self._release(other)
-            return
-        del self.frees[held]
-        for name in names:
-            for earlier in list(self.by_block[name]):
-                self._release(earlier)
-        self._do(held.node)
+        else:
+            self.frees.pop(held, None)
+            self._do(held.node)
+        for other in [holder for name in names for holder in self.by_block[name]]:
+            if isinstance(other.node, Free) and len(self.by_block[other.node.block]) == 1:
+                self._release(other)
 
     def _finish(self, held: _Held, wait: Wait) -> None:
         """Emit a wait; a blocking collective becomes posted only if computes came after it."""
