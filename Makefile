@@ -34,7 +34,7 @@ demo: $(STAMP) ## prove, refute, emulate and train one primitive
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check

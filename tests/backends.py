@@ -22,6 +22,8 @@ BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
 CI_ONLY = pytest.mark.skipif(
     os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="runs with HYPOTHESIS_PROFILE=ci"
 )
+LONG = [pytest.param("gloo", marks=CI_ONLY), *BACKENDS[1:], pytest.param(EAGER, marks=CI_ONLY)]
+"""For tests of which other ones run the like on gloo; on CPUs only with the long profile."""
 WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=CI_ONLY)]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 

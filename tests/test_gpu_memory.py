@@ -6,7 +6,7 @@ from functools import cache
 
 import gpu_cases
 import pytest
-from backends import WITH_RULES
+from backends import LONG
 from distributed_ranks import on_ranks
 
 LIMIT = 96 << 10
@@ -35,7 +35,7 @@ def short_runs(backend: str) -> list[Runs]:
     return [(double, half) for double, half in answers]
 
 
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_no_step_leaves_memory_behind(backend: str) -> None:
     """A thread of the backend may hold the blocks of a message longer: the least counts."""
     for runs in long_runs(backend):
@@ -45,7 +45,7 @@ def test_no_step_leaves_memory_behind(backend: str) -> None:
             assert min(ended.used[half:]) == min(ended.used[:half]) > 0
 
 
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_states_in_host_memory_change_no_number(backend: str) -> None:
     for free, limited in long_runs(backend):
         assert limited.losses == free.losses
@@ -55,13 +55,13 @@ def test_states_in_host_memory_change_no_number(backend: str) -> None:
         assert not free.pinned
 
 
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_a_model_learns_the_batch_that_it_sees(backend: str) -> None:
     losses = long_runs(backend)[0][0].losses
     assert losses[-1] < losses[0] - 0.1
 
 
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_half_precision_is_near_double_precision(backend: str) -> None:
     for double, half in short_runs(backend):
         assert half.losses == pytest.approx(double.losses, rel=4 * HALF)
@@ -69,7 +69,7 @@ def test_half_precision_is_near_double_precision(backend: str) -> None:
         assert half.norms == pytest.approx(double.norms, rel=16 * HALF)
 
 
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_double_precision_is_that_of_the_cpu(backend: str) -> None:
     expected = short_runs("gloo")[0][0]
     for double, _ in short_runs(backend):

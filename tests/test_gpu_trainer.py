@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
-from backends import BACKENDS, gpu
+from backends import LONG, gpu
 from command_ranks import EndedRank, train_ranks
 
 from primepar.distributed.training.log import StepRow, read_log
@@ -55,7 +55,7 @@ def resumed(folder: Path, backend: str, after: str, ranks: int = RANKS) -> Run:
     return trained(folder, backend, STEPS, "--resume", ranks=ranks)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG[:2])
 def test_four_ranks_train_and_end_without_an_error(backend: str) -> None:
     run = straight(backend)
     assert [(rank.code, rank.err) for rank in run.ended] == [(0, "")] * RANKS
@@ -65,7 +65,7 @@ def test_four_ranks_train_and_end_without_an_error(backend: str) -> None:
     assert run.losses == pytest.approx(straight("gloo").losses, rel=1e-9, abs=0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LONG[:2])
 def test_a_resumed_run_is_the_same_run(backend: str, tmp_path: Path) -> None:
     rest = resumed(tmp_path / "rest", backend, backend)
     assert [(rank.code, rank.err) for rank in rest.ended] == [(0, "")] * RANKS
