@@ -33,7 +33,6 @@ from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event
 from primepar.schedule.one_order import check_order
-from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
 
 Bytes = tuple[tuple[float, ...], tuple[float, ...]]
@@ -87,7 +86,7 @@ class Trainer:
             raise self._in_bytes(error) from None
         for part, program in programs:
             if self.state.mesh.is_ordered:
-                check_order(own_communicators(program))
+                check_order(program)
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
 

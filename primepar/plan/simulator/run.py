@@ -14,7 +14,7 @@ from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.simulator.in_flight import RINGS, Message, PendingEnds, Transfer, traffic
+from primepar.plan.simulator.in_flight import RINGS, PendingEnds, Transfer, traffic
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
 from primepar.plan.simulator.work import (
     InstructionKind,
@@ -34,6 +34,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     Join,
+    Message,
     Program,
     Recv,
     Wait,
