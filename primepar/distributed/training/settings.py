@@ -34,6 +34,7 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
     "warmup": 0,
     "average_every": 1,
@@ -68,6 +69,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
     ] = None
+    accumulate: Annotated[
+        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
+    ] = 1
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
