@@ -18,7 +18,6 @@ from primepar.distributed.training.settings import (
     OPTIONS,
     SIZES,
     Settings,
-    examples,
     key_of,
     meta_of,
     shown,
@@ -29,6 +28,7 @@ from primepar.distributed.training.settings_file import (
     read_settings,
     settings_of,
 )
+from primepar.distributed.training.settings_layout import examples, sequence_of
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",
@@ -135,7 +135,7 @@ def test_arguments_give_the_settings_again() -> None:
 
 @pytest.mark.parametrize(("processes", "sequence"), [(1, "P1x1"), (4, "P2x2"), (9, "P3x3")])
 def test_squares_of_processes_run_primepar(processes: int, sequence: str) -> None:
-    assert str(Settings(batch=6, heads=6, vocabulary=258).mesh(processes)) == sequence
+    assert str(sequence_of(Settings(batch=6, heads=6, vocabulary=258), processes)) == sequence
 
 
 @pytest.mark.parametrize("devices", [2, 4, 6, 7, 8, 12])
@@ -143,7 +143,7 @@ def test_every_sequence_that_a_message_names_has_that_many_devices(devices: int)
     names = examples(devices).replace(" or ", ", ").split(", ")
     for name in names:
         settings = Settings(plan=name, batch=168, hidden=168, heads=168, vocabulary=336)
-        assert settings.mesh(devices).ranks == devices
+        assert sequence_of(settings, devices).ranks == devices
 
 
 @pytest.mark.parametrize(

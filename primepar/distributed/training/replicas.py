@@ -24,6 +24,7 @@ from primepar.distributed.runtime.step_programs import (
 )
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings_layout import sizes_of
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings
 from primepar.operators.averaging import lower_average, replica_block
@@ -47,7 +48,7 @@ class ReplicaSteps:
         self.mesh = Mesh(sequence, whole.device, whole.dtype, replicas=replicas.count)
         options = settings.step_options(self.mesh.limit)
         self.programs = StepPrograms(replicas.plan, self.mesh, options, settings.conform)
-        batch, self.positions = settings.sizes(replicas.whole)
+        batch, self.positions = sizes_of(settings, replicas.whole)
         self.batch = replicas.share(batch)
 
     def proved(self) -> Iterator[tuple[str, Program]]:
