@@ -11,23 +11,35 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import memory_ranks
 import numpy as np
 import pytest
+import training_cases
+from distributed_ranks import on_ranks
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
 
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_layout import layout_of, planned
 from primepar.errors import ConfigError
-from primepar.models.config import Family
+from primepar.models.config import Family, ModelConfig
 from primepar.plan import preset_plan, save_plan
 from primepar.reference.emulator.model import EmulatedModel
 
 BATCH, POSITIONS, STEPS = 16, 4, 2
+SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
 PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data",
            "M2,megatron")  # fmt: skip
-WAYS: dict[str, dict[str, Any]] = {"accumulated": {"accumulate": 4}}
+WAYS: dict[str, dict[str, Any]] = {
+    "accumulated": {"accumulate": 4},
+    "sharded": {"sharded": True},
+}
 """Name -> settings of a run that differs from a plain one only in them."""
-FEW = [("gpt2", "M2,megatron", "accumulated"), ("llama", "primepar", "accumulated")]
+FEW = [
+    ("gpt2", "M2,megatron", "accumulated"),
+    ("llama", "primepar", "accumulated"),
+    ("gpt2", "data", "sharded"),
+    ("llama", "M2,megatron", "sharded"),
+]
 ALL = [(family, name, way) for family in SHAPES for name in PRESETS for way in WAYS]
 CASES = ALL if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else FEW
 
@@ -56,7 +68,8 @@ def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         layout_of(settings, 4)
     assert str(caught.value) == (
-        "--batch: expected a multiple of the 3 micro-batches, got 8: take 9, or another --plan"
+        "training.batch: expected a multiple of the 3 micro-batches, got 8: take 9, or another "
+        "--plan"
     )
 
 
@@ -79,3 +92,32 @@ def test_too_many_micro_batches_are_refused() -> None:
         "training.accumulate: expected at most 100,000 passes of a micro-batch through a stage, "
         "got 100,001: take fewer micro-batches"
     )
+
+
+FAMILIES: tuple[Family, ...] = ("gpt2", "llama")
+MODELS = {
+    "gpt2": ModelConfig.of("gpt2", **SIZES, embedding_dropout=0.1, dropout=0.2),
+    "llama": ModelConfig.of("llama", **SIZES, kv_heads=2, ffn=64),
+}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    plans = {
+        "gpt2": preset_plan("M2,megatron", MODELS["gpt2"], 4, 16),
+        "llama": preset_plan("primepar", MODELS["llama"], 4, 16),
+    }
+    answers = on_ranks(4, memory_ranks.trained, folder, plans)
+    expected = {f"{family} {way}": 0 for family in FAMILIES for way in memory_ranks.RUNS}
+    assert answers == [expected] * 4
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("way", [way for way in memory_ranks.RUNS if way != "plain"])
+def test_four_processes_train_as_plainly(four: Path, family: Family, way: str) -> None:
+    got, plain = (four / f"{family} {name}" for name in (way, "plain"))
+    expected = training_cases.losses(plain)
+    assert list(expected) == list(range(1, memory_ranks.STEPS + 1))
+    assert training_cases.losses(got) == pytest.approx(expected, rel=1e-12, abs=0)

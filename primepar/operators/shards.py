@@ -76,7 +76,7 @@ class Shards:
 def _divided(cuts: Cuts, count: int) -> tuple[int, int]:
     """Return the dim to cut, and the parts: `count` equal ones, or as many as there can be."""
     slices = [line[-1] // (len(line) - 1) for line in cuts]
-    for dim, (line, size) in enumerate(zip(cuts, slices, strict=True)):
+    for dim, line in enumerate(cuts):
         if line[-1] % ((len(line) - 1) * count) == 0:
             return dim, count
     dim = slices.index(max(slices))
@@ -91,28 +91,28 @@ def own_view(view: View) -> View:
 
 def own_parts(builder: ProgramBuilder, parameter: View, view: View, name: str) -> View:
     """Cut a view with the blocks of a parameter into shards; returns each rank's own."""
-    own = own_view(parameter)
-    return replace(reblocked(builder, view, own.cuts, name), held=own.held)
+    shards = own_view(parameter)
+    return replace(reblocked(builder, view, shards.cuts, name), held=shards.held)
 
 
-def whole_again(builder: ProgramBuilder, parameter: View, own: View, name: str) -> View:
+def whole_again(builder: ProgramBuilder, parameter: View, made: View, name: str) -> View:
     """Gather the shards of a tensor on all replicas, and join them to the blocks of a parameter.
 
-    The tensor gets the name `name`, and `own` becomes other cuts of it. If every rank has whole
+    The tensor gets the name `name`, and `made` becomes other cuts of it. If every rank has whole
     blocks as shards, the view is returned unchanged.
     """
-    if own.cuts == parameter.cuts:
-        return own
+    if made.cuts == parameter.cuts:
+        return made
     shards = Shards.of(parameter)
     held: list[list[Index]] = [[] for _ in range(builder.ranks)]
     for index, ranks in shards.replicas.items():
         parts = [shards.part(index, number) for number in range(shards.parts)]
         for rank in ranks:
-            builder.programs[rank] += _gathered(shards, index, rank, own.name)
+            builder.programs[rank] += _gathered(shards, index, rank, made.name)
             held[rank] += parts
-    everywhere = replace(own, held=tuple(map(tuple, held)))
+    everywhere = replace(made, held=tuple(map(tuple, held)))
     whole = reblocked(builder, everywhere, parameter.cuts, name)
-    builder.exchange_names(own.name, name)
+    builder.exchange_names(made.name, name)
     return whole
 
 

@@ -20,6 +20,7 @@ from primepar.operators.sweeps import backward_sweep, forward_sweep, lowerings, 
 from primepar.operators.update import lower_gradient_norm, lower_update, shard_gradients
 from primepar.passes import PASSES, apply
 from primepar.passes.offload import offload, with_copies
+from primepar.passes.scatter_sums import scatter_sums
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
 
@@ -66,11 +67,12 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
+    program = scatter_sums(builder.program()) if step.shards else builder.program()
     limit = options.device_elements
     if limit is None:
-        return apply(builder.program(), passes, options.chunks)
+        return apply(program, passes, options.chunks)
     kept = [name for name in passes if name != "overlap"]
-    return offload(with_copies(apply(builder.program(), kept, options.chunks)), limit)
+    return offload(with_copies(apply(program, kept, options.chunks)), limit)
 
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:

@@ -68,8 +68,8 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     """Lower the update of one parameter; the new one is an output in the layout of the old one.
 
     AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
-    The update is element-wise, so any blocks work: those of the gradient. If they are shards, the
-    moments are too, and the new parameter is gathered. With a `norm`, the gradient is clipped by it.
+    The update is element-wise, so any blocks work: those of the gradient. If they are shards, so
+    are the moments, and the new parameter is gathered. A `norm` clips the gradient.
     """
     builder, whole = step.builder, step.parameters[name]
     view = step.own_parts(name, whole)

@@ -21,12 +21,10 @@ from primepar.passes.merge_products import merge_products
 from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
 from primepar.passes.partial_sums import partial_sums
-from primepar.passes.scatter_sums import scatter_sums
 from primepar.schedule.program import Program
 from primepar.schedule.signature import Bound
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
-    "scatter-sums": scatter_sums,
     "free-early": free_early,
     "merge-products": merge_products,
     "merge-collectives": merge_collectives,
@@ -86,5 +84,4 @@ __all__ = [
     "needed_first",
     "overlap",
     "partial_sums",
-    "scatter_sums",
 ]

@@ -149,7 +149,9 @@ class _Parts:
             ]
         return {member.cut_place: [], member.place: [member.cut, *reductions]}
 
-    def _like(self, call: AllReduce, kind: Callable[..., Instruction], **fields: Any) -> Instruction:
+    def _like(
+        self, call: AllReduce, kind: Callable[..., Instruction], **fields: Any
+    ) -> Instruction:
         """Return another reduction with the members, communicator and scale of an all-reduce."""
         return kind(
             call.group, call.communicator, reduction=call.reduction, scale=call.scale, **fields

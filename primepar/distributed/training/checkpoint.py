@@ -134,8 +134,12 @@ def _fill(part: Path, sketch: Sketch, state: TrainingState) -> None:
     """Write the blocks that this rank is responsible for."""
     replica = state.replica if state.replicas > 1 else None
     for name, shape in state.plan.model.parameter_shapes.items():
-        blocks = written(state.places_in_replica[name])
-        for parameter_block, suffix in product(blocks, state.kinds):
+        blocks = [
+            (block, suffix)
+            for suffix in state.kinds
+            for block in written(state.places_of(name, suffix))
+        ]
+        for parameter_block, suffix in blocks:
             held = state.block(f"{name}{suffix}", parameter_block)
             block = held[parameter_block.unpadded].cpu()
             bits = block.view(_BITS[block.element_size()]).numpy()
@@ -179,8 +183,8 @@ def load(path: Path, state: TrainingState) -> int:
             step = _checked(path, saved, state)
             replica = state.replica if "replicas" in saved else None
             _check_moments(path, set(file.keys()), state, replica)
-            for name, parts in state.places.items():
-                for part, suffix in product(parts, state.kinds):
+            for name, suffix in product(state.places, state.kinds):
+                for part in state.places_of(name, suffix):
                     read = file.get_slice(_key(name, suffix, replica)).__getitem__
                     part.fill(state.block(f"{name}{suffix}", part), read)
     except (SafetensorError, OSError) as error:

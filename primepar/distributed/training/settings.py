@@ -107,6 +107,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    sharded: Annotated[
+        bool,
+        _at("optimizer.sharded", "replicas of a block share its moments and update (ZeRO-1)"),
+    ] = False
     average_every: Annotated[
         int | None,
         _at("averaging.every", "local steps of each replica between two averages",

@@ -57,10 +57,19 @@ def _plan(settings: Settings, processes: int) -> Plan:
 
 
 def planned(settings: Settings, plan: Plan) -> Plan:
-    """Return a plan with the micro-batches of the settings: those of a pipeline of one stage.
+    """Return a plan with what the settings add to it: micro-batches, and a sharded optimizer.
 
-    Raises `ConfigError` if the plan has some already, or cannot cut its batch into them.
+    Micro-batches are those of a pipeline of one stage. Raises `ConfigError` if the plan has some
+    already, if there are too many, or for shards together with averages of replicas.
     """
+    if settings.sharded:
+        plan = replace(plan, sharded_optimizer=True)
+    if plan.sharded_optimizer and settings.average_every is not None:
+        raise ConfigError(
+            f"{shown('average_every')}: expected none together with a sharded optimizer, as "
+            f"replicas with moments of their own cannot share them, got {settings.average_every}: "
+            "leave one of the two out"
+        )
     if settings.accumulate == 1:
         return plan
     if plan.pipeline is not None:
