@@ -201,7 +201,9 @@ class ProgramBuilder:
         known[part] = structs.replace(known[part], of=whole)
         known[whole] = structs.replace(known[whole], of=None)
 
-    def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
+    def given(
+        self, name: str, space: IterationSpace, *dims: str, fixed: int = 1, wide: bool = False
+    ) -> View:
         """Declare an input of the program in the layout of `space`; a number is a fixed slice."""
         template = Template.parse(f"{name}[{','.join(dims)}]")
         named = [dim for dim in space.sizes if dim in template.dims]
@@ -209,7 +211,7 @@ class ProgramBuilder:
             [template.index(slices) for slices in space.sub_operators(rank, named)]
             for rank in range(self.ranks)
         ]
-        view = self.new(name, space.cuts_of(template, fixed), held, dims)
+        view = self.new(name, space.cuts_of(template, fixed), held, dims, wide)
         self.begin_with(view)
         return view
 

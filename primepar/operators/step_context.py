@@ -39,6 +39,8 @@ class StepContext:
     optimizer: Optimizer = "adamw"
     wide_sums: bool = False
     """Whether sums of linear operators are wide until they are complete."""
+    masters: bool = False
+    """Whether wide copies of the parameters are updated."""
     shards: bool = False
     """Whether every rank updates its shards of the parameters alone."""
     repeats: bool = False

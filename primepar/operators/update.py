@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from primepar.operators.builder import Held, IterationSpace, ProgramBuilder, View
-from primepar.operators.optimizers import MOMENTS
-from primepar.operators.shards import whole_again
+from primepar.operators.optimizers import MASTER, MOMENTS
+from primepar.operators.shards import own_view, whole_again
 from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import gradient_groups
 from primepar.schedule.layout import Layout
@@ -68,21 +68,22 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     """Lower the update of one parameter; the new one is an output in the layout of the old one.
 
     AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
+    With masters the copy `<name>.master` is updated, and the new parameter is made of the new copy.
     The update is element-wise, so any blocks work: those of the gradient. If they are shards, so
     are the moments, and the new parameter is gathered. A `norm` clips the gradient.
     """
     builder, whole = step.builder, step.parameters[name]
-    view = step.own_parts(name, whole)
+    view = own_view(whole) if step.shards else whole
     dims = tuple("T" if dim.isdigit() else dim for dim in view.dims)
-    parameter, gradient = replace(view, dims=dims), replace(step.gradients[name], dims=dims)
+    gradient = replace(step.gradients[name], dims=dims)
     sizes = [line[-1] for line in view.cuts]
     space = IterationSpace(Layout(view.grid, view.held), dict(zip(dims, sizes, strict=True)))
     clip = [] if norm is None else [norm]
 
-    def new(state: str, kernel: str, reads: list[View]) -> View:
+    def new(state: str, kernel: str, reads: list[View], wide: bool = True) -> View:
         in_shards = state == name and view.cuts != whole.cuts
-        writes = replace(parameter, name=f"{state}.new" + ".own" * in_shards).template
-        made = builder.compute(state, kernel, space, reads, writes)
+        writes = replace(view, name=f"{state}.new" + ".own" * in_shards, dims=dims).template
+        made = builder.compute(state, kernel, space, reads, writes, wide=wide)
         if in_shards:
             made = whole_again(builder, whole, made, f"{state}.new")
         builder.end_with(made)
@@ -90,6 +91,13 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
 
     moments = []
     for suffix, kernel in MOMENTS[step.optimizer].items():
-        moment = builder.given(f"{name}.{suffix}", space, *dims)
+        moment = builder.given(f"{name}.{suffix}", space, *dims, wide=True)
         moments.append(new(moment.name, kernel, [moment, gradient, *clip]))
-    new(name, f"{step.optimizer}.update", [parameter, *(moments or [gradient, *clip])])
+    kernel, reads = f"{step.optimizer}.update", moments or [gradient, *clip]
+    if step.masters:
+        master = builder.given(f"{name}.{MASTER}", space, *dims, wide=True)
+        made = new(master.name, kernel, [master, *reads])
+        new(name, "master.update", [made], wide=False)
+    else:
+        parameter = replace(step.own_parts(name, whole), dims=dims)
+        new(name, kernel, [parameter, *reads], wide=False)
