@@ -85,6 +85,8 @@ class ProgramNames:
         for rank, nodes in enumerate(program.programs):
             for index, node in enumerate(nodes):
                 if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+                    if node.again:
+                        continue  # coverage counts the first
                     products = self.products.setdefault(node.phase, [])
                     products.append(((rank, index), node.sub_operator))
         self.grid: dict[str, list[SubOperator]] = {}

@@ -13,9 +13,10 @@
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
-    compute    = reads, accumulates, phase?, sub_operator?, scale?
+    compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
+                                               again: this rank has computed it before
     send recv  = peer, block, tag                              until both sides are there
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
@@ -86,18 +87,32 @@ class Node(
 
 
 class Compute(Node, frozen=True, tag="compute"):
-    """Add a product of the reads, times `scale`, to a block that starts at zero if not there."""
+    """Add a product of the reads, times `scale`, to a block that starts at zero if not there.
+
+    A product that its rank has computed before, in its list, may be computed `again`: coverage
+    counts the first.
+    """
 
     reads: Blocks
     accumulates: Block
     phase: Name | None = None
     sub_operator: dict[Name, Rank] | None = None
     scale: Coefficient = "1"
+    again: bool = False
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
+        if self.again and self.phase is None:
+            raise ValueError(
+                "expected a phase to be computed again, got an addition: leave again out"
+            )
         check_scale(self.scale, "sum")
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether coverage counts it: a product that is not computed again."""
+        return self.phase is not None and self.sub_operator is not None and not self.again
 
     @property
     def scale_value(self) -> Scale:
@@ -313,6 +328,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
         for rank, instructions in enumerate(self.programs):
+            done: set[object] = set()
             for place, instruction in enumerate(instructions):
                 if type(instruction) in _LOCAL:
                     continue
@@ -322,6 +338,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                         continue
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
+                        _check_again(instruction, done)
                     if instruction.scale != "1":
                         block, phase = instruction.accumulates, instruction.phase
                         reduction = reduction_into(block, phase, self.phases, self.tensors)
@@ -380,6 +397,18 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
                 f"got {', '.join(slices) or 'none'}"
             )
+
+
+def _check_again(node: Compute, done: set[object]) -> None:
+    """Check a product that is computed again; `done` are those of its rank before it."""
+    product = node.phase, frozenset((node.sub_operator or {}).items())
+    if node.again and product not in done:
+        cell = ", ".join(f"{dim}={index}" for dim, index in (node.sub_operator or {}).items())
+        raise ValueError(
+            f"expected {node.phase} sub-operator ({cell}) to be computed before it is computed "
+            "again, got none before: leave again out"
+        )
+    done.add(product)
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:

@@ -62,7 +62,9 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
     products: dict[Phase, list[tuple[int, int, dict[Dim, int]]]] = {}
     for rank, instructions in enumerate(program.programs):
         for index, node in enumerate(in_time(instructions)):
-            if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+            if isinstance(node, Compute) and node.is_counted:
+                assert node.phase is not None
+                assert node.sub_operator is not None
                 products.setdefault(node.phase, []).append((rank, index, node.sub_operator))
     return products
 
