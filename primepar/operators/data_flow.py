@@ -103,7 +103,7 @@ class DataFlow:
 
     def _match(self) -> None:
         """Let receives need their sends, and members of a collective one another."""
-        sends, receives = _messages(self.lists, Send | ISend), _messages(self.lists, Recv | IRecv)
+        sends, receives = _messages(self.lists)
         for channel, places in receives.items():
             for receive, send in zip(places, sends[channel], strict=True):
                 self.needs[receive].add(send)
@@ -113,24 +113,23 @@ class DataFlow:
                 self.needs[place].update(members)
 
 
-Channel = tuple[str, int, int]
+Messages = dict[tuple[str, int, int], list[Place]]
+"""Communicator, source and destination -> the places of its messages, in order."""
 
 
-def _messages(lists: Lists, kind: type | object) -> dict[Channel, list[Place]]:
-    """Return the places of all sends, or of all receives, of each channel in order."""
-    places: dict[Channel, list[Place]] = {}
+def _messages(lists: Lists) -> tuple[Messages, Messages]:
+    """Return the places of all sends, and those of all receives."""
+    sends, receives = Messages(), Messages()
     for rank, nodes in enumerate(lists):
         for position, node in enumerate(nodes):
             for message in node.body if isinstance(node, Group) else (node,):
-                if isinstance(message, kind):  # type: ignore[arg-type]
-                    ends = (
-                        (rank, message.peer)
-                        if isinstance(message, Send | ISend)
-                        else (message.peer, rank)
-                    )
-                    channel = (message.communicator, *ends)
-                    places.setdefault(channel, []).append(Place(rank, position))
-    return places
+                if isinstance(message, Send | ISend):
+                    channel = message.communicator, rank, message.peer
+                    sends.setdefault(channel, []).append(Place(rank, position))
+                elif isinstance(message, Recv | IRecv):
+                    channel = message.communicator, message.peer, rank
+                    receives.setdefault(channel, []).append(Place(rank, position))
+    return sends, receives
 
 
 def _collectives(lists: Lists) -> Iterator[tuple[Place, ...]]:

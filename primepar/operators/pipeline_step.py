@@ -10,6 +10,7 @@ sent to the head's stage before the first micro-batch, and its gradient back aft
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
@@ -118,11 +119,11 @@ class PipelineStep:
         sections = chunk.builder.sections
         forward, backward = sections["F"], sections["B"]
         names = [operator.name for operator in chunk.operators]
-        ends = dict(zip(names, names[1:], strict=False))
+        following = dict(pairwise(names))
         layers = [
             Layer(
                 forward.marks[operators[0]],
-                forward.marks.get(ends.get(operators[-1], ""), forward.end),
+                forward.marks.get(following.get(operators[-1], ""), forward.end),
                 backward.marks[operators[-1]],
             )
             for operators in by_layer(names)

@@ -1,10 +1,10 @@
 """Activations that are computed again in backward, instead of kept from forward.
 
-Chen et al., arXiv 1604.06174, keep the inputs of segments and compute the rest again: `full` does so
-with the blocks of the transformer, like Megatron. `selective` computes again only what is local and
-cheap: the outputs of norms, without their statistics, and of activations. Korthikanti et al., arXiv
-2205.05198, do so with the inside of attention, of which the kernels here keep nothing anyway; norms
-and activations are ours.
+Chen et al., arXiv 1604.06174, keep the inputs of segments and compute the rest again. `full` does
+so with the layers of a transformer, like Megatron. `selective` computes again only what is local
+and cheap: the outputs of norms, without their statistics, and of activations. That choice is ours.
+Korthikanti et al., arXiv 2205.05198, choose the inside of attention, of which the kernels here keep
+nothing in any case.
 
 A layer is a list of instructions in forward. Blocks that only its own backward uses are freed at
 its end. Before that backward the same instructions run again, those that such a block needs: in
@@ -60,7 +60,8 @@ def recompute(
 ) -> None:
     """Let layers of a section be computed again where `backward` begins with them.
 
-    The layers are given in the order of backward. `later` are the sections after backward. Blocks of the `output` (rank, block) are kept.
+    The layers are given in the order of backward. `later` are the sections after backward. The
+    blocks of the `output` are kept.
     """
     flow = DataFlow(forward.programs)
     used = _used_later([backward, *later])

@@ -63,9 +63,8 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
     for rank, instructions in enumerate(program.programs):
         for index, node in enumerate(in_time(instructions)):
             if isinstance(node, Compute) and node.is_counted:
-                assert node.phase is not None
-                assert node.sub_operator is not None
-                products.setdefault(node.phase, []).append((rank, index, node.sub_operator))
+                of_phase = products.setdefault(str(node.phase), [])
+                of_phase.append((rank, index, node.sub_operator or {}))
     return products
 
 
