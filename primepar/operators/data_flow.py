@@ -27,7 +27,7 @@ from primepar.schedule.program import (
 Lists = Sequence[Sequence[Instruction]]
 
 
-class Place(NamedTuple):
+class InstructionPlace(NamedTuple):
     """Rank and position of an instruction."""
 
     rank: int
@@ -39,7 +39,7 @@ class Version(NamedTuple):
 
     rank: int
     block: str
-    maker: Place | None
+    maker: InstructionPlace | None
 
 
 @dataclass
@@ -47,11 +47,11 @@ class DataFlow:
     """The versions that every instruction reads, and those that exist at the end."""
 
     lists: Lists
-    reads: dict[Place, list[Version]] = field(default_factory=dict)
-    needs: dict[Place, set[Place]] = field(default_factory=dict)
+    reads: dict[InstructionPlace, list[Version]] = field(default_factory=dict)
+    needs: dict[InstructionPlace, set[InstructionPlace]] = field(default_factory=dict)
     """Instructions of other ranks, and posts, that an instruction needs to have its effect."""
-    made: dict[Place, list[Version]] = field(default_factory=dict)
-    users: dict[Version, list[Place]] = field(default_factory=dict)
+    made: dict[InstructionPlace, list[Version]] = field(default_factory=dict)
+    users: dict[Version, list[InstructionPlace]] = field(default_factory=dict)
     ends: list[dict[str, Version]] = field(default_factory=list)
     """For every rank, the blocks that are there at the end."""
 
@@ -63,10 +63,10 @@ class DataFlow:
     def _follow(self, rank: int, nodes: Sequence[Instruction]) -> None:
         """Follow the blocks of one rank."""
         here: dict[str, Version] = {}
-        posts: dict[str, Place] = {}
+        posts: dict[str, InstructionPlace] = {}
         used_by = Rank(rank)
         for position, node in enumerate(nodes):
-            place = Place(rank, position)
+            place = InstructionPlace(rank, position)
             if isinstance(node, Wait):
                 self.needs[place] = {posts[node.request]}
                 self.reads[place], self.made[place] = [], []
@@ -113,7 +113,7 @@ class DataFlow:
                 self.needs[place].update(members)
 
 
-Messages = dict[tuple[str, int, int], list[Place]]
+Messages = dict[tuple[str, int, int], list[InstructionPlace]]
 """Communicator, source and destination -> the places of its messages, in order."""
 
 
@@ -125,20 +125,22 @@ def _messages(lists: Lists) -> tuple[Messages, Messages]:
             for message in node.body if isinstance(node, Group) else (node,):
                 if isinstance(message, Send | ISend):
                     channel = message.communicator, rank, message.peer
-                    sends.setdefault(channel, []).append(Place(rank, position))
+                    sends.setdefault(channel, []).append(InstructionPlace(rank, position))
                 elif isinstance(message, Recv | IRecv):
                     channel = message.communicator, message.peer, rank
-                    receives.setdefault(channel, []).append(Place(rank, position))
+                    receives.setdefault(channel, []).append(InstructionPlace(rank, position))
     return sends, receives
 
 
-def _collectives(lists: Lists) -> Iterator[tuple[Place, ...]]:
+def _collectives(lists: Lists) -> Iterator[tuple[InstructionPlace, ...]]:
     """Yield the places of the members of each collective."""
-    calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Place]]] = {}
+    calls: dict[tuple[str, tuple[int, ...]], dict[int, list[InstructionPlace]]] = {}
     for rank, nodes in enumerate(lists):
         for position, node in enumerate(nodes):
             if isinstance(node, Collective):
                 key = node.communicator, tuple(sorted(node.group))
-                calls.setdefault(key, {}).setdefault(rank, []).append(Place(rank, position))
+                calls.setdefault(key, {}).setdefault(rank, []).append(
+                    InstructionPlace(rank, position)
+                )
     for by_rank in calls.values():
         yield from zip(*by_rank.values(), strict=True)

@@ -112,7 +112,7 @@ class PipelineStep:
                 self.step.gradients[name] = self._on_stage(view, chunk.stage)
 
     def _recompute(self, chunk: ModelChunk) -> None:
-        """Let the layers of a chunk be computed again in backward, if the plan says so."""
+        """Let the layers of a chunk be computed again in backward, if the plan asks for it."""
         if self.plan.recompute is None:
             return
         assert chunk.output is not None

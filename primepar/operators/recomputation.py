@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from primepar.operators.builder import Section
-from primepar.operators.data_flow import DataFlow, Place
+from primepar.operators.data_flow import DataFlow, InstructionPlace
 from primepar.passes.block_uses import Rank
 from primepar.plan.plan import Recomputation
 from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Wait
@@ -44,7 +44,7 @@ class Layer:
     ends: tuple[int, ...]
     backward: tuple[int, ...]
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: InstructionPlace) -> bool:
         """Return whether an instruction of forward is in the layer."""
         return self.begins[place.rank] <= place.position < self.ends[place.rank]
 
@@ -116,7 +116,7 @@ class _Again:
         here: set[str] = set()
         again: list[Instruction] = []
         for position in range(self.layer.begins[rank], self.layer.ends[rank]):
-            place, node = Place(rank, position), nodes[position]
+            place, node = InstructionPlace(rank, position), nodes[position]
             if isinstance(node, Free) and node.block in here:
                 here.discard(node.block)
                 again.append(node)
@@ -132,7 +132,7 @@ class _Again:
     def _leave_out_impossible(self) -> None:
         """Leave out what does not run again, and what needs data that is not there in backward."""
         waiting = [place for place in self.possible if not self._is_repeatable(place)]
-        neighbours: dict[Place, set[Place]] = {}
+        neighbours: dict[InstructionPlace, set[InstructionPlace]] = {}
         for place in self.possible:
             for other in self.flow.needs[place]:
                 neighbours.setdefault(other, set()).add(place)
@@ -150,7 +150,7 @@ class _Again:
             }
             waiting += self.possible & (users | neighbours.get(place, set()))
 
-    def _is_repeatable(self, place: Place) -> bool:
+    def _is_repeatable(self, place: InstructionPlace) -> bool:
         """Return whether an instruction may run again: only the layer uses what it makes."""
         node = self.flow.lists[place.rank][place.position]
         if self.kind == "selective" and not _is_cheap(node, self.phases):
@@ -161,16 +161,16 @@ class _Again:
             for version in self.flow.made[place]
         )
 
-    def _has_all(self, place: Place) -> bool:
+    def _has_all(self, place: InstructionPlace) -> bool:
         """Return whether all that an instruction needs is there in backward, or is made again."""
         return self.flow.needs[place] <= self.possible and all(
             version.maker in self.possible or self.flow.stays(version)
             for version in self.flow.reads[place]
         )
 
-    def _needed(self, wanted: list[Place]) -> set[Place]:
+    def _needed(self, wanted: list[InstructionPlace]) -> set[InstructionPlace]:
         """Return the instructions that some of them need, and these."""
-        needed: set[Place] = set()
+        needed: set[InstructionPlace] = set()
         while wanted:
             place = wanted.pop()
             if place not in needed:

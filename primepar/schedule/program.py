@@ -16,7 +16,6 @@
     compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
-                                               again: this rank has computed it before
     send recv  = peer, block, tag                              until both sides are there
     isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
@@ -36,6 +35,7 @@
     cut            = block, blocks, in_place?                  its parts, under their own names
     join           = blocks, block, in_place?                  the whole of its parts
     A cut in place gives the block's memory to its parts, a join in place theirs to the whole.
+    Computed again: what the rank has computed before, and is not counted twice by coverage.
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
@@ -48,7 +48,6 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from primepar.schedule.operators import DIMS, PHASES, Dim
@@ -62,6 +61,7 @@ from primepar.schedule.signature import (
     Scale,
     Signature,
     Tensor,
+    check_again,
     check_scale,
     coefficient,
     reduction_into,
@@ -87,11 +87,7 @@ class Node(
 
 
 class Compute(Node, frozen=True, tag="compute"):
-    """Add a product of the reads, times `scale`, to a block that starts at zero if not there.
-
-    A product that its rank has computed before, in its list, may be computed `again`: coverage
-    counts the first.
-    """
+    """Add a product of the reads, times `scale`, to a block that starts at zero if not there."""
 
     reads: Blocks
     accumulates: Block
@@ -104,15 +100,8 @@ class Compute(Node, frozen=True, tag="compute"):
         if (self.phase is None) != (self.sub_operator is None):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
         if self.again and self.phase is None:
-            raise ValueError(
-                "expected a phase to be computed again, got an addition: leave again out"
-            )
+            raise ValueError("expected no addition to be computed again: leave again out")
         check_scale(self.scale, "sum")
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether coverage counts it: a product that is not computed again."""
-        return self.phase is not None and self.sub_operator is not None and not self.again
 
     @property
     def scale_value(self) -> Scale:
@@ -338,7 +327,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                         continue
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
-                        _check_again(instruction, done)
+                        slices = instruction.sub_operator or {}
+                        check_again(instruction.phase, slices, instruction.again, done)
                     if instruction.scale != "1":
                         block, phase = instruction.accumulates, instruction.phase
                         reduction = reduction_into(block, phase, self.phases, self.tensors)
@@ -399,30 +389,10 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
             )
 
 
-def _check_again(node: Compute, done: set[object]) -> None:
-    """Check a product that is computed again; `done` are those of its rank before it."""
-    product = node.phase, frozenset((node.sub_operator or {}).items())
-    if node.again and product not in done:
-        cell = ", ".join(f"{dim}={index}" for dim, index in (node.sub_operator or {}).items())
-        raise ValueError(
-            f"expected {node.phase} sub-operator ({cell}) to be computed before it is computed "
-            "again, got none before: leave again out"
-        )
-    done.add(product)
-
-
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:
     """Ranks that an instruction names: a peer, or the members of a collective."""
-    match instruction:
-        case Send() | Recv() | ISend() | IRecv():
-            return (instruction.peer,)
-        case Group(body=body):
-            return tuple(message.peer for message in body)
-        case _:
-            members: tuple[int, ...] = getattr(instruction, "group", ())
-            return members
-
-
-def schema() -> dict[str, object]:
-    """JSON Schema of the program format; shipped as `program.schema.json` in this folder."""
-    return dict(msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Program))))
+    if isinstance(instruction, Send | Recv | ISend | IRecv):
+        return (instruction.peer,)
+    if isinstance(instruction, Group):
+        return tuple(message.peer for message in instruction.body)
+    return tuple(getattr(instruction, "group", ()))

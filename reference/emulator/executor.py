@@ -197,7 +197,7 @@ class _Run:
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
-            if node.is_counted:
+            if not node.again:
                 self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += self.clock.units(node.phase)
         if device.holds(node.accumulates):

@@ -62,8 +62,8 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
     products: dict[Phase, list[tuple[int, int, dict[Dim, int]]]] = {}
     for rank, instructions in enumerate(program.programs):
         for index, node in enumerate(in_time(instructions)):
-            if isinstance(node, Compute) and node.is_counted:
-                of_phase = products.setdefault(str(node.phase), [])
+            if isinstance(node, Compute) and node.phase and not node.again:
+                of_phase = products.setdefault(node.phase, [])
                 of_phase.append((rank, index, node.sub_operator or {}))
     return products
 
