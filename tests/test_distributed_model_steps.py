@@ -72,15 +72,24 @@ def drawn(ranks: int) -> list[Case]:
     return random_cases
 
 
+def presets(ranks: int) -> list[tuple[str, str]]:
+    """Families and preset plans."""
+    if IS_LONG:
+        return list(product(FAMILIES, PLANS[ranks]))
+    some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
+    long = zip(FAMILIES, LONGEST[ranks], strict=False)
+    return list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
+
+
+def case_names(ranks: int) -> list[str]:
+    """The names of `asked`; to draw the plans takes seconds, which collecting need not."""
+    return [*map("-".join, presets(ranks)), *(f"random{number}" for number in range(RANDOM[ranks]))]
+
+
 @cache
 def asked(ranks: int) -> dict[str, Case]:
-    pairs = list(product(FAMILIES, PLANS[ranks]))
-    if not IS_LONG:
-        some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
-        long = zip(FAMILIES, LONGEST[ranks], strict=False)
-        pairs = list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
-    named = {f"{name}-{plan}": preset_case(name, plan, ranks) for name, plan in pairs}
-    return named | {f"random{number}": case for number, case in enumerate(drawn(ranks))}
+    cases_of_presets = [preset_case(name, plan, ranks) for name, plan in presets(ranks)]
+    return dict(zip(case_names(ranks), [*cases_of_presets, *drawn(ranks)], strict=True))
 
 
 @cache
@@ -115,7 +124,7 @@ def oracle(
     return losses, norms, dict(model.parameters)
 
 
-ON = [(ranks, name) for ranks in PLANS for name in asked(ranks)]
+ON = [(ranks, name) for ranks in PLANS for name in case_names(ranks)]
 
 
 @pytest.mark.parametrize(("ranks", "name"), ON)
