@@ -143,8 +143,12 @@ def _fill(part: Path, sketch: Sketch, state: TrainingState) -> None:
     """Write the blocks that this rank is responsible for."""
     replica = state.replica if state.replicas > 1 else None
     for name, shape in state.plan.model.parameter_shapes.items():
-        blocks = written(state.places_in_replica[name])
-        for parameter_block, suffix in product(blocks, state.kinds):
+        blocks = [
+            (block, suffix)
+            for suffix in state.kinds
+            for block in written(state.places_of(name, suffix))
+        ]
+        for parameter_block, suffix in blocks:
             held = state.block(f"{name}{suffix}", parameter_block)
             block = held[parameter_block.unpadded].cpu()
             bits = block.view(_BITS[block.element_size()]).numpy()
@@ -189,10 +193,10 @@ def load(path: Path, state: TrainingState) -> int:
             replica = state.replica if "replicas" in saved else None
             keys = set(file.keys())
             _check_moments(path, keys, state, replica)
-            for name, parts in state.places.items():
-                for part, suffix in product(parts, state.kinds):
-                    key = _key(name, suffix, replica)
-                    key = key if key in keys else _key(name, "", replica)
+            for name, suffix in product(state.places, state.kinds):
+                key = _key(name, suffix, replica)
+                key = key if key in keys else _key(name, "", replica)
+                for part in state.places_of(name, suffix):
                     read = file.get_slice(key).__getitem__
                     part.fill(state.block(f"{name}{suffix}", part), read)
     except (SafetensorError, OSError) as error:

@@ -19,7 +19,7 @@ from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import has_mpirun, run, start_line
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
-from primepar.distributed.training.settings_layout import layout_of, sizes_of
+from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
@@ -151,7 +151,9 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.training_state import TrainingState
 
-    plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
+    plan = layout
+    if isinstance(plan, Sequence):
+        plan = planned(settings, uniform_plan(settings.model, plan))
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
     mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count

@@ -37,6 +37,7 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
     "warmup": 0,
     "average_every": 1,
@@ -71,6 +72,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
     ] = None
+    accumulate: Annotated[
+        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
+    ] = 1
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
@@ -104,6 +108,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    sharded: Annotated[
+        bool,
+        _at("optimizer.sharded", "replicas of a block share its moments and update (ZeRO-1)"),
+    ] = False
     masters: Annotated[
         bool,
         _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
