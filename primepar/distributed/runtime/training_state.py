@@ -151,6 +151,15 @@ class TrainingState:
         else:
             self.host[name] = mesh.host.zeros(shape, mesh.dtype)
 
+    def places_of(self, name: str, suffix: str) -> tuple[ParameterBlock, ...]:
+        """Return the blocks of `<name><suffix>` on this rank, as those of one replica.
+
+        The suffix is one of `kinds`. This rank `writes` a block if no lower rank of its replica has
+        it.
+        """
+        assert suffix in self.kinds
+        return self.places_in_replica[name]
+
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
         """Return a block of a parameter or of a moment, from the device or from the host."""
         held = self.blocks if self.mesh.limit is None else self.host
