@@ -84,8 +84,8 @@ class RunFolder:
             self._take(os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666))
         except OSError as error:
             raise CheckpointError(
-                f"--checkpoint {folder}: expected a folder to write to, got {reason(error)}: choose "
-                "another one"
+                f"--checkpoint {folder}: expected a folder to write to, got {reason(error)}: "
+                "choose another one"
             ) from None
 
     def _take(self, lock: int) -> None:

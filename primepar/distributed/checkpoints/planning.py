@@ -11,17 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.checkpoint import (
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
-    DefaultLoadPlanner,
-    DefaultSavePlanner,
-    LoadPlan,
     Metadata,
-    SavePlan,
+    MetadataIndex,
+    TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 
@@ -91,7 +95,7 @@ class LoadedBoxes(DefaultLoadPlanner):
         is_coordinator: bool = False,
     ) -> None:
         """Take the tensors as they are: torch's planner would flatten them."""
-        self.state_dict = state_dict
+        self.state_dict = dict(state_dict)
         self.metadata = metadata
         self.is_coordinator = is_coordinator
 

@@ -19,22 +19,24 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.distributed.checkpoint import (
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
     LoadPlan,
     LoadPlanner,
-    Metadata,
+    ReadItem,
     SavePlan,
     SavePlanner,
-    StorageReader,
-    StorageWriter,
-    TensorStorageMetadata,
-    load,
-    save,
+    WriteItem,
 )
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.metadata import MetadataIndex, TensorProperties
-from torch.distributed.checkpoint.planner import ReadItem, WriteItem
-from torch.distributed.checkpoint.storage import WriteResult
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
 from primepar.distributed.checkpoints.manifest import (

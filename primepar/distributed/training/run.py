@@ -180,8 +180,9 @@ def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> 
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
         f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
     )
-    for note in saved.notes if saved else ():
-        trainer.reporter.line(f"{saved.path}: {note}")
+    if saved is not None:
+        for note in saved.notes:
+            trainer.reporter.line(f"{saved.path}: {note}")
 
 
 def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
