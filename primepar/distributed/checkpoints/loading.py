@@ -27,6 +27,11 @@ def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
 
     Raises `CheckpointError` for what is damaged, and tells which earlier checkpoint is whole.
     """
+    if path.is_file():
+        raise CheckpointError(
+            f"{path}: expected a folder of format version 2, got a file of version 1, without "
+            "checksums and settings: resume it with the version of primepar that wrote it"
+        )
     try:
         return _read(path, rank, ranks)
     except CheckpointError as error:
@@ -34,11 +39,6 @@ def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
 
 
 def _read(path: Path, rank: int, ranks: int) -> Manifest:
-    if path.is_file():
-        raise CheckpointError(
-            f"{path}: expected a folder of format version 2, got a file of version 1, without "
-            "checksums and settings: resume it with the version of primepar that wrote it"
-        )
     manifest = read_manifest(path)
     for name, saved in sorted(manifest.files.items())[rank::ranks]:
         check_file(path, name, saved)
@@ -78,7 +78,7 @@ def check_same_run(
     if changed and not override:
         raise CheckpointError(
             f"{path}: expected the settings of the run that wrote it, got {', '.join(changed)}: "
-            "give them as they were, or add --set checkpoint.override=true"
+            "give them as they were, or add --override"
         )
     notes = [f"goes on with {', '.join(changed)}"] if changed else []
     if manifest.identity.code != identity.code:
