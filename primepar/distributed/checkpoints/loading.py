@@ -25,7 +25,7 @@ from primepar.errors import CheckpointError
 def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
     """Return the manifest of a checkpoint after a check of this rank's share of the files.
 
-    Raises `CheckpointError` for what is damaged, and tells which earlier checkpoint is whole.
+    Raises `CheckpointError` for what is damaged, and names the newest earlier one that is whole.
     """
     if path.is_file():
         raise CheckpointError(
@@ -48,9 +48,9 @@ def _read(path: Path, rank: int, ranks: int) -> Manifest:
 def _earlier(path: Path) -> str:
     """Return which earlier checkpoint a run could resume from; each is checked whole."""
     steps = saved_steps(path.parent)
-    own = next(step for step, saved in steps.items() if saved == path)
+    damaged = next(step for step, saved in steps.items() if saved == path)
     for step, saved in steps.items():
-        if step < own and _is_whole(saved):
+        if step < damaged and _is_whole(saved):
             return f"delete {path} to resume from step {step}, which is whole"
     return "no earlier checkpoint is whole"
 

@@ -62,7 +62,7 @@ _CODES = {
     torch.float16: "F16",
     torch.bfloat16: "BF16",
 }
-# Every rank plans and writes by itself: torch tells so in a warning, once for each call.
+# Every rank plans and writes by itself: torch warns of that in each call.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable")
 
 

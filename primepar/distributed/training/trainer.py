@@ -280,7 +280,7 @@ class Trainer:
         return row.loss
 
     def _report_saved(self, path: Path | None) -> None:
-        """Tell which checkpoint is complete, if one is."""
+        """Print which checkpoint is complete, if one is."""
         if path is not None:
             self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
 
