@@ -1,9 +1,9 @@
 """Writes the checkpoints of a run, while it trains on.
 
 A save copies the state to host memory and starts a thread that writes it. The thread has no
-collective call. In every step the ranks exchange whether one of them still writes. When none does, all
-agree on the end, and rank 0 gives the checkpoint its name. So a failure to write ends the run in
-one line, at the next step.
+collective call. In every step the ranks exchange whether one of them still writes. When none does,
+all agree on the end, and rank 0 gives the checkpoint its name. So a failure to write ends the run
+in one line, at the next step.
 """
 
 from __future__ import annotations
