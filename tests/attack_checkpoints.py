@@ -81,8 +81,8 @@ def changes(path: Path, count: int, seed: int) -> Iterator[Change]:
     for number in range(count):
         (part, file), place = places[number % len(places)]
         yield Change(part, file, drawn.choice(place) * 8 + drawn.randrange(8))
-    for file in sorted(path.iterdir()):
-        yield Change("cut", file.name, None, drawn.randrange(file.stat().st_size))
+    for whole in sorted(path.iterdir()):
+        yield Change("cut", whole.name, None, drawn.randrange(whole.stat().st_size))
 
 
 def refusal(path: Path, change: Change) -> str | None:

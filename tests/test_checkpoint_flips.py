@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attack_checkpoints as attack
 import torch
-from torch.distributed.checkpoint import HuggingFaceStorageReader
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from primepar.distributed.checkpoints.loading import read_whole

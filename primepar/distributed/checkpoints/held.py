@@ -2,7 +2,7 @@
 
 Names and shapes are those of the model, `model.<parameter>`, `exp_avg.<parameter>` and
 `exp_avg_sq.<parameter>`, and do not depend on the mesh. So a checkpoint of one plan loads under
-another one.
+another one. In half precision `master.<parameter>` is the copy in float32.
 
 Under local SGD the replicas differ between averages, and their moments always do. Then a
 checkpoint has the tensors of every replica, `replica1.model.<parameter>`, and loads for as many
@@ -17,7 +17,9 @@ import torch
 
 from primepar.distributed.checkpoints.planning import HeldBoxes, HeldTensors
 from primepar.distributed.runtime.training_state import ParameterBlock, TrainingState
+from primepar.operators import MASTER
 
+_COPY = f".{MASTER}"
 _KINDS = {"": "model", ".m": "exp_avg", ".v": "exp_avg_sq"}
 """Suffix of a tensor in a program -> its prefix in a checkpoint, as in torch's optimizers."""
 
@@ -43,24 +45,37 @@ def to_save(state: TrainingState, *, copied: bool) -> HeldTensors:
     return tensors
 
 
-def to_load(state: TrainingState, saved: Collection[str]) -> HeldTensors:
-    """Return all boxes of this rank, to be filled; padding is set to zero.
+def to_load(state: TrainingState, suffix: str, saved: Collection[str]) -> HeldTensors:
+    """Return the boxes of this rank's tensors of a suffix, to be filled; padding is set to zero.
 
     The names are those of a checkpoint that has the tensors `saved`.
     """
     first = next(iter(state.plan.model.parameter_shapes))
     replica = None if tensor_name(first, "", None) in saved else state.replica
     tensors: dict[str, HeldBoxes] = {}
-    for name, suffix, parts in _parts(state):
+    for name, shape in state.plan.model.parameter_shapes.items():
         boxes = []
-        for part in parts:
+        for part in state.places_of(name, suffix):
             state.block(name + suffix, part).zero_()
             if not part.padding:
                 boxes.append((_offsets(part), _elements(state, name + suffix, part)))
         if boxes:
-            shape = state.plan.model.parameter_shapes[name]
-            tensors[tensor_name(name, suffix, replica)] = HeldBoxes(tuple(shape), boxes)
+            source = tensor_name(name, _source(state, name, suffix, replica, saved), replica)
+            tensors[source] = HeldBoxes(tuple(shape), boxes)
     return tensors
+
+
+def _source(
+    state: TrainingState, name: str, suffix: str, replica: int | None, saved: Collection[str]
+) -> str:
+    """Return the suffix of what a tensor is read from, if runs in half precision go on otherwise.
+
+    A parameter without a copy is read from the copy, a copy that was not saved from the parameter.
+    """
+    copied = tensor_name(name, _COPY, replica) in saved
+    if suffix == "" and copied and _COPY not in state.kinds:
+        return _COPY
+    return "" if suffix == _COPY and not copied else suffix
 
 
 def _parts(

@@ -124,4 +124,5 @@ def _check_optimizer(path: Path, saved: Identity, now: Identity) -> None:
 
 def load(path: Path, manifest: Manifest, state: TrainingState) -> None:
     """Fill a state with this rank's boxes. Raises `CheckpointError` if a file cannot be read."""
-    load_part(path, manifest, to_load(state, manifest.tensors))
+    for suffix in state.kinds:
+        load_part(path, manifest, to_load(state, suffix, manifest.tensors))
