@@ -18,7 +18,7 @@ from lowered_steps import lower_step
 from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
 from profiles import IS_LONG
-from safetensors.numpy import load_file
+from saved_tensors import arrays_of
 
 from primepar.models import ModelConfig
 from primepar.models.config import Family
@@ -127,8 +127,8 @@ def test_training_is_that_of_one_process(four: Runs, one: Path) -> None:
 
 def assert_same_states(folder: Path, other: Path, step: int) -> None:
     """Parameters and moments of two runs are equal up to rounding."""
-    name = f"step-{step:08d}.safetensors"
-    got, right = (load_file(place / "saved" / name) for place in (folder, other))
+    name = f"step-{step:08d}"
+    got, right = (arrays_of(place / "saved" / name) for place in (folder, other))
     assert got.keys() == right.keys()
     for tensor, values in right.items():
         np.testing.assert_allclose(got[tensor], values, rtol=1e-7, atol=1e-9, err_msg=tensor)

@@ -202,7 +202,8 @@ SAMPLES: dict[str, Any] = {
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
-    "checkpoint_every": 2, "resume": True, "override": True, "timeout": 5.5,
+    "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
+    "timeout": 5.5,
     "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip

@@ -65,7 +65,7 @@ def four_ranks(folder: Path) -> dict[str, Any]:
         keep(Path(whole), Path(half), 10)
         for name in ("other", "torn"):
             shutil.copytree(half, folder / f"half-{name}")
-        (torn,) = (folder / "half-torn").iterdir()
+        torn = folder / "half-torn" / "step-00000010" / "rank-00002.safetensors"
         torn.write_bytes(torn.read_bytes()[:-1000])
     dist.barrier()
     other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
@@ -78,9 +78,8 @@ def four_ranks(folder: Path) -> dict[str, Any]:
 
 def keep(source: Path, target: Path, step: int) -> None:
     """Copy one checkpoint into a folder of its own."""
-    target.mkdir()
-    name = f"step-{step:08d}.safetensors"
-    shutil.copy(source / name, target / name)
+    name = f"step-{step:08d}"
+    shutil.copytree(source / name, target / name)
 
 
 def losses(folder: Path) -> dict[int, float]:

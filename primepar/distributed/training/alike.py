@@ -38,9 +38,14 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
     }
     given = layout if isinstance(layout, Plan) else str(layout)
     facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
-    facts["text"] = sha256(text.train.tobytes() + text.held_out.tobytes()).hexdigest()[:DIGITS]
+    facts["text"] = digest_of_text(text)
     facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     return facts | {"torch": str(torch.__version__)}
+
+
+def digest_of_text(text: Text) -> str:
+    """Return the start of a digest of the text of a run, in both of its parts."""
+    return sha256(text.train.tobytes() + text.held_out.tobytes()).hexdigest()[:DIGITS]
 
 
 def _shown(value: object) -> str:

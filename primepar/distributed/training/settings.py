@@ -44,6 +44,7 @@ _AT_LEAST: dict[str, float] = {
     "average_after": 0,
     "evaluate_every": 0,
     "checkpoint_every": 0,
+    "keep": 0,
 }
 
 
@@ -133,6 +134,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_every: Annotated[
         int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
     ] = 0
+    keep: Annotated[
+        int, _at("checkpoint.keep", "keep this many checkpoints, the last ones; 0: all")
+    ] = 3
+    asynchronous: Annotated[
+        bool,
+        _at("checkpoint.asynchronous",
+            "write while the training goes on, from a copy of the state in host memory"),
+    ] = True  # fmt: skip
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
@@ -189,7 +198,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
-        for name in ("resume", "checkpoint_every"):
+        for name in ("resume", "override", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
                     f"{shown(name)}: expected a folder of checkpoints, got none: "

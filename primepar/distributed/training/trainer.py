@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -19,7 +21,6 @@ from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
@@ -35,6 +36,9 @@ from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event
 from primepar.schedule.one_order import check_order
 from primepar.schedule.program import Program
+
+if TYPE_CHECKING:
+    from primepar.distributed.checkpoints.saving import Checkpoints
 
 Bytes = tuple[tuple[float, ...], tuple[float, ...]]
 """Of every rank, for linear operators and for the rest."""
@@ -60,7 +64,10 @@ class Trainer:
     text: Text
     log: Log
     reporter: Reporter
+    checkpoints: Checkpoints | None = None
     done: int = 0
+    run_state: dict[str, Any] = field(default_factory=dict)
+    """What a checkpoint has besides tensors and the step, as JSON."""
     _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
     """What the ranks send in a step: (local, averaging) -> bytes."""
     programs: StepPrograms = field(init=False)
@@ -140,8 +147,10 @@ class Trainer:
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
                 self.evaluate()
-            if settings.checkpoint and _due(self.done, settings.checkpoint_every, last):
-                self.save()
+            if self.checkpoints and _due(self.done, settings.checkpoint_every, last):
+                self._report_saved(self.checkpoints.begin(self.done, self.run_state))
+        if self.checkpoints is not None:
+            self._report_saved(self.checkpoints.finish())
         if self.replicas is not None:
             self.state.blocks.update(self.replicas.means())
         return signal, events
@@ -162,7 +171,9 @@ class Trainer:
         else:
             inputs = StepInputs(Draw(seed, step), rate, step)
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
-        loss, norm, signal = self._read(numbers_2, stopping.signal)
+        loss, norm, signal, writing = self._read(numbers_2, stopping.signal)
+        if self.checkpoints is not None and not writing:
+            self._report_saved(self.checkpoints.finish())
         self._check_finite(loss, norm)
         self.done = step
         linear, other = self._sent(step)
@@ -208,16 +219,18 @@ class Trainer:
         tokens_BT, targets_BT = (torch.from_numpy(array).to(self.world.device) for array in batch)
         return tokens_BT, targets_BT
 
-    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int]:
-        """Return loss, norm and the largest signal that a rank has received; a collective call.
+    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int, bool]:
+        """Return loss, norm, the largest signal of a rank, and whether one writes a checkpoint.
 
-        All three are read at once: it is the only time in a step that the CPU waits for a GPU.
+        A collective call. All four are read at once: it is the only time in a step that the CPU
+        waits for a GPU.
         """
-        largest_1 = numbers_2.new_full((1,), signal)  # filled there: a copy would wait
+        largest_2 = numbers_2.new_full((2,), signal)  # filled there: a copy would wait
+        largest_2[1].fill_(self.checkpoints is not None and self.checkpoints.busy)
         if self.world.size > 1:
-            dist.all_reduce(largest_1, dist.ReduceOp.MAX)
-        loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
-        return loss, norm, int(largest)
+            dist.all_reduce(largest_2, dist.ReduceOp.MAX)
+        loss, norm, largest, writing = torch.cat([numbers_2, largest_2]).tolist()
+        return loss, norm, int(largest), bool(writing)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes that each rank sends in a step, for linear operators and for the rest.
@@ -266,11 +279,10 @@ class Trainer:
         self.reporter.evaluation(row)
         return row.loss
 
-    def save(self) -> None:
-        """Write a checkpoint of the current step."""
-        assert self.settings.checkpoint is not None
-        path = checkpoint.save(self.settings.checkpoint, self.done, self.state, self.world)
-        self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
+    def _report_saved(self, path: Path | None) -> None:
+        """Print which checkpoint is complete, if one is."""
+        if path is not None:
+            self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
 
 
 def _due(step: int, every: int, last: bool) -> bool:
