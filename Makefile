@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -f $(VENV)/pyvenv.cfg && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --build-constraint constraints.txt \
-	    --editable '.[torch,plot]' --group dev --group docs
+	    --editable '.[torch,plot,text]' --group dev --group docs
 	@touch $@
 
 demo: $(STAMP) ## prove, refute, emulate and train one primitive

@@ -38,7 +38,7 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
     }
     given = layout if isinstance(layout, Plan) else str(layout)
     facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
-    facts["text"] = sha256(text.train.tobytes() + text.held_out.tobytes()).hexdigest()[:DIGITS]
+    facts["text"] = text.digest[:DIGITS]
     facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     return facts | {"torch": str(torch.__version__)}
 

@@ -60,6 +60,9 @@ class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
 
     step: int
     loss: float
+    """In nats per token."""
+    bits_per_byte: float | None = None
+    """The loss per byte of the text; None in logs of earlier versions."""
 
 
 class EndRow(LogRow, frozen=True, tag="end"):

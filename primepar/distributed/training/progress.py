@@ -61,7 +61,8 @@ class Reporter:
 
     def evaluation(self, row: EvaluateRow) -> None:
         """Show a held-out loss."""
-        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
+        bits = "" if row.bits_per_byte is None else f", {row.bits_per_byte:.3f} bits per byte"
+        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}{bits}")
 
     def line(self, text: str) -> None:
         """Show one line of text."""

@@ -21,6 +21,7 @@ from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_layout import layout_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code
+from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
@@ -52,8 +53,11 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
         line = None if ranks is None else start_line(ranks, arguments(settings))
+        settings = with_vocabulary(settings)
         layout = layout_of(settings, launch.size if ranks is None else ranks)
         text = load_text(settings.data, *sizes_of(settings, layout))
+        model = layout.model if isinstance(layout, Plan) else settings.model
+        check_vocabulary(text, model.vocabulary, settings)
         _check_folders(settings)
         settings.check_device_memory()
     if line is not None:
@@ -188,7 +192,7 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.line(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
-        f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
+        f"{world.device.type}; {len(trainer.text.train)} {trainer.text.unit} of {trainer.text.name}"
     )
 
 

@@ -39,6 +39,7 @@ _AT_LEAST: dict[str, float] = {
     "average_every": 1,
     "average_after": 0,
     "evaluate_every": 0,
+    "evaluate_batches": 0,
     "checkpoint_every": 0,
 }
 
@@ -71,7 +72,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
-        _at("training.data", "text, read as bytes; the last tenth is held out",
+        _at("training.data",
+            "text, read as bytes; the last tenth is held out; or tokens (.bin)",
             "the standard library's sources"),
     ] = None  # fmt: skip
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
@@ -86,11 +88,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
     context: Annotated[
-        int | None, _at("model.context", "bytes in a sequence", "the plan's, or 128")
+        int | None, _at("model.context", "tokens of a sequence", "the plan's, or 128")
     ] = None
     vocabulary: Annotated[
         int | None,
-        _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
+        _at(
+            "model.vocabulary",
+            "entries; above the data's the rest is padding",
+            "the plan's, or the data's",
+        ),
     ] = None
     optimizer: Annotated[
         OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
@@ -112,6 +118,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
+    evaluate_batches: Annotated[
+        int, _at("evaluation.batches", "batches of an evaluation; 0: all that is held out")
+    ] = 8
     checkpoint: Annotated[
         str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
     ] = None
@@ -234,7 +243,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def model(self) -> GPTConfig:
-        """The byte-level model with the sizes of the settings."""
+        """The model with the sizes of the settings."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 

@@ -19,6 +19,7 @@ from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
+from primepar.distributed.text.sample_order import Position
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
@@ -40,7 +41,6 @@ Bytes = tuple[tuple[float, ...], tuple[float, ...]]
 """Of every rank, for linear operators and for the rest."""
 Prove = Callable[[Program, str], str]
 """Proves a program, given its name, and returns the result as text; raises if it is not proved."""
-EVALUATION_BATCHES = 8
 TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
 
@@ -66,10 +66,14 @@ class Trainer:
     programs: StepPrograms = field(init=False)
     replicas: ReplicaSteps | None = field(init=False, default=None)
     """The local steps of local SGD."""
+    position: Position = field(init=False)
+    """Where the run is in its data."""
 
     def __post_init__(self) -> None:
         settings = self.settings
         mesh = self.state.mesh
+        begin = self.text.begin(settings.seed)
+        self.position = self._later(begin, self.done)
         options = settings.step_options(mesh.limit)
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
@@ -155,7 +159,7 @@ class Trainer:
         begin = time.perf_counter()
         step, seed = self.done + 1, self.settings.seed
         rate, sizes = learning_rate(self.settings, step), self._sizes
-        batch = self._on_device(self.text.batch(step, seed, *sizes))
+        batch = self._on_device(self.text.batch(self.position, *sizes))
         local = self._local(step)
         if local is not None:
             numbers_2 = local.step(step, *batch, rate)
@@ -164,7 +168,7 @@ class Trainer:
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
         loss, norm, signal = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
-        self.done = step
+        self.done, self.position = step, self._later(self.position, 1)
         linear, other = self._sent(step)
         row = StepRow(
             step=step,
@@ -200,6 +204,11 @@ class Trainer:
     def _sizes(self) -> tuple[int, int]:
         """Sequences of a batch, and tokens of each sequence."""
         return sizes_of(self.settings, self.state.plan)
+
+    def _later(self, position: Position, steps: int) -> Position:
+        """Return the position in the data after some steps."""
+        batch, context = self._sizes
+        return position.after(steps * batch, self.text.windows(context))
 
     def _program(self, until: Until) -> StepProgram:
         return self.programs.program(*self._sizes, until)
@@ -254,14 +263,16 @@ class Trainer:
         run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
         if self.replicas is not None:
             blocks = {**blocks, **self.replicas.means()}
-        batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
+        count = self.settings.evaluate_batches or None
+        batches = self.text.held_out_batches(count, *self._sizes)
         losses = [
             run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[
                 "loss[0]"
             ]
             for batch in batches
         ]
-        row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))
+        loss = sum(loss.item() for loss in losses) / len(losses)
+        row = EvaluateRow(self.done, loss, self.text.bits_per_byte(loss))
         self.log.write(row)
         self.reporter.evaluation(row)
         return row.loss
