@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 import primepar
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
-from primepar.distributed.training.trainer import EVALUATION_BATCHES
+from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
 from primepar.models import GPTConfig, ModelConfig, WeightFile, initial_parameter
 from primepar.operators import parameter_views
@@ -159,7 +159,7 @@ def test_an_evaluation_between_averages_is_of_the_mean(four: Runs) -> None:
         for name in config.parameter_shapes
     }
     dense = Transformer(config, means)
-    batches = cases.TEXT.held_out_batches(EVALUATION_BATCHES, cases.BATCH, config.context)
+    batches = cases.TEXT.held_out_batches(Settings().evaluate_batches, cases.BATCH, config.context)
     assert evaluated[4] == pytest.approx(
         np.mean([dense.loss(*batch) for batch in batches]), rel=1e-10
     )

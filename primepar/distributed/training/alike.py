@@ -18,6 +18,7 @@ from primepar import __version__
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings, key_of
 from primepar.files import digest_of_code
+from primepar.partition.primitive_file import files_of
 from primepar.plan import Plan
 from primepar.schedule import Sequence as PartitionSequence
 
@@ -38,6 +39,10 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
     }
     given = layout if isinstance(layout, Plan) else str(layout)
     facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
+    sequences = given.sequences.values() if isinstance(given, Plan) else [given]
+    files = sorted({file for sequence in sequences for file in files_of(sequence)})
+    content = b"".join(file.read_bytes() for file in files)
+    facts["primitives"] = sha256(content).hexdigest()[:DIGITS] if files else "none"
     facts["text"] = text.digest[:DIGITS]
     facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     return facts | {"torch": str(torch.__version__)}

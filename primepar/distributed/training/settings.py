@@ -239,7 +239,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.plan is None:
             return None
         path = Path(self.plan)
-        return path if path.suffix == ".json" or path.is_file() else None
+        is_file = path.is_file() and path.suffix != ".py"
+        return path if path.suffix == ".json" or is_file else None
 
     @property
     def model(self) -> GPTConfig:
