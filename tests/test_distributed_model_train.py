@@ -231,12 +231,12 @@ def test_what_a_plan_defines_is_refused_together_with_it_even_where_it_is_the_sa
 @pytest.mark.parametrize("batch", ["4", "6", "8"])
 def test_a_batch_together_with_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path, "data", 4)
-    done = run("train", "--plan", path, "--batch", batch, "--ranks", "4")
+    done = run("train", "--plan", path, "--set", f"training.batch={batch}", "--ranks", "4")
     assert done == (
         2,
         "",
-        f"primepar: error: --batch: expected none together with the plan file {path}, which has a "
-        f"batch of 4, got {batch}: leave it out, or take a plan for this one\n",
+        f"primepar: error: training.batch: expected none together with the plan file {path}, which "
+        f"has a batch of 4, got {batch}: leave it out, or take a plan for this one\n",
     )
 
 

@@ -26,7 +26,9 @@ BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
-OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
+OPTIONS = (
+    "plan", "steps", "data", "checkpoint", "resume", "override", "timeout", "save_before",
+)  # fmt: skip
 """Settings that are options of the command too."""
 LEAST_VOCABULARY = 256
 """An entry for each byte."""
@@ -130,6 +132,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
+    override: Annotated[
+        bool, _at("checkpoint.override", "resume even if settings differ from the checkpoint's")
+    ] = False
     weights: Annotated[
         str | None,
         _at("weights.load", "begin with these weights, in safetensors", "drawn by the seed"),
@@ -144,6 +149,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    timeout: Annotated[
+        float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
+    ] = 60.0
+    save_before: Annotated[
+        float | None,
+        _at("faults.save_before", "save and end this many seconds before the time limit", "never"),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        _at("faults.time_limit", "seconds from the start to the time limit",
+            "that of the SLURM job"),
+    ] = None  # fmt: skip
     device_memory: Annotated[
         str | None,
         _at("executor.device_memory",
@@ -164,7 +181,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip"):
+        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
@@ -194,8 +211,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
         if self.conform:
             raise ConfigError(
-                "output.trace: expected none together with --conform, which watches every step "
-                f"itself, got {self.trace!r}: leave one of the two out"
+                "output.trace: expected none together with checks.conform, which watches every "
+                f"step itself, got {self.trace!r}: leave one of the two out"
             )
 
     def check_device_memory(self) -> None:
@@ -251,7 +268,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 def shown(name: str) -> str:
     """Return a setting's name in messages: `--steps` for an option, else `optimizer.lr`."""
-    return f"--{name}" if name in OPTIONS else key_of(name)
+    return f"--{name.replace('_', '-')}" if name in OPTIONS else key_of(name)
 
 
 def key_of(name: str) -> str:

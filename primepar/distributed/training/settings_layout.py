@@ -41,9 +41,9 @@ def _plan(settings: Settings, processes: int) -> Plan:
         plan.check_batch(sizes_of(settings, plan)[0], plan.model.context)
     elif settings.batch is not None:
         raise ConfigError(
-            f"--batch: expected none together with the plan file {settings.plan}, which has a "
-            f"batch of {plan.batch}, got {settings.batch}: leave it out, or take a plan for this "
-            "one"
+            f"{shown('batch')}: expected none together with the plan file {settings.plan}, which "
+            f"has a batch of {plan.batch}, got {settings.batch}: leave it out, or take a plan for "
+            "this one"
         )
     if plan.model.vocabulary < LEAST_VOCABULARY:
         raise ConfigError(
@@ -84,7 +84,7 @@ def _check_divided(settings: Settings, sequence: Sequence) -> None:
     model, cuts = settings.model, RowCuts(rows, {f"sequence {sequence}": rows})
     refusal = cuts.refusal(sizes_of(settings, sequence)[0], model.context)
     if refusal is not None:
-        raise ConfigError(f"--batch: {refusal}, or another --plan")
+        raise ConfigError(f"{shown('batch')}: {refusal}, or another --plan")
     divided = {
         "heads": (model.heads, columns),
         "hidden": (model.hidden, lcm(inputs, columns)),
