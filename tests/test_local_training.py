@@ -91,8 +91,10 @@ def test_a_period_beyond_the_end_averages_once_as_by_hand(four: Runs) -> None:
     for replica in range(2):
         start = {name: initial_parameter(config, name, 0) for name in config.parameter_shapes}
         alone, sgd, own = Transformer(config, start), SGD(local.RATE), []
-        for step in range(1, local.STEPS + 1):
-            batch = cases.TEXT.batch(step, 0, cases.BATCH, config.context)
+        position = cases.TEXT.begin(0)
+        for _ in range(local.STEPS):
+            batch = cases.TEXT.batch(position, cases.BATCH, config.context)
+            position = position.after(cases.BATCH, cases.TEXT.windows(config.context))
             half = slice(replica * cases.BATCH // 2, (replica + 1) * cases.BATCH // 2)
             tokens, targets = (part[half] for part in batch)
             loss, gradients = alone.loss_and_gradients(tokens, targets)

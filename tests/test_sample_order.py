@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from primepar.distributed.text.sample_order import Position, shuffled
+from primepar.distributed.text.sample_order import DataPosition, shuffled
 
 
 def order(count: int, seed: int = 0, epoch: int = 0) -> list[int]:
@@ -52,20 +52,21 @@ def test_neighbours_are_torn_apart() -> None:
 
 
 def test_batches_run_on_into_the_next_epoch() -> None:
-    position, read = Position(5, "text"), []
+    position, read = DataPosition(5, "text"), []
     for _ in range(5):
         read += position.next_samples(4, 10).tolist()
         position = position.after(4, 10)
     assert read == order(10, 5, 0) + order(10, 5, 1)
-    assert position == Position(5, "text", 2, 0)
+    assert position == DataPosition(5, "text", 2, 0)
 
 
 def test_a_batch_may_be_longer_than_an_epoch() -> None:
-    taken = Position(5, "text", 0, 2).next_samples(7, 3).tolist()
+    taken = DataPosition(5, "text", 0, 2).next_samples(7, 3).tolist()
     assert taken == order(3, 5, 0)[2:] + order(3, 5, 1) + order(3, 5, 2)
 
 
 def test_a_position_goes_through_json_and_back() -> None:
-    position = Position(5, "text").after(17, 10)
-    assert position == Position(5, "text", 1, 7)
-    assert msgspec.json.decode(msgspec.json.encode(position), type=Position) == position
+    position = DataPosition(5, "text").after(17, 10)
+    assert position == DataPosition(5, "text", 1, 7)
+    assert position.samples(10) == 17
+    assert msgspec.json.decode(msgspec.json.encode(position), type=DataPosition) == position

@@ -139,7 +139,7 @@ def test_a_token_file_is_read_by_memory_map(folder: Path) -> None:
     assert targets_BT.tolist() == [text.train[8 * n + 1 : 8 * n + 9].tolist() for n in samples]
 
 
-def test_the_summary_tells_what_was_written(folder: Path) -> None:
+def test_the_summary_states_what_was_written(folder: Path) -> None:
     done = run("tokenize", "texts/c.md", "-o", "tokens.bin", "--train-vocabulary", "257")
     assert done == (
         0,

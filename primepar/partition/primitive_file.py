@@ -27,8 +27,8 @@ def names_file(token: str) -> bool:
 
 def files_of(sequence: str) -> list[Path]:
     """The Python files that the text of a sequence names."""
-    found = (_FILE.fullmatch(token.strip()) for token in sequence.split(","))
-    return [Path(match[1]) for match in found if match]
+    matches = (_FILE.fullmatch(token.strip()) for token in sequence.split(","))
+    return [Path(match[1]) for match in matches if match]
 
 
 def load_with_lengths(token: str) -> tuple[Primitive, str]:

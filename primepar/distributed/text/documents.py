@@ -16,7 +16,7 @@ _LONGEST = 4
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextPiece:
     """A part of a document as text."""
 
     text: str
@@ -68,7 +68,7 @@ class Documents:
         """Bytes of all documents."""
         return sum(self.sizes)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[TextPiece]:
         """Yield the documents in pieces, in order. Raises `DataError` for what is not UTF-8."""
         begin = 0
         for path, size in zip(self.paths, self.sizes, strict=True):
@@ -93,7 +93,7 @@ def _files(text: Path, pattern: str) -> list[Path]:
     return matching
 
 
-def _pieces(path: Path, size: int, cut: int) -> Iterator[Piece]:
+def _pieces(path: Path, size: int, cut: int) -> Iterator[TextPiece]:
     """Yield a document in pieces; those from the byte `cut` on are held out."""
     begin = 0
     try:
@@ -112,7 +112,7 @@ def _pieces(path: Path, size: int, cut: int) -> Iterator[Piece]:
                     raise DataError(f"{path}: expected {size} bytes, as it had before, got fewer: "
                                     "leave the texts as they are meanwhile")  # fmt: skip
                 begin += length
-                yield Piece(text, length, not before, begin >= size)
+                yield TextPiece(text, length, not before, begin >= size)
     except OSError as error:
         raise DataError(f"{path}: expected text to read, got {reason(error)}") from None
 

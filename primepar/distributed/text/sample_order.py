@@ -19,7 +19,7 @@ _ROUNDS = 6
 _Count = Annotated[int, Meta(ge=0)]
 
 
-class Position(Struct, frozen=True, forbid_unknown_fields=True):
+class DataPosition(Struct, frozen=True, forbid_unknown_fields=True):
     """Where a run is in its data; a checkpoint stores it, so that a run resumes at this sample."""
 
     seed: _Count
@@ -29,10 +29,14 @@ class Position(Struct, frozen=True, forbid_unknown_fields=True):
     sample: _Count = 0
     """The next sample of this epoch."""
 
-    def after(self, samples: int, count: int) -> Position:
+    def after(self, samples: int, count: int) -> DataPosition:
         """Return the position `samples` later, in epochs of `count` samples."""
         epochs, sample = divmod(self.sample + samples, count)
-        return Position(self.seed, self.text, self.epoch + epochs, sample)
+        return DataPosition(self.seed, self.text, self.epoch + epochs, sample)
+
+    def samples(self, count: int) -> int:
+        """Return how many samples were read, in epochs of `count` samples."""
+        return self.epoch * count + self.sample
 
     def next_samples(self, samples: int, count: int) -> Places:
         """Return the next `samples` samples out of `count`; they may begin another epoch."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from primepar.distributed.text.documents import PIECE, Documents, Piece
+from primepar.distributed.text.documents import PIECE, Documents, TextPiece
 from primepar.distributed.text.token_file import (
     SourceTexts,
     TextPart,
@@ -46,15 +46,15 @@ class Encoder:
     end_of_text: int
     identity: TokenizerIdentity
 
-    def encoded(self, pieces: list[Piece]) -> Iterator[list[int]]:
+    def encoded(self, pieces: list[TextPiece]) -> Iterator[list[int]]:
         """Yield the tokens of each piece; a document ends with the end of text.
 
         What looks like a special token inside a text is text.
         """
         self.tokenizer.encode_special_tokens = True
         texts = [piece.text for piece in pieces]
-        found = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        for piece, encoding in zip(pieces, found, strict=True):
+        encodings = self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        for piece, encoding in zip(pieces, encodings, strict=True):
             yield encoding.ids + [self.end_of_text] * piece.last
 
 
@@ -104,8 +104,8 @@ def write_tokens(
     return header
 
 
-def _together(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
-    group: list[Piece] = []
+def _together(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
+    group: list[TextPiece] = []
     for piece in pieces:
         group.append(piece)
         if sum(piece.size for piece in group) >= _TOGETHER:

@@ -23,7 +23,7 @@ from primepar.plan import Plan
 from primepar.schedule import Sequence as PartitionSequence
 
 Facts = Mapping[str, str]
-PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights")
+PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights", "tensorboard")
 """Settings that are paths: ranks may have other ones, but all or none."""
 DIGITS = 8
 """Length of a digest in messages."""

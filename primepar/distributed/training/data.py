@@ -1,6 +1,6 @@
 """The text of a run, as bytes or as tokens, and the batches that are cut from it.
 
-A sample is a window of `context` tokens and the token after it; windows lie one after another. A
+A sample is a window of `context` tokens and the token after it; windows follow one another. A
 run reads every window once in an epoch, in shuffled order. A batch is a function of the position in
 the data, so that it is the same on every rank and on every mesh.
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.distributed.text.sample_order import Places, Position
+from primepar.distributed.text.sample_order import DataPosition, Places
 from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens
 from primepar.errors import DataError
 from primepar.files import reason
@@ -92,11 +92,11 @@ class Text:
         """Return the number of samples of an epoch."""
         return (len(self.train) - 1) // context
 
-    def begin(self, seed: int) -> Position:
+    def begin(self, seed: int) -> DataPosition:
         """Return the position of a run that has read nothing."""
-        return Position(seed, self.digest)
+        return DataPosition(seed, self.digest)
 
-    def batch(self, position: Position, batch: int, context: int) -> Batch:
+    def batch(self, position: DataPosition, batch: int, context: int) -> Batch:
         """Return the next `batch` samples. Raises `DataError` for a token that is none."""
         samples = position.next_samples(batch, self.windows(context))
         return self._windows(self.train, samples * context, context)

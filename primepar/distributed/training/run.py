@@ -21,6 +21,7 @@ from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_layout import layout_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code
+from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
 from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
@@ -60,6 +61,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         check_vocabulary(text, model.vocabulary, settings)
         _check_folders(settings)
         settings.check_device_memory()
+        check_tensorboard(settings.tensorboard)
     if line is not None:
         print(line, flush=True)
         return run(line)
@@ -130,7 +132,9 @@ def _prepare(
         )
     if settings.checkpoint is not None and world.rank == 0:
         checkpoint.make_folder(settings.checkpoint)
-    log = Log(settings.log if world.rank == 0 else None, done if saved else None)
+    first = world.rank == 0
+    curves = ScalarCurves(settings.tensorboard if first else None, done)
+    log = Log(settings.log if first else None, done if saved else None, curves)
     reporter = Reporter(launch, done, settings.steps)
     return Trainer(settings, world, state, text, log, reporter, done), weights
 
@@ -181,12 +185,17 @@ def _saved(settings: Settings, latest: Path | None) -> Path | None:
 
 
 def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
+    from primepar.distributed.training.speed import memory_of
+
     settings, world = trainer.settings, trainer.world
     parameters = trainer.state.plan.model.parameters
     plan = settings.plan_file
     sequence = str(plan or layout)
     model, batch = trainer.state.plan.model, sizes_of(settings, layout)[0]
-    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
+    row = StartRow(
+        settings, sequence, world.size, parameters, trainer.done, model, batch,
+        trainer.speed.flops_per_token, trainer.speed.peak_tflops, memory_of(world.device),
+    )  # fmt: skip
     trainer.log.write(row)
     kind = "plan" if plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"

@@ -149,6 +149,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    tensorboard: Annotated[
+        str | None,
+        _at("output.tensorboard", "write curves for TensorBoard into this folder", "none"),
+    ] = None
+    peak_tflops: Annotated[
+        float | None,
+        _at("output.peak_tflops", "what a device can do, in 10^12 operations a second, for MFU",
+            "from the name of the GPU, if known"),
+    ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
     ] = 60.0
@@ -181,7 +190,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
+        for name in ("lr", "clip", "peak_tflops", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")

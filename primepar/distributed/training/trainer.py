@@ -19,7 +19,7 @@ from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.distributed.text.sample_order import Position
+from primepar.distributed.text.sample_order import DataPosition
 from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
@@ -28,6 +28,7 @@ from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_layout import sequence_of, sizes_of
+from primepar.distributed.training.speed import Speed, peak_memory, speed_of
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import ConfigError, MemoryLimitError
 from primepar.models.dropout import Draw
@@ -66,14 +67,17 @@ class Trainer:
     programs: StepPrograms = field(init=False)
     replicas: ReplicaSteps | None = field(init=False, default=None)
     """The local steps of local SGD."""
-    position: Position = field(init=False)
+    position: DataPosition = field(init=False)
     """Where the run is in its data."""
+    speed: Speed = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
         mesh = self.state.mesh
         begin = self.text.begin(settings.seed)
         self.position = self._later(begin, self.done)
+        model, device = self.state.plan.model, self.world.device
+        self.speed = speed_of(model, self.world.size, device, settings.dtype, settings.peak_tflops)
         options = settings.step_options(mesh.limit)
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
@@ -170,14 +174,19 @@ class Trainer:
         self._check_finite(loss, norm)
         self.done, self.position = step, self._later(self.position, 1)
         linear, other = self._sent(step)
+        tokens_per_second = prod(sizes) / (time.perf_counter() - begin)
         row = StepRow(
             step=step,
             loss=loss,
             gradient_norm=norm,
             lr=rate,
-            tokens_per_second=prod(sizes) / (time.perf_counter() - begin),
+            tokens_per_second=tokens_per_second,
             sent_bytes=linear,
             other_bytes=other,
+            samples=self.position.samples(self.text.windows(sizes[1])),
+            epoch=self.position.epoch,
+            memory_bytes=peak_memory(self.world.device),
+            mfu=self.speed.mfu(tokens_per_second),
         )
         self.log.write(row)
         self.reporter.step(row)
@@ -205,7 +214,7 @@ class Trainer:
         """Sequences of a batch, and tokens of each sequence."""
         return sizes_of(self.settings, self.state.plan)
 
-    def _later(self, position: Position, steps: int) -> Position:
+    def _later(self, position: DataPosition, steps: int) -> DataPosition:
         """Return the position in the data after some steps."""
         batch, context = self._sizes
         return position.after(steps * batch, self.text.windows(context))
