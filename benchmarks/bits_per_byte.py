@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from primepar.distributed.training.launch import World
     from primepar.distributed.training.trainer import Trainer
 
-SIZES = {"layers": 2, "hidden": 96, "heads": 4, "context": 64, "batch": 8}
+LAYERS, HIDDEN, HEADS, CONTEXT, BATCH = 2, 96, 4, 64, 8
 RATE, WARMUP = 2e-3, 20
 POINTS = 6
 """Evaluations of a run, at equal distances in time."""
@@ -97,19 +97,31 @@ def _trainer(path: Path, world: World) -> Trainer:
     from primepar.partition import parse_sequence
 
     settings = with_vocabulary(
-        Settings(data=str(path), lr=RATE, warmup=WARMUP, evaluate_batches=0, **SIZES)
+        Settings(
+            data=str(path),
+            layers=LAYERS,
+            hidden=HIDDEN,
+            heads=HEADS,
+            context=CONTEXT,
+            batch=BATCH,
+            lr=RATE,
+            warmup=WARMUP,
+            evaluate_batches=0,
+        )
     )
     plan = uniform_plan(settings.model, parse_sequence("P1x1"))
     state = TrainingState(plan, Mesh(plan.mesh, world.device), settings.seed)
     silent = Reporter(Launch("mpirun", rank=1, size=1), 0, settings.steps)
-    text = load_text(settings.data, SIZES["batch"], SIZES["context"])
+    text = load_text(settings.data, BATCH, CONTEXT)
     return Trainer(settings, world, state, text, Log(None), silent)
 
 
 def lines(runs: list[TextRun], seconds: float) -> Iterator[str]:
     """The curves as a table, a column for each run."""
-    sizes = ", ".join(f"{name} {size}" for name, size in SIZES.items())
-    yield f"held-out bits per byte after CPU seconds of training; {sizes}, rate {RATE}"
+    yield (
+        f"held-out bits per byte after CPU seconds of training; {LAYERS} layers, hidden {HIDDEN}, "
+        f"context {CONTEXT}, batch {BATCH}, rate {RATE}"
+    )
     yield "seconds" + "".join(f"{run.name:>14}" for run in runs)
     for number in range(POINTS):
         bits = "".join(f"{run.curve[number].bits_per_byte:14.3f}" for run in runs)
