@@ -23,6 +23,8 @@ from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code
+from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
+from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
@@ -55,10 +57,14 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
         line = None if ranks is None else start_line(ranks, arguments(settings))
+        settings = with_vocabulary(settings)
         layout = layout_of(settings, launch.size if ranks is None else ranks)
         text = load_text(settings.data, *sizes_of(settings, layout))
+        model = layout.model if isinstance(layout, Plan) else settings.model
+        check_vocabulary(text, model.vocabulary, settings)
         _check_folders(settings)
         settings.check_device_memory()
+        check_tensorboard(settings.tensorboard)
     if line is not None:
         print(line, flush=True)
         return run(line)
@@ -133,7 +139,9 @@ def _prepare(
     if saved is not None:
         load_saved(saved, state)
     weights = _weights(settings, state, begins=saved is None)
-    log = Log(settings.log if world.rank == 0 else None, done if saved else None)
+    first = world.rank == 0
+    curves = ScalarCurves(settings.tensorboard if first else None, done)
+    log = Log(settings.log if first else None, done if saved else None, curves)
     reporter = Reporter(launch, done, settings.steps)
     trainer = Trainer(settings, world, state, text, log, reporter, saves, done, run_state)
     return trainer, weights
@@ -171,18 +179,23 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
 
 
 def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> None:
+    from primepar.distributed.training.speed import memory_of
+
     settings, world = trainer.settings, trainer.world
     parameters = trainer.state.plan.model.parameters
     plan = settings.plan_file
     sequence = str(plan or layout)
     model, batch = trainer.state.plan.model, sizes_of(settings, layout)[0]
-    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
+    row = StartRow(
+        settings, sequence, world.size, parameters, trainer.done, model, batch,
+        trainer.speed.flops_per_token, trainer.speed.peak_tflops, memory_of(world.device),
+    )  # fmt: skip
     trainer.log.write(row)
     kind = "plan" if plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.line(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
-        f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
+        f"{world.device.type}; {len(trainer.text.train)} {trainer.text.unit} of {trainer.text.name}"
     )
     if saved is not None:
         for note in saved.notes:

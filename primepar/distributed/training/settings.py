@@ -43,6 +43,7 @@ _AT_LEAST: dict[str, float] = {
     "average_every": 1,
     "average_after": 0,
     "evaluate_every": 0,
+    "evaluate_batches": 0,
     "checkpoint_every": 0,
     "keep": 0,
 }
@@ -79,7 +80,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
-        _at("training.data", "text, read as bytes; the last tenth is held out",
+        _at("training.data",
+            "text, read as bytes; the last tenth is held out; or tokens (.bin)",
             "the standard library's sources"),
     ] = None  # fmt: skip
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
@@ -94,11 +96,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
     context: Annotated[
-        int | None, _at("model.context", "bytes in a sequence", "the plan's, or 128")
+        int | None, _at("model.context", "tokens of a sequence", "the plan's, or 128")
     ] = None
     vocabulary: Annotated[
         int | None,
-        _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
+        _at(
+            "model.vocabulary",
+            "entries; above the data's the rest is padding",
+            "the plan's, or the data's",
+        ),
     ] = None
     optimizer: Annotated[
         OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
@@ -128,6 +134,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
+    evaluate_batches: Annotated[
+        int, _at("evaluation.batches", "batches of an evaluation; 0: all that is held out")
+    ] = 8
     checkpoint: Annotated[
         str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
     ] = None
@@ -162,6 +171,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    tensorboard: Annotated[
+        str | None,
+        _at("output.tensorboard", "write curves for TensorBoard into this folder", "none"),
+    ] = None
+    peak_tflops: Annotated[
+        float | None,
+        _at("output.peak_tflops", "what a device can do, in 10^12 operations a second, for MFU",
+            "from the name of the GPU, if known"),
+    ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
     ] = 60.0
@@ -194,7 +212,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
+        for name in ("lr", "clip", "peak_tflops", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
@@ -276,11 +294,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.plan is None:
             return None
         path = Path(self.plan)
-        return path if path.suffix == ".json" or path.is_file() else None
+        is_file = path.is_file() and path.suffix != ".py"
+        return path if path.suffix == ".json" or is_file else None
 
     @property
     def model(self) -> GPTConfig:
-        """The byte-level model with the sizes of the settings."""
+        """The model with the sizes of the settings."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 
