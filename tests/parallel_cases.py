@@ -2,40 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional as F
 
-from primepar import parallelize
+from primepar import PrimeParError, parallelize
 from primepar.distributed.parallel.regions import Region
 from primepar.distributed.parallel.use import clip_grad_norm, full_state_dict, local_rows
 
-BATCH, POSITIONS, VOCABULARY = 4, 8, 48
+BATCH, POSITIONS, VOCABULARY, RATE = 4, 8, 48, 1e-2
+REGIONS = (
+    Region(("blocks.*.qkv",), ("blocks.*.out",), sections=3),
+    Region(("blocks.*.fc1",), ("blocks.*.fc2",)),
+)
+
+
+class Block(nn.Module):
+    """A user's own block: the number of heads is that of the columns that are there."""
+
+    def __init__(self, hidden: int = 32, head: int = 8) -> None:
+        super().__init__()
+        self.head = head
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden, bias=False)
+        self.fc1, self.fc2 = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+
+
+class Transformer(nn.Module):
+    """A user's own model; `mix` is over positions, as in an MLP-mixer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 32)
+        self.mix = nn.Linear(POSITIONS, POSITIONS)
+        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.head = nn.Linear(32, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        x = self.embed(input_ids)
+        x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def own() -> nn.Module:
+    torch.manual_seed(0)
+    return Transformer().double()
 
 
 def llama(**changes: Any) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
     config = {"num_hidden_layers": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 16}
-    return LlamaForCausalLM(LlamaConfig(**sizes | config | changes)).double()
+    return with_biases(LlamaForCausalLM(LlamaConfig(**sizes | config | changes)))
 
 
 def gpt2(**changes: Any) -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
     sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY, "n_positions": 16}
     rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    model = GPT2LMHeadModel(GPT2Config(**sizes | rates | changes)).double()
+    ids = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
+    return with_biases(GPT2LMHeadModel(GPT2Config(**sizes | rates | ids | changes)))
+
+
+def with_biases(model: nn.Module) -> nn.Module:
+    """In float64, with biases that are not zero."""
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
-    return model
+    return model.double()
+
+
+def made(model: str, changes: dict[str, Any]) -> nn.Module:
+    maker: Callable[..., nn.Module] = globals()[model]
+    return maker(**changes)
 
 
 def tokens(seed: int = 0) -> torch.Tensor:
@@ -44,36 +102,44 @@ def tokens(seed: int = 0) -> torch.Tensor:
 
 
 def run(module: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits and loss; the loss of transformers' models is in float32."""
-    logits = module(input_ids=batch).logits
+    """Logits and loss; transformers' own loss is in float32."""
+    out = module(input_ids=batch)
+    logits = out if isinstance(out, torch.Tensor) else out.logits
     scores, targets = logits[:, :-1].reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1)
-    return logits, nn.functional.cross_entropy(scores, targets)
+    return logits, F.cross_entropy(scores, targets)
 
 
 def compared(
-    model: str, changes: dict[str, Any], plan: Any, regions: tuple[Region, ...] = ()
-) -> dict[str, float]:
+    model: str, changes: dict[str, Any], plan: Any, regions: tuple[Region, ...] = (), steps: int = 2
+) -> dict[str, Any]:
     """The largest differences between a parallelized model and the same on one process."""
-    made: Callable[..., nn.Module] = globals()[model]
-    plain = made(**changes)
-    module = parallelize(deepcopy(plain), plan, torch.distributed.get_world_size(), regions)
+    plain = made(model, changes)
+    module = parallelize(deepcopy(plain), plan, dist.get_world_size(), regions)
     logits, loss = run(plain, tokens())
     loss.backward()
     own_logits, own_loss = run(module, local_rows(module, tokens()))
     own_loss.backward()
-    own_loss = own_loss.detach() / torch.distributed.get_world_size()
-    torch.distributed.all_reduce(own_loss)
-    differences = {
+    gradients = gradient_distances(module, plain)
+    assert max(gradients.values()) < min(
+        float(p.grad.abs().max()) for p in plain.parameters() if p.grad is not None
+    )
+    return {
         "logits": distance(own_logits, local_rows(module, logits)),
-        "loss": distance(own_loss, loss),
-        "gradients": max(gradient_distances(module, plain).values()),
+        "loss": distance(averaged_loss(own_loss), loss),
+        "gradients": max(gradients.values()),
+        **trained(module, plain, steps),
     }
-    return differences | {"trained": trained(module, plain)}
+
+
+def averaged_loss(loss: torch.Tensor) -> torch.Tensor:
+    loss = loss.detach() / dist.get_world_size()
+    dist.all_reduce(loss)
+    return loss
 
 
 def distance(one: torch.Tensor, another: torch.Tensor) -> float:
     assert one.shape == another.shape, (one.shape, another.shape)
-    return float((one.detach() - another).abs().max())
+    return float((one.detach() - another.detach()).abs().max())
 
 
 def gradient_distances(module: nn.Module, plain: nn.Module) -> dict[str, float]:
@@ -81,31 +147,63 @@ def gradient_distances(module: nn.Module, plain: nn.Module) -> dict[str, float]:
     distances = {}
     for name, parameter in module.named_parameters():
         gradient, expected = parameter.grad, parameters[name].grad
-        if hasattr(gradient, "full_tensor"):
+        if isinstance(gradient, DTensor):
             gradient = gradient.full_tensor().reshape(expected.shape)
         distances[name] = distance(gradient, expected)
+    assert distances.keys() == parameters.keys()
     return distances
 
 
-def trained(module: nn.Module, plain: nn.Module, steps: int = 3) -> float:
-    """The largest difference of a parameter after steps of AdamW with clipping."""
+def trained(module: nn.Module, plain: nn.Module, steps: int) -> dict[str, float]:
+    """The largest differences of losses and parameters over steps of AdamW with clipping."""
+    losses: list[list[torch.Tensor]] = []
     for model in (module, plain):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        losses.append([])
         for step in range(steps):
             optimizer.zero_grad()
             batch = tokens(step + 1)
             _, loss = run(model, batch if model is plain else local_rows(module, batch))
             loss.backward()
-            if model is plain:
-                nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-            else:
-                clip_grad_norm(model, 0.5)
+            clip = nn.utils.clip_grad_norm_
+            norm = clip(model.parameters(), 0.5) if model is plain else clip_grad_norm(model, 0.5)
             optimizer.step()
-    states = full_state_dict(module)
-    expected = plain.state_dict()
-    return max((distance(states[name], expected[name]) for name in states), default=0.0)
+            losses[-1] += [loss.detach() if model is plain else averaged_loss(loss), norm]
+    states, expected = full_state_dict(module), plain.state_dict()
+    assert dist.get_rank() or states.keys() == expected.keys()
+    return {
+        "losses": max(distance(got, wanted) for got, wanted in zip(*losses, strict=True)),
+        "trained": max((distance(states[name], expected[name]) for name in states), default=0.0),
+    }
+
+
+def compiled(backend: str) -> dict[str, float]:
+    """The difference that torch.compile makes to a parallelized module."""
+    plain = own()
+    module = parallelize(deepcopy(plain), "P2x2", 4, REGIONS)
+    logits, loss = run(plain, tokens())
+    loss.backward()
+    own_logits, own_loss = run(torch.compile(module, backend=backend), local_rows(module, tokens()))
+    own_loss.backward()
+    return {
+        "logits": distance(own_logits, local_rows(module, logits)),
+        "gradients": max(gradient_distances(module, plain).values()),
+    }
+
+
+def refused(model: str, changes: dict[str, Any], plan: Any, ranks: int = 4) -> str:
+    """The message of an error; no layer is replaced."""
+    plain = made(model, changes)
+    kinds = [type(part) for part in plain.modules()]
+    try:
+        parallelize(plain, plan, ranks)
+    except PrimeParError as error:
+        assert [type(part) for part in plain.modules()] == kinds
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:
     """What some functions of this module return, by name and arguments."""
+    torch.set_num_threads(1)
     return [globals()[name](*given) for name, given in cases]
