@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from primepar import PrimeParError, parallelize
 from primepar.distributed.parallel.regions import Region
@@ -36,9 +36,10 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = self.qkv(self.norm1(x)).chunk(3, -1)
         q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.fc2(F.gelu(self.fc1(self.norm2(x))))
+        out: torch.Tensor = x + self.fc2(gelu(self.fc1(self.norm2(x))))
+        return out
 
 
 class Transformer(nn.Module):
@@ -56,7 +57,8 @@ class Transformer(nn.Module):
         x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        logits: torch.Tensor = self.head(x)
+        return logits
 
 
 def own() -> nn.Module:
@@ -101,12 +103,12 @@ def tokens(seed: int = 0) -> torch.Tensor:
     return torch.randint(VOCABULARY, (BATCH, POSITIONS), generator=generator)
 
 
-def run(module: nn.Module, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def run(module: Callable[..., Any], batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and loss; transformers' own loss is in float32."""
     out = module(input_ids=batch)
     logits = out if isinstance(out, torch.Tensor) else out.logits
     scores, targets = logits[:, :-1].reshape(-1, VOCABULARY), batch[:, 1:].reshape(-1)
-    return logits, F.cross_entropy(scores, targets)
+    return logits, cross_entropy(scores, targets)
 
 
 def compared(
@@ -116,9 +118,9 @@ def compared(
     plain = made(model, changes)
     module = parallelize(deepcopy(plain), plan, dist.get_world_size(), regions)
     logits, loss = run(plain, tokens())
-    loss.backward()
+    torch.autograd.backward(loss)
     own_logits, own_loss = run(module, local_rows(module, tokens()))
-    own_loss.backward()
+    torch.autograd.backward(own_loss)
     gradients = gradient_distances(module, plain)
     assert max(gradients.values()) < min(
         float(p.grad.abs().max()) for p in plain.parameters() if p.grad is not None
@@ -147,6 +149,8 @@ def gradient_distances(module: nn.Module, plain: nn.Module) -> dict[str, float]:
     distances = {}
     for name, parameter in module.named_parameters():
         gradient, expected = parameter.grad, parameters[name].grad
+        assert gradient is not None
+        assert expected is not None
         if isinstance(gradient, DTensor):
             gradient = gradient.full_tensor().reshape(expected.shape)
         distances[name] = distance(gradient, expected)
@@ -164,7 +168,7 @@ def trained(module: nn.Module, plain: nn.Module, steps: int) -> dict[str, float]
             optimizer.zero_grad()
             batch = tokens(step + 1)
             _, loss = run(model, batch if model is plain else local_rows(module, batch))
-            loss.backward()
+            torch.autograd.backward(loss)
             clip = nn.utils.clip_grad_norm_
             norm = clip(model.parameters(), 0.5) if model is plain else clip_grad_norm(model, 0.5)
             optimizer.step()
@@ -177,14 +181,14 @@ def trained(module: nn.Module, plain: nn.Module, steps: int) -> dict[str, float]
     }
 
 
-def compiled(backend: str) -> dict[str, float]:
+def compiled(backend: str, plan: str) -> dict[str, float]:
     """The difference that torch.compile makes to a parallelized module."""
     plain = own()
-    module = parallelize(deepcopy(plain), "P2x2", 4, REGIONS)
+    module = parallelize(deepcopy(plain), plan, dist.get_world_size(), REGIONS)
     logits, loss = run(plain, tokens())
-    loss.backward()
+    torch.autograd.backward(loss)
     own_logits, own_loss = run(torch.compile(module, backend=backend), local_rows(module, tokens()))
-    own_loss.backward()
+    torch.autograd.backward(own_loss)
     return {
         "logits": distance(own_logits, local_rows(module, logits)),
         "gradients": max(gradient_distances(module, plain).values()),

@@ -41,7 +41,8 @@ class RowAverage:
     def on(self, parameter: nn.Parameter) -> None:
         """Average the gradient of a parameter in every backward."""
         if self.count > 1 and parameter.requires_grad:
-            parameter.register_hook(self)
+            register: Callable[..., object] = parameter.register_hook
+            register(self)
 
 
 def averaged(local: torch.Tensor, average: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -49,7 +49,9 @@ def boundaries_of(
     whole = Layout((1,), (((0,),),) * ranks)
     rows = {part(resident(text, "O"), (0,)) for text in sequences.values()}
     row = _only(rows, whole)
-    names = {part(resident(text, "O"), (1,)): name for name, text in entering.items()}
+    names: dict[Layout, str] = {}
+    for name, text in entering.items():
+        names.setdefault(part(resident(text, "O"), (1,)), name)
     if len(names) > 1:
         first, second = list(names.values())[:2]
         raise PlanError(

@@ -115,7 +115,7 @@ def dtype_of(layers: Collection[nn.Module]) -> torch.dtype:
     dtypes = {parameter.dtype for layer in layers for parameter in layer.parameters()}
     if len(dtypes) > 1:
         raise ConfigError(
-            f"module: expected linear layers of one dtype, got {', '.join(sorted(map(str, dtypes)))}"
-            ": call module.to(dtype) first"
+            "module: expected linear layers of one dtype, got "
+            f"{', '.join(sorted(map(str, dtypes)))}: call module.to(dtype) first"
         )
     return dtypes.pop()

@@ -5,6 +5,7 @@ Legend: M rows of this call, N input and K output columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +78,10 @@ class ParallelLinear(nn.Module):
             self._shards[name] = shard
             self.register_parameter(name, shard.parameter(whole, whole.requires_grad))
         self._average = RowAverage(mesh, site.target)
-        self.register_state_dict_post_hook(_save_ordinary)
-        self.register_load_state_dict_pre_hook(_load_ordinary)
+        on_save: Callable[..., object] = self.register_state_dict_post_hook
+        on_load: Callable[..., object] = self.register_load_state_dict_pre_hook
+        on_save(_save_ordinary)
+        on_load(_load_ordinary)
 
     def extra_repr(self) -> str:
         """Describe the layer as `nn.Linear` does, with its sequence."""
@@ -86,15 +89,19 @@ class ParallelLinear(nn.Module):
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bias={bias}, sequence={str(self.site.sequence)!r}"
 
-    @torch.compiler.disable  # its messages are posted by a list that is compiled already
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply this rank's part of the input; any number of dims may precede the columns."""
+        return _uncompiled(self, x)
+
+    def product(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the output of `forward`, outside of what torch.compile traces."""
         x_MN = self._checked(x)
         weight = averaged(_local(self.get_parameter("weight")), self._share)
         y_MK = partitioned_product(x_MN, self._program_block(weight), self._schedules(len(x_MN)))
         if self.bias is not None:
             y_MK = y_MK + averaged(_local(self.bias), self._average).reshape(-1)
-        return y_MK.view(*x.shape[:-1], -1)
+        y: torch.Tensor = y_MK.view(*x.shape[:-1], -1)
+        return y
 
     def _share(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the average over groups of rows: the program has summed them."""
@@ -121,9 +128,9 @@ class ParallelLinear(nn.Module):
         sections, blocks, turned = self.site.sections, self._blocks, self.site.turned
         if sections == 1:
             return local
-        if turned:
-            return local.unflatten(1, (blocks, -1)).transpose(0, 1).flatten(0, 2)
-        return local.unflatten(2, (blocks, -1)).transpose(1, 2).flatten(1, 3)
+        dim = 1 if turned else 2
+        shape = (*local.shape[:dim], blocks, -1, *local.shape[dim + 1 :])
+        return local.view(shape).transpose(dim - 1, dim).flatten(dim - 1, dim + 1)
 
     def _schedules(self, local_rows: int) -> Schedules:
         site = self.site
@@ -140,6 +147,15 @@ class ParallelLinear(nn.Module):
                 raise type(error)(f"{site.name}: {error}") from None
         schedules: Schedules = self.mesh.compiled[key]
         return schedules
+
+
+def _product(layer: ParallelLinear, x: torch.Tensor) -> torch.Tensor:
+    return layer.product(x)
+
+
+_disable: Callable[..., Any] = torch.compiler.disable
+_uncompiled: Callable[[ParallelLinear, torch.Tensor], torch.Tensor] = _disable(_product)
+"""The messages of a program are posted by a list of functions, which is not to be traced."""
 
 
 def _sections_per_rank(site: LinearSite, home: Layout) -> int:

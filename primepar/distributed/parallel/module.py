@@ -122,14 +122,14 @@ def _replace(
     module: nn.Module, replaced: Mapping[str, ParallelLinear], boundaries: Boundaries
 ) -> None:
     """Put the layers in their places, all of them where a layer is used in several."""
+    new = {id(module.get_submodule(name)): layer for name, layer in replaced.items()}
     for name, old in [*module.named_modules(remove_duplicate=False)]:
-        first = next((known for known, part in module.named_modules() if part is old), None)
-        if first in replaced:
-            module.set_submodule(name, replaced[first])
+        if id(old) in new:
+            module.set_submodule(name, new[id(old)])
     for part in module.modules():
         enters = isinstance(getattr(part, "c_attn", None), ParallelLinear)
         if known_class(part) == "GPT2Attention" and enters:
-            part.split_size //= boundaries.parts
+            part.__dict__["split_size"] //= boundaries.parts
 
 
 def _average_others(
