@@ -103,7 +103,7 @@ def lower_linear(
 ) -> LinearPrograms:
     """Lower a linear operator whose input, and the gradient of it, have layout `source`.
 
-    The output and the gradient of it have layout `target`, by default the one that O rests in.
+    The output and the gradient of it have layout `target`, by default the resident layout of O.
     With `wide_sums` sums of several sub-operators are wide until they are complete. Blocks of a
     `turned` weight, and of its gradient, are (K, N).
     Raises `ShapeError` if a layout does not divide a tensor, and `SequenceError` for a resident

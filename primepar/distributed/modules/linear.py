@@ -29,7 +29,7 @@ from primepar.schedule import Layout, Linear, Movement, Sequence
 class Schedules:
     """The two compiled programs of one linear operator, and this rank's parts of its tensors.
 
-    The input has layout `source`, the output `target`, by default the one in which O rests. With
+    The input has layout `source`, the output `target`, by default the resident layout of O. With
     another `sequence` than the mesh's its ranks are those of the mesh. A `turned` weight is (K, N).
     """
 

@@ -25,7 +25,7 @@ from primepar.schedule import Layout, Linear, Sequence
 
 @dataclass(frozen=True)
 class LinearSite:
-    """What a plan says of a linear layer in a module.
+    """What a plan states of a linear layer in a module.
 
     The weight of `nn.Linear` is (K, N), `turned`; that of transformers' `Conv1D` is (N, K).
     """

@@ -57,15 +57,15 @@ def parallelize(
     ranks, device, layers = check_world(mesh), device_of(module, mesh), linear_layers(module)
     sites, boundaries = _planned(module, layers, plan, tuple(regions), ranks)
     device_mesh = init_device_mesh(device.type, (ranks,)) if isinstance(mesh, int) else mesh
-    own = Mesh(sites[0].sequence, device, dtype_of([layers[site.name] for site in sites]))
+    processes = Mesh(sites[0].sequence, device, dtype_of([layers[site.name] for site in sites]))
     for tensor in (*module.parameters(), *module.buffers()):
         dist.broadcast(tensor.detach(), 0)
     meshes = ShardMeshes(device_mesh)
     replaced = {
-        site.name: ParallelLinear(site, layers[site.name], own, meshes) for site in sites
+        site.name: ParallelLinear(site, layers[site.name], processes, meshes) for site in sites
     }  # fmt: skip
     _replace(module, replaced, boundaries)
-    _average_others(module, replaced, RowAverage(own, boundaries.stream))
+    _average_others(module, replaced, RowAverage(processes, boundaries.stream))
     setattr(module, _STATE, boundaries)
     return module
 
@@ -89,7 +89,7 @@ def _planned(
     regions: tuple[Region, ...],
     ranks: int,
 ) -> tuple[list[LinearSite], Boundaries]:
-    """Return what the plan says of every layer that is to be partitioned."""
+    """Return what the plan states of every layer that is to be partitioned."""
     names = tuple(layers)
     within = resolved(module, names, regions)
     chosen = assigned(plan, roles_of(names, within), tied_layers(module, layers), ranks)

@@ -1,7 +1,7 @@
 """Layouts as DTensor placements on a device mesh, and back.
 
 A DTensor has its blocks in the order of a device mesh. P2x2 has a weight in skewed blocks: rank 1
-has block (1, 1). No placement on a mesh of ranks in their order says so. A mesh with the ranks in
+has block (1, 1). No placement on a mesh of ranks in their order has them so. A mesh with the ranks in
 another order does, and `device_mesh_of` makes that.
 """
 
@@ -79,8 +79,8 @@ def device_mesh_of(layout: Layout, device: str = "cpu") -> tuple[DeviceMesh, Pla
     for axis in range(ranks.ndim):
         lines = np.moveaxis(ranks, axis, -1).reshape(-1, ranks.shape[axis]).tolist()
         made = [dist.new_group(line, sort_ranks=False) for line in lines]
-        own = next(place for place, line in enumerate(lines) if dist.get_rank() in line)
-        groups.append(made[own])
+        member = next(place for place, line in enumerate(lines) if dist.get_rank() in line)
+        groups.append(made[member])
     names = tuple(f"dim{axis}" for axis in range(ranks.ndim))
     return DeviceMesh.from_group(groups, device, ranks.tolist(), mesh_dim_names=names), placements
 

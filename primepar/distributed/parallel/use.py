@@ -21,19 +21,19 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     ranks do not divide the batch.
     """
     boundaries = boundaries_in(module)
-    groups, own = boundaries.row_groups, boundaries.row_group(dist.get_rank())
+    groups, group = boundaries.row_groups, boundaries.row_group(dist.get_rank())
     if len(batch) % groups:
         raise ShapeError(
             f"batch: expected a multiple of {groups} sequences, one part for each group of ranks, "
             f"got {len(batch)}: take {-(-len(batch) // groups) * groups}"
         )
-    return batch.chunk(groups)[own]
+    return batch.chunk(groups)[group]
 
 
 def clip_grad_norm(module: nn.Module, max_norm: float) -> torch.Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; returns the norm.
 
-    A collective call. `torch.nn.utils.clip_grad_norm_` refuses DTensors beside other tensors.
+    A collective call. `torch.nn.utils.clip_grad_norm_` refuses DTensors together with other tensors.
     """
     boundaries_in(module)
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
