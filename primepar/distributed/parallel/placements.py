@@ -1,8 +1,8 @@
 """Layouts as DTensor placements on a device mesh, and back.
 
 A DTensor has its blocks in the order of a device mesh. P2x2 has a weight in skewed blocks: rank 1
-has block (1, 1). No placement on a mesh of ranks in their order has them so. A mesh with the ranks in
-another order does, and `device_mesh_of` makes that.
+has block (1, 1). No placement on a mesh of ranks in their order has them so. A mesh with the ranks
+in another order does, and `device_mesh_of` makes that.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def clip_grad_norm(module: nn.Module, max_norm: float) -> torch.Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; returns the norm.
 
-    A collective call. `torch.nn.utils.clip_grad_norm_` refuses DTensors together with other tensors.
+    A collective call. `torch.nn.utils.clip_grad_norm_` refuses DTensors mixed with other tensors.
     """
     boundaries_in(module)
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
