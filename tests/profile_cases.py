@@ -16,7 +16,8 @@ from primepar.distributed.profiling import clock as profile_clock
 from primepar.distributed.profiling.clock import Stopwatch
 from primepar.distributed.profiling.measure import Profile, profile_here
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import LaunchError
 from primepar.partition import parse_sequence

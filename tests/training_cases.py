@@ -13,7 +13,8 @@ from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training.data import Text
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
 from primepar.distributed.training.settings import Settings

@@ -13,7 +13,8 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.progress import on_terminal
 from primepar.distributed.training.relaunch import cores, has_mpirun, run, start_line
 from primepar.distributed.training.settings import DeviceChoice, Dtype

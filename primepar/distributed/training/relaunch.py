@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from primepar.distributed.training.launch import RANK, RANKS, STORE
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
 from primepar.distributed.training.progress import TERMINAL
 from primepar.errors import ConfigError, LaunchError
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
-from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import has_mpirun, run, start_line
@@ -61,7 +62,10 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         return run(line)
     killed = launch.launcher in ("mpirun", "local")
     facts = facts_of(settings, layout, text)
-    with Stopping(killed=killed) as stopping, joined(launch, settings.device, facts) as world:
+    with (
+        Stopping(killed=killed) as stopping,
+        joined(launch, settings.device, facts, settings.timeout) as world,
+    ):
         prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 

@@ -74,6 +74,7 @@ class Trainer:
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
+        self.world.activity.meshes = self._meshes
 
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run and prove them on rank 0.
@@ -134,14 +135,17 @@ class Trainer:
             if self.done + 1 == traced:
                 for mesh in self._meshes:
                     mesh.start_trace()
-            signal = self.step(stopping)
+            with self.world.activity.part(f"step {self.done + 1}", in_step=True):
+                signal = self.step(stopping)
             if self.done == traced:
                 events = [event for mesh in self._meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
-                self.evaluate()
+                with self.world.activity.part(f"evaluation of step {self.done}", in_step=True):
+                    self.evaluate()
             if settings.checkpoint and _due(self.done, settings.checkpoint_every, last):
-                self.save()
+                with self.world.activity.part(f"checkpoint of step {self.done}"):
+                    self.save()
         if self.replicas is not None:
             self.state.blocks.update(self.replicas.means())
         return signal, events
@@ -214,9 +218,10 @@ class Trainer:
         All three are read at once: it is the only time in a step that the CPU waits for a GPU.
         """
         largest_1 = numbers_2.new_full((1,), signal)  # filled there: a copy would wait
-        if self.world.size > 1:
-            dist.all_reduce(largest_1, dist.ReduceOp.MAX)
-        loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
+        with self.world.activity.together("the sum of stop requests"):
+            if self.world.size > 1:
+                dist.all_reduce(largest_1, dist.ReduceOp.MAX)
+            loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
         return loss, norm, int(largest)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
