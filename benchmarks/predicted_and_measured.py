@@ -151,7 +151,7 @@ def measure(folder: Path, rounds: int) -> None:
     from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.stopping import Stopping
 
-    with Stopping(killed=True) as stopping, joined(Launch.of(os.environ), "cpu") as world:
+    with Stopping() as stopping, joined(Launch.of(os.environ), "cpu") as world:
         text = load_text(None, BATCH, MODEL.context)
         trainers = [_trainer(world, path, text) for path in sorted(folder.glob("*.json"))]
         times: list[list[float]] = [[] for _ in trainers]

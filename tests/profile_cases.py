@@ -31,7 +31,7 @@ def profile(folder: Path, asked: bool) -> int:
     with (
         patch.object(profile_clock, "SECONDS", 1e-6),
         patch.object(profile_clock, "REPEATS", 1),
-        Stopping(killed=False) as stopping,
+        Stopping() as stopping,
     ):
         if asked and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -59,7 +59,7 @@ def apart(folder: Path) -> str:
     launch = Launch("torchrun", rank, size)
     with (
         patch("platform.node", return_value=f"host{rank}"),
-        Stopping(killed=False) as stopping,
+        Stopping() as stopping,
     ):
         try:
             profile_here(asked, launch, world, stopping)

@@ -45,7 +45,7 @@ def train(folder: Path, **changes: Any) -> Any:
     folder.mkdir(exist_ok=True)
     world = World(rank, size, device("cpu"), FileStore(str(folder / "store"), size))
     launch = Launch("torchrun", rank, size)
-    with Stopping(killed=False) as stopping:
+    with Stopping() as stopping:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:

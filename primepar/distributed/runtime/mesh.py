@@ -121,7 +121,8 @@ class Mesh:
         if communicator == "world" and everyone and world is not None:
             return world
         firsts = [replica * self.ranks for replica in range(self.replicas)]
-        timeout = None if world is None else world._get_backend(self.device).options._timeout
+        options = None if world is None else world._get_backend(self.device).options
+        timeout = None if options is None else options._timeout  # else torch's own, 30 minutes
         groups = [
             dist.new_group([first + rank for rank in members], timeout=timeout) for first in firsts
         ]
