@@ -13,7 +13,8 @@ from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training.data import Text
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
 from primepar.distributed.training.settings import Settings
@@ -51,7 +52,7 @@ def train(folder: Path, **changes: Any) -> Any:
     folder.mkdir(exist_ok=True)
     world = World(rank, size, device("cpu"), FileStore(str(folder / "store"), size))
     launch = Launch("torchrun", rank, size)
-    with Stopping(killed=False) as stopping:
+    with Stopping() as stopping:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:

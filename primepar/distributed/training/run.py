@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
-from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
+from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import has_mpirun, run, start_line
 from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
-from primepar.distributed.training.stopping import Stopping, exit_code
+from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
 from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
 from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import ConfigError, LaunchError
@@ -65,12 +66,19 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         _check_folders(settings)
         settings.check_device_memory()
         check_tensorboard(settings.tensorboard)
+        until = stop_time(settings, os.environ)
     if line is not None:
         print(line, flush=True)
         return run(line)
-    killed = launch.launcher in ("mpirun", "local")
+    if launch.launcher != "alone":
+        end_with_parent()
+        # Without it torch prints the C++ stack of every lost connection.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     facts = facts_of(settings, layout, text)
-    with Stopping(killed=killed) as stopping, joined(launch, settings.device, facts) as world:
+    with (
+        Stopping(until) as stopping,
+        joined(launch, settings.device, facts, settings.timeout) as world,
+    ):
         prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
@@ -112,7 +120,7 @@ def train_here(
         with world.agreement("compiled"):
             trainer.compile()
         number, events = trainer.run(stopping)
-        name = signal.Signals(number).name if number else None
+        name = stop_reason(number)
         trainer.log.write(EndRow(trainer.done, name))
         if name:
             trainer.reporter.line(f"stopped by {name} after step {trainer.done}")

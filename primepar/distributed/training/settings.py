@@ -25,6 +25,8 @@ OptimizerChoice = Literal["adamw", "sgd"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
+TIMEOUT = 60.0
+"""Seconds that a rank waits for another one."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
 OPTIONS = (
@@ -182,7 +184,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
-    ] = 60.0
+    ] = TIMEOUT
     save_before: Annotated[
         float | None,
         _at("faults.save_before", "save and end this many seconds before the time limit", "never"),

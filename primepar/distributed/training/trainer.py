@@ -90,6 +90,7 @@ class Trainer:
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
+        self.world.activity.meshes = self._meshes
 
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run and prove them on rank 0.
@@ -150,16 +151,20 @@ class Trainer:
             if self.done + 1 == traced:
                 for mesh in self._meshes:
                     mesh.start_trace()
-            signal = self.step(stopping)
+            with self.world.activity.part(f"step {self.done + 1}", in_step=True):
+                signal = self.step(stopping)
             if self.done == traced:
                 events = [event for mesh in self._meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
-                self.evaluate()
+                with self.world.activity.part(f"evaluation of step {self.done}", in_step=True):
+                    self.evaluate()
             if self.checkpoints and _due(self.done, settings.checkpoint_every, last):
-                self._report_saved(self.checkpoints.begin(self.done, self._run_state()))
+                with self.world.activity.part(f"checkpoint of step {self.done}"):
+                    self._report_saved(self.checkpoints.begin(self.done, self._run_state()))
         if self.checkpoints is not None:
-            self._report_saved(self.checkpoints.finish())
+            with self.world.activity.part(f"checkpoint of step {self.done}"):
+                self._report_saved(self.checkpoints.finish())
         if self.replicas is not None:
             self.state.blocks.update(self.replicas.means())
         return signal, events
@@ -261,9 +266,10 @@ class Trainer:
         """
         largest_2 = numbers_2.new_full((2,), signal)  # filled there: a copy would wait
         largest_2[1].fill_(self.checkpoints is not None and self.checkpoints.busy)
-        if self.world.size > 1:
-            dist.all_reduce(largest_2, dist.ReduceOp.MAX)
-        loss, norm, largest, writing = torch.cat([numbers_2, largest_2]).tolist()
+        with self.world.activity.together("the sum of stop requests"):
+            if self.world.size > 1:
+                dist.all_reduce(largest_2, dist.ReduceOp.MAX)
+            loss, norm, largest, writing = torch.cat([numbers_2, largest_2]).tolist()
         return loss, norm, int(largest), bool(writing)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
