@@ -12,8 +12,6 @@ from distributed_ranks import on_ranks
 from safetensors import safe_open
 
 from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
-from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.trainer import learning_rate
 from primepar.errors import ConfigError
 
 STEP_10 = "step-00000010.safetensors"
@@ -150,12 +148,6 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> Non
     assert [path.name for path in (four.folder / "stopped").iterdir()] == [
         "step-00000001.safetensors"
     ]
-
-
-def test_the_rate_rises_to_its_full_height() -> None:
-    settings = Settings(lr=0.5, warmup=4)
-    assert [learning_rate(settings, n) for n in range(1, 6)] == [0.125, 0.25, 0.375, 0.5, 0.5]
-    assert learning_rate(Settings(lr=0.5, warmup=0), 1) == 0.5
 
 
 def test_a_log_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ class StepContext:
     """Whether sums of linear operators are wide until they are complete."""
     masters: bool = False
     """Whether wide copies of the parameters are updated."""
+    skips: bool = False
+    """Whether nothing is updated where the norm of the gradient is not finite."""
     repeats: bool = False
     splits: bool = False
     """Whether the products of weight gradients have a section of their own."""

@@ -61,7 +61,8 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
 
     AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
     With masters the copy `<name>.master` is updated, and the new parameter is made of the new copy.
-    The update is element-wise, so any blocks work. With a `norm`, the gradient is clipped by it.
+    The update is element-wise, so any blocks work. With a `norm`, the gradient is clipped by it; in
+    a step that skips nothing changes where it is not finite.
     """
     builder, view = step.builder, step.parameters[name]
     dims = tuple("T" if dim.isdigit() else dim for dim in view.dims)
@@ -81,7 +82,8 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     for suffix, kernel in MOMENTS[step.optimizer].items():
         moment = builder.given(f"{name}.{suffix}", space, *dims, wide=True)
         moments.append(new(moment.name, kernel, [moment, gradient, *clip]))
-    kernel, reads = f"{step.optimizer}.update", moments or [gradient, *clip]
+    kernel, skip = f"{step.optimizer}.update", clip if step.skips else []
+    reads = [*moments, *skip] if moments else [gradient, *clip]
     if step.masters:
         master = builder.given(f"{name}.{MASTER}", space, *dims, wide=True)
         made = new(master.name, kernel, [master, *reads])

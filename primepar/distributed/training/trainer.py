@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite, prod
+from typing import Any
 
 import msgspec
 import torch
@@ -23,6 +24,7 @@ from primepar.distributed.training import checkpoint
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
+from primepar.distributed.training.loss_scale import LossScale
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
@@ -45,11 +47,6 @@ TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
 
 
-def learning_rate(settings: Settings, step: int) -> float:
-    """Return the rate of a step (the first is 1): linear warm-up over `warmup`, then constant."""
-    return settings.lr * min(1.0, step / max(1, settings.warmup))
-
-
 @dataclass
 class Trainer:
     """One run, which has finished `done` steps."""
@@ -61,6 +58,10 @@ class Trainer:
     log: Log
     reporter: Reporter
     done: int = 0
+    run_state: dict[str, Any] = field(default_factory=dict)
+    """What a checkpoint has besides tensors and the step, as JSON."""
+    loss_scale: LossScale | None = field(init=False)
+    """The scale of the next step's loss, in float16."""
     _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
     """What the ranks send in a step: (local, averaging) -> bytes."""
     programs: StepPrograms = field(init=False)
@@ -69,6 +70,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.loss_scale = LossScale.of(settings, self.run_state.get("loss_scale"))
         mesh = self.state.mesh
         options = settings.step_options(mesh.limit)
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
@@ -154,30 +156,46 @@ class Trainer:
         """Do one training step on every rank; returns the signal that any rank received, or 0."""
         begin = time.perf_counter()
         step, seed = self.done + 1, self.settings.seed
-        rate, sizes = learning_rate(self.settings, step), self._sizes
+        rate, sizes = self.settings.rate(step, self.settings.steps), self._sizes
         batch = self._on_device(self.text.batch(step, seed, *sizes))
         local = self._local(step)
         if local is not None:
             numbers_2 = local.step(step, *batch, rate)
         else:
-            inputs = StepInputs(Draw(seed, step), rate, step)
+            inputs = self._inputs(step, rate)
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
         loss, norm, signal = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
-        self.done = step
+        scale, self.done = self.loss_scale, step
+        if scale is not None:
+            self._adapt(scale, norm)
         linear, other = self._sent(step)
         row = StepRow(
             step=step,
             loss=loss,
-            gradient_norm=norm,
+            gradient_norm=norm if isfinite(norm) else None,
             lr=rate,
             tokens_per_second=prod(sizes) / (time.perf_counter() - begin),
             sent_bytes=linear,
             other_bytes=other,
+            loss_scale=None if scale is None else scale.scale,
         )
         self.log.write(row)
         self.reporter.step(row)
         return signal
+
+    def _inputs(self, step: int, rate: float) -> StepInputs:
+        """Return the inputs of a synchronous step; a skipped step is no update."""
+        draw, scale = Draw(self.settings.seed, step), self.loss_scale
+        if scale is None:
+            return StepInputs(draw, rate, step)
+        return StepInputs(draw, rate, step - scale.skipped, scale.scale)
+
+    def _adapt(self, scale: LossScale, norm: float) -> None:
+        """Set the scale of the next step, after one with this scale and norm of the gradient."""
+        self.loss_scale = scale.after(norm, self.settings.loss_scale_every)
+        saved = msgspec.to_builtins(self.loss_scale)
+        self.run_state = {**self.run_state, "loss_scale": saved}  # a new one: the old may be saved
 
     def _local(self, step: int) -> ReplicaSteps | None:
         """The replicas, if they do this step by themselves."""
@@ -186,9 +204,10 @@ class Trainer:
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise `ConfigError`, on one rank, if the loss or the norm is not finite.
 
-        Both are the same on all ranks.
+        Both are the same on all ranks. With a loss scale that may be too large the norm may be so.
         """
-        if not (isfinite(loss) and isfinite(norm)):
+        skips = self.loss_scale is not None and self.loss_scale.can_skip()
+        if not (isfinite(loss) and (isfinite(norm) or skips)):
             with self.world.agreement("loss"):
                 raise ConfigError(
                     "optimizer.lr: expected a rate at which training stays finite, got loss "
