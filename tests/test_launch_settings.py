@@ -289,8 +289,8 @@ WRONG_WORDS = {
     ("--set", "optimizer.rate=1"): "--set optimizer.rate=1: expected a key like optimizer.lr, got "
     "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, "
     "optimizer.schedule, optimizer.lr_min, optimizer.decay_steps, optimizer.beta1, "
-    "optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.clip, optimizer.masters, "
-    "optimizer.loss_scale, optimizer.loss_scale_every",
+    "optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.clip, "
+    "optimizer.masters, optimizer.loss_scale, optimizer.loss_scale_every",
     ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
     "'modle.layers': write model.layers=1",
     ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "

@@ -188,6 +188,7 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
         rows.append([(row.loss, row.gradient_norm) for row in log if isinstance(row, StepRow)])
     free, clipped = rows
     assert clipped[0] == free[0]
+    assert clipped[0][1] is not None
     assert clipped[0][1] > 0.1
     assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
 
