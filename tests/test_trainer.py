@@ -193,7 +193,22 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
     assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"dtype": "float16", "loss_scale": 2.0**28, "loss_scale_every": 3}
+    assert cases.train(tmp_path / "a", **changes, lr=0.01, warmup=0) == 0
+    rows = [row for row in read_log(tmp_path / "a" / "log.jsonl") if isinstance(row, StepRow)]
+    scales = [row.loss_scale for row in rows]
+    skipped = [row.gradient_norm is None for row in rows]
+    assert skipped[0]
+    for place, (skips, scale, after) in enumerate(zip(skipped, scales, scales[1:], strict=False)):
+        assert scale is not None
+        good = place >= 2 and not any(skipped[place - 2 : place + 1])
+        doubled = good and scales[place - 2] == scale
+        assert after == scale * (0.5 if skips else 2.0 if doubled else 1.0)
+    assert rows[-1].loss < 0.9 * rows[skipped.index(False)].loss
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)

@@ -8,7 +8,7 @@ every update. Moments and copies have the mesh's dtype of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -109,6 +109,10 @@ class Holder(Protocol):
         """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
         ...
 
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files."""
+        ...
+
 
 class TrainingState:
     """The blocks of one rank between steps.
@@ -161,6 +165,12 @@ class TrainingState:
         kinds = ("", f".{MASTER}") if f".{MASTER}" in self.kinds else ("",)
         for kind in kinds:
             part.fill(self.block(name + kind, part), read)
+
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files: of its copy, if any."""
+        kind = f".{MASTER}" if f".{MASTER}" in self.kinds else ""
+        for part in written(self.places[name]):
+            yield part, self.block(name + kind, part)
 
     def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         mesh = self.mesh
