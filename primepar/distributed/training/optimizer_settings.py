@@ -55,6 +55,11 @@ class OptimizerSettings(Struct, frozen=True, kw_only=True):
         described("optimizer.clip", "scale gradients of a larger norm down to this one",
                   "any norm"),
     ] = None  # fmt: skip
+    sharded: Annotated[
+        bool,
+        described("optimizer.sharded",
+                  "replicas of a block share its moments and update (ZeRO-1)"),
+    ] = False  # fmt: skip
     masters: Annotated[
         bool,
         described("optimizer.masters",
