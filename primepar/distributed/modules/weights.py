@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from primepar.distributed.runtime.training_state import Holder, written
+from primepar.distributed.runtime.training_state import Holder
 from primepar.distributed.training.launch import World
 from primepar.errors import WeightError
 from primepar.files import publish, reason, reserve
@@ -74,10 +74,10 @@ def _save(path: Path, part: Path, model: Holder, world: World, like: WeightFile 
         if world.rank == 0:
             reserve(part, head.text, head.size)
     with world.agreement(f"{path} filled"), _writing(path):
-        for name, parts in model.places.items():
-            for part_block, source in product(written(parts), sources(model.plan.model, name)):
-                block = model.block(name, part_block)[part_block.unpadded].cpu()
-                bits = _bits(block, layout[source.tensor][0])
+        for name in model.places:
+            written, of_file = model.written_blocks(name), sources(model.plan.model, name)
+            for (part_block, held), source in product(written, of_file):
+                bits = _bits(held[part_block.unpadded].cpu(), layout[source.tensor][0])
                 begin = head.begins[source.tensor]
                 whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
                 _put(whole, source, part_block.whole, bits)

@@ -54,13 +54,17 @@ class StepRow(LogRow, frozen=True, tag="step"):
 
     step: int
     loss: float
-    gradient_norm: float
+    gradient_norm: float | None
+    """Before clipping, without the scale of the loss. None if it is not finite: then the step was
+    skipped."""
     lr: float
     tokens_per_second: float
     sent_bytes: tuple[float, ...]
     """Bytes that each rank sent for linear operators: forward, backward and gradient."""
     other_bytes: tuple[float, ...]
     """Bytes that each rank sent for the rest: redistribution, norms, embeddings, loss."""
+    loss_scale: float | None = None
+    """The scale of the loss in this step, in float16."""
     samples: int = 0
     """Samples that the run has read, each as many tokens as the model's context."""
     epoch: int = 0
