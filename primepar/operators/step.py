@@ -79,7 +79,7 @@ def lower_step(
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:
     """Lower forward, and backward if the step trains; returns the output of the last operator."""
-    pipeline = step.plan.pipeline
+    pipeline = step.plan.schedule
     if pipeline is not None:
         return PipelineStep(step.plan, pipeline, step, known).lower()
     parts, ways = lowerings(step, known), ways_of(step.plan)
@@ -97,10 +97,10 @@ def parameter_views(plan: Plan) -> dict[str, View]:
     positions = plan.model.context
     batch = plan.batch or plan.row_cuts.smallest_batch(positions)
     step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
-    if plan.pipeline is None:
+    if plan.schedule is None:
         lowerings(step, plan.operators)
     else:
-        PipelineStep(plan, plan.pipeline, step, plan.operators)
+        PipelineStep(plan, plan.schedule, step, plan.operators)
     return {name: step.parameters[name] for name in plan.model.parameter_shapes}
 
 

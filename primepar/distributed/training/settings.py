@@ -21,6 +21,7 @@ from primepar.plan.cost.chunks import MOST_CHUNKS
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
+Recompute = Literal["none", "selective", "full"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
@@ -72,6 +73,10 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
     accumulate: Annotated[
         int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
     ] = 1
+    recompute: Annotated[
+        Recompute,
+        _at("training.recompute", "activations that backward computes again: cheap ones, or all"),
+    ] = "none"
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
