@@ -19,7 +19,6 @@ import msgspec
 from primepar.distributed.checkpoints.folder import (
     PART,
     RunFolder,
-    remove,
     step_folder,
     writing,
 )
@@ -33,6 +32,7 @@ from primepar.distributed.checkpoints.manifest import (
 from primepar.distributed.checkpoints.storage import save_part
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
+from primepar.files import remove
 
 
 @dataclass(frozen=True)
