@@ -21,7 +21,7 @@ from saved_tensors import arrays_of, files_of
 import primepar
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
-from primepar.distributed.training.trainer import EVALUATION_BATCHES
+from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
 from primepar.models import GPTConfig, ModelConfig, WeightFile, initial_parameter
 from primepar.operators import parameter_views
@@ -91,8 +91,10 @@ def test_a_period_beyond_the_end_averages_once_as_by_hand(four: Runs) -> None:
     for replica in range(2):
         start = {name: initial_parameter(config, name, 0) for name in config.parameter_shapes}
         alone, sgd, own = Transformer(config, start), SGD(local.RATE), []
-        for step in range(1, local.STEPS + 1):
-            batch = cases.TEXT.batch(step, 0, cases.BATCH, config.context)
+        position = cases.TEXT.begin(0)
+        for _ in range(local.STEPS):
+            batch = cases.TEXT.batch(position, cases.BATCH, config.context)
+            position = position.after(cases.BATCH, cases.TEXT.windows(config.context))
             half = slice(replica * cases.BATCH // 2, (replica + 1) * cases.BATCH // 2)
             tokens, targets = (part[half] for part in batch)
             loss, gradients = alone.loss_and_gradients(tokens, targets)
@@ -159,7 +161,7 @@ def test_an_evaluation_between_averages_is_of_the_mean(four: Runs) -> None:
         for name in config.parameter_shapes
     }
     dense = Transformer(config, means)
-    batches = cases.TEXT.held_out_batches(EVALUATION_BATCHES, cases.BATCH, config.context)
+    batches = cases.TEXT.held_out_batches(Settings().evaluate_batches, cases.BATCH, config.context)
     assert evaluated[4] == pytest.approx(
         np.mean([dense.loss(*batch) for batch in batches]), rel=1e-10
     )

@@ -112,6 +112,15 @@ def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
     assert cases.losses(four.folder / "other") == pytest.approx(expected, rel=1e-9, abs=0)
 
 
+def test_a_run_goes_on_under_a_primitive_of_a_file(four: Runs) -> None:
+    assert [answer["own"] for answer in four.answers] == [0] * 4
+    whole = cases.losses(four.folder / "straight")
+    assert cases.losses(four.folder / "own") == {n: whole[n] for n in range(11, 21)}
+    start, *_ = read_log(four.folder / "own" / "log.jsonl")
+    assert isinstance(start, StartRow)
+    assert start.sequence == f"{four.folder}/mine.py:Mine2x2"
+
+
 def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -> None:
     cases.keep(four.folder / "whole", tmp_path / "half", 10)
     answer = cases.train(tmp_path / "on", checkpoint=str(tmp_path / "half"), resume=True)

@@ -12,7 +12,7 @@ import msgspec
 
 from primepar import __version__
 from primepar.distributed.checkpoints.manifest import Identity
-from primepar.distributed.training.alike import DIGITS, digest_of_text
+from primepar.distributed.training.alike import DIGITS
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings, key_of
 from primepar.distributed.training.settings_layout import sizes_of
@@ -37,7 +37,7 @@ def identity_of(
         for name, value in msgspec.structs.asdict(settings).items()
         if key_of(name).partition(".")[0] in SECTIONS and key_of(name) not in FREE
     }
-    values[_DATA] = digest_of_text(text)
+    values[_DATA] = text.digest[:DIGITS]
     values[_BATCH] = sizes_of(settings, layout)[0]
     plan = str(settings.plan_file or layout)
     code = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
