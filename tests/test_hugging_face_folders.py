@@ -1,4 +1,4 @@
-"""Weights as a Hugging Face folder: what is beside the tensors, and places that are refused."""
+"""Weights as a Hugging Face folder: what is next to the tensors, and places that are refused."""
 
 from __future__ import annotations
 
