@@ -142,10 +142,19 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
     ] = False
     weights: Annotated[
         str | None,
-        _at("weights.load", "begin with these weights, in safetensors", "drawn by the seed"),
+        _at(
+            "weights.load",
+            "begin with these: a safetensors file, or a Hugging Face folder",
+            "drawn by the seed",
+        ),
     ] = None
     save_weights: Annotated[
-        str | None, _at("weights.save", "write the final weights, in safetensors", "none")
+        str | None,
+        _at(
+            "weights.save",
+            "write the final weights: a .safetensors file, or a folder for transformers",
+            "none",
+        ),
     ] = None
     log: Annotated[str | None, _at("output.log", "write the log here, as JSON lines", "none")] = (
         None

@@ -73,6 +73,8 @@ class Trainer:
     """The scale of the next step's loss, in float16."""
     _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
     """What the ranks send in a step: (local, averaging) -> bytes."""
+    _writing: bool = field(init=False, default=False)
+    """Whether a rank was writing a checkpoint in the last step."""
     programs: StepPrograms = field(init=False)
     replicas: ReplicaSteps | None = field(init=False, default=None)
     """The local steps of local SGD."""
@@ -154,6 +156,8 @@ class Trainer:
                     mesh.start_trace()
             with self.world.activity.part(f"step {self.done + 1}", in_step=True):
                 signal = self.step(stopping)
+            if not self._writing:
+                self._finish_saved()
             if self.done == traced:
                 events = [event for mesh in self._meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
@@ -163,9 +167,7 @@ class Trainer:
             if self.checkpoints and _due(self.done, settings.checkpoint_every, last):
                 with self.world.activity.part(f"checkpoint of step {self.done}"):
                     self._report_saved(self.checkpoints.begin(self.done, self._run_state()))
-        if self.checkpoints is not None:
-            with self.world.activity.part(f"checkpoint of step {self.done}"):
-                self._report_saved(self.checkpoints.finish())
+        self._finish_saved()
         if self.replicas is not None:
             self.state.blocks.update(self.replicas.means())
         return signal, events
@@ -186,9 +188,7 @@ class Trainer:
         else:
             inputs = self._inputs(step, rate)
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
-        loss, norm, signal, writing = self._read(numbers_2, stopping.signal)
-        if self.checkpoints is not None and not writing:
-            self._report_saved(self.checkpoints.finish())
+        loss, norm, signal, self._writing = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
         scale, self.done, self.position = self.loss_scale, step, self._later(self.position, 1)
         if scale is not None:
@@ -335,6 +335,12 @@ class Trainer:
         self.log.write(row)
         self.reporter.evaluation(row)
         return row.loss
+
+    def _finish_saved(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one."""
+        if self.checkpoints is not None:
+            with self.world.activity.part(f"checkpoint of step {self.done}"):
+                self._report_saved(self.checkpoints.finish())
 
     def _report_saved(self, path: Path | None) -> None:
         """Print which checkpoint is complete, if one is."""
