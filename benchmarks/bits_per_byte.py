@@ -70,7 +70,7 @@ def trained(name: str, path: Path, seconds: float, world: World) -> TextRun:
 
     trainer = _trainer(path, world)
     text, curve, spent = trainer.text, list[CurvePoint](), 0.0
-    with Stopping(killed=False) as stopping:
+    with Stopping() as stopping:
         while len(curve) < POINTS:
             begin = time.process_time()
             trainer.step(stopping)
@@ -88,7 +88,7 @@ def _trainer(path: Path, world: World) -> Trainer:
     from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.data import load_text
-    from primepar.distributed.training.launch import Launch
+    from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.log import Log
     from primepar.distributed.training.progress import Reporter
     from primepar.distributed.training.settings import Settings
@@ -137,7 +137,8 @@ def bits_per_byte(
     ] = "512,2048",
 ) -> None:
     """Train a small GPT on bytes and on tokens for the same time, and print both curves."""
-    from primepar.distributed.training.launch import Launch, joined
+    from primepar.distributed.training.launch import joined
+    from primepar.distributed.training.launchers import Launch
 
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"--seconds: expected a positive number, got {seconds}")

@@ -207,7 +207,8 @@ SAMPLES: dict[str, Any] = {
     "masters": False, "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
     "peak_tflops": 0.5, "checkpoint": "ckpt",
-    "checkpoint_every": 2, "resume": True, "override": True, "timeout": 5.5,
+    "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
+    "timeout": 5.5,
     "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip

@@ -16,7 +16,7 @@ import training_cases as cases
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from saved_tensors import arrays_of, files_of
 
 import primepar
 from primepar.distributed.modules.gpt import uniform_plan
@@ -35,7 +35,7 @@ from primepar.schedule.program import AllReduce, Compute, Instruction
 
 CLOSE = 1e-12
 """Not ==: a mean over the rows of a batch is summed in another order than a mean of two means."""
-STEP_8 = "step-00000008.safetensors"
+STEP_8 = "step-00000008"
 
 
 class Runs(NamedTuple):
@@ -112,13 +112,13 @@ def test_a_period_beyond_the_end_averages_once_as_by_hand(four: Runs) -> None:
 def test_a_resumed_run_is_the_same_run_bit_by_bit(four: Runs) -> None:
     whole = cases.losses(four.folder / "straight")
     assert cases.losses(four.folder / "resumed") == {n: whole[n] for n in range(5, 9)}
-    files = [(four.folder / name / STEP_8).read_bytes() for name in ("whole", "half")]
+    files = [files_of(four.folder / name / STEP_8) for name in ("whole", "half")]
     assert files[0] == files[1]
 
 
 def test_a_checkpoint_has_the_state_of_every_replica(four: Runs) -> None:
-    tensors = load_file(four.folder / "whole" / "step-00000004.safetensors")
-    last = load_file(four.folder / "whole" / STEP_8)
+    tensors = arrays_of(four.folder / "whole" / "step-00000004")
+    last = arrays_of(four.folder / "whole" / STEP_8)
     names = model().parameter_shapes
     assert set(tensors) == {
         f"replica{replica}.{kind}.{name}"
@@ -155,7 +155,7 @@ def test_an_evaluation_between_averages_is_of_the_mean(four: Runs) -> None:
     log = read_log(four.folder / "straight" / "log.jsonl")
     evaluated = {row.step: row.loss for row in log if isinstance(row, EvaluateRow)}
     config = model()
-    saved = load_file(four.folder / "whole" / "step-00000004.safetensors")
+    saved = arrays_of(four.folder / "whole" / "step-00000004")
     means = {
         name: (saved[f"replica0.model.{name}"] + saved[f"replica1.model.{name}"]) / 2
         for name in config.parameter_shapes
@@ -182,7 +182,7 @@ def test_the_trace_has_the_ranks_of_all_replicas(four: Runs) -> None:
 
 
 def test_replicas_cannot_be_resumed_together(four: Runs) -> None:
-    path = four.folder / "other" / "step-00000004.safetensors"
+    path = four.folder / "other" / "step-00000004"
     assert four.answers[0]["refused"] == (
         f"CheckpointError: {path}: expected a checkpoint of 1 replica, got one of 2: resume with "
         "averaging.every and a plan of 2 replicas"
@@ -196,7 +196,7 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         tmp_path / "b", steps=2, layers=1, checkpoint=str(folder), resume=True, optimizer="sgd"
     )
     assert answer == (
-        f"CheckpointError: {folder / 'step-00000001.safetensors'}: expected a checkpoint of "
+        f"CheckpointError: {folder / 'step-00000001'}: expected a checkpoint of "
         "optimizer.name=sgd, got one of adamw: add --set optimizer.name=adamw"
     )
 

@@ -13,7 +13,8 @@ from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training.data import Text
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
 from primepar.distributed.training.settings import Settings
@@ -51,7 +52,7 @@ def train(folder: Path, **changes: Any) -> Any:
     folder.mkdir(exist_ok=True)
     world = World(rank, size, device("cpu"), FileStore(str(folder / "store"), size))
     launch = Launch("torchrun", rank, size)
-    with Stopping(killed=False) as stopping:
+    with Stopping() as stopping:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:
@@ -73,7 +74,7 @@ def four_ranks(folder: Path) -> dict[str, Any]:
         (folder / "mine.py").write_text(OWN)
         for name in ("other", "torn", "own"):
             shutil.copytree(half, folder / f"half-{name}")
-        (torn,) = (folder / "half-torn").iterdir()
+        torn = folder / "half-torn" / "step-00000010" / "rank-00002.safetensors"
         torn.write_bytes(torn.read_bytes()[:-1000])
     dist.barrier()
     other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
@@ -88,9 +89,8 @@ def four_ranks(folder: Path) -> dict[str, Any]:
 
 def keep(source: Path, target: Path, step: int) -> None:
     """Copy one checkpoint into a folder of its own."""
-    target.mkdir()
-    name = f"step-{step:08d}.safetensors"
-    shutil.copy(source / name, target / name)
+    name = f"step-{step:08d}"
+    shutil.copytree(source / name, target / name)
 
 
 def losses(folder: Path) -> dict[int, float]:

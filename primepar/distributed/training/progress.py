@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from primepar.distributed.training.launch import Launch
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EvaluateRow, StepRow
 
 TERMINAL = "PRIMEPAR_TERMINAL"

@@ -25,6 +25,8 @@ OptimizerChoice = Literal["adamw", "sgd"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
+TIMEOUT = 60.0
+"""Seconds that a rank waits for another one."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
 OPTIONS = (
@@ -37,6 +39,7 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
     "warmup": 0,
     "average_every": 1,
@@ -44,6 +47,7 @@ _AT_LEAST: dict[str, float] = {
     "evaluate_every": 0,
     "evaluate_batches": 0,
     "checkpoint_every": 0,
+    "keep": 0,
 }
 
 
@@ -72,6 +76,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
     ] = None
+    accumulate: Annotated[
+        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
+    ] = 1
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
@@ -110,6 +117,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    sharded: Annotated[
+        bool,
+        _at("optimizer.sharded", "replicas of a block share its moments and update (ZeRO-1)"),
+    ] = False
     masters: Annotated[
         bool,
         _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
@@ -134,6 +145,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     checkpoint_every: Annotated[
         int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
     ] = 0
+    keep: Annotated[
+        int, _at("checkpoint.keep", "keep this many checkpoints, the last ones; 0: all")
+    ] = 3
+    asynchronous: Annotated[
+        bool,
+        _at("checkpoint.asynchronous",
+            "write while the training goes on, from a copy of the state in host memory"),
+    ] = True  # fmt: skip
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
@@ -165,7 +184,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
-    ] = 60.0
+    ] = TIMEOUT
     save_before: Annotated[
         float | None,
         _at("faults.save_before", "save and end this many seconds before the time limit", "never"),
@@ -199,7 +218,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
-        for name in ("resume", "checkpoint_every"):
+        for name in ("resume", "override", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
