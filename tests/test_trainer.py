@@ -46,6 +46,27 @@ def test_losses_of_four_processes_are_those_of_one(four: Runs, one: Path) -> Non
     assert expected[20] < expected[1]
 
 
+def test_four_processes_read_the_samples_of_one(four: Runs, one: Path) -> None:
+    """Also over the end of an epoch, and resumed in the middle of one."""
+    read = {
+        name: [
+            (row.step, row.epoch, row.samples) for row in read_log(path) if isinstance(row, StepRow)
+        ]
+        for name, path in {
+            "one": one / "straight" / "log.jsonl",
+            "four": four.folder / "straight" / "log.jsonl",
+            "resumed": four.folder / "resumed" / "log.jsonl",
+        }.items()
+    }
+    assert read["one"] == [(step, int(step > 15), 4 * step) for step in range(1, 21)]
+    assert read["four"] == read["one"]
+    assert read["resumed"] == read["one"][10:]
+    manifest = json.loads((four.folder / "whole" / STEP_10 / "manifest.json").read_text())
+    assert manifest["run_state"]["data"] == {
+        "seed": 0, "text": cases.TEXT.digest, "epoch": 0, "sample": 40
+    }  # fmt: skip
+
+
 def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
     norms = [
         [row.gradient_norm for row in read_log(path) if isinstance(row, StepRow)]
