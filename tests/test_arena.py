@@ -104,7 +104,7 @@ def overwritten(wrong: int | None = None) -> dict[str, torch.Tensor]:
     actions: list[Action] = []
     for place, step in enumerate(executor._steps):
         actions += [*step.actions, *(_fill(slot) for slot in ends.get(place, ()))]
-    executor._runs = actions
+    executor._running._actions = actions
     return executor(blocks_of(executor), StepInputs(Draw(0, 1), 1e-3, 1))
 
 
