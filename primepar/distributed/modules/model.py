@@ -152,12 +152,12 @@ class _Loss(torch.autograd.Function):
 
         Raises `RuntimeError` at a second call: the gradients are the caller's then.
         """
-        kept, ctx.gradients = ctx.gradients, None
-        if kept is None:
+        made, ctx.gradients = ctx.gradients, None
+        if made is None:
             raise RuntimeError(
                 "loss: expected one backward, got a second one: call loss again before it"
             )
-        return (*(None,) * 5, *(gradient.mul_(gradients[0]) for gradient in kept))
+        return (*(None,) * 5, *(gradient.mul_(gradients[0]) for gradient in made))
 
 
 def _joined(run: StepProgram, blocks: Blocks, names: list[str]) -> torch.Tensor:
