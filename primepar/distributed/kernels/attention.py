@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from primepar.distributed.kernels.attention_chunks import attend_in_chunks, gradients_in_chunks
 from primepar.distributed.kernels.attention_part import AttentionBlock, Three
+from primepar.distributed.kernels.attention_short import POSITIONS, short_gradients
 from primepar.models.dropout import Draw
 from primepar.operators import Site, StepInputs
 
@@ -100,13 +101,16 @@ def _gradients(
 ) -> Three:
     """Return the gradients of queries, keys and values.
 
-    On a CPU, in single and double precision, chunks take less time than torch's forward and
-    backward.
+    On a CPU, in single and double precision, matrix products take less time than torch's forward
+    and backward: those of short sequences at once, of others in chunks.
     """
     q_BATD = operands[0]
     do_BTAD = dy_RC.reshape(len(q_BATD), -1, q_BATD.shape[1], q_BATD.shape[3])
     single = q_BATD.dtype in (torch.float32, torch.float64)
-    if not _plain(part, draw) or (q_BATD.device.type == "cpu" and single):
+    plain, on_cpu = _plain(part, draw), q_BATD.device.type == "cpu" and single
+    if plain and on_cpu and q_BATD.shape[2] == part.positions <= POSITIONS:
+        return short_gradients(operands, do_BTAD.transpose(1, 2))
+    if not plain or on_cpu:
         return gradients_in_chunks(part, draw, operands, do_BTAD.transpose(1, 2))
     leaves = [operand.detach().requires_grad_() for operand in operands]
     with torch.enable_grad():
