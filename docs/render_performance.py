@@ -45,6 +45,8 @@ measured on CUDA or NCCL.
   them ([why](executor.md)). `python -m benchmarks.executor` without `--batch` measures them under
   the default policy. There all contenders need more CPU, and on small problems ours need more of
   DTensor's: what gloo's threads spin away depends on when messages are posted.
+- **The best plan** of a target is the one with the lowest upper end in this run. So it is chosen
+  after the run, of all presets that fit.
 - **New memory** is the peak of torch's allocator during two steps, on the fullest rank. The
   rank's input, output gradient and weights are left out, as they are there before the step.
   Buffers inside gloo are not seen.

@@ -15,6 +15,7 @@ from primepar.distributed.training.alike import differences, facts_of
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings_layout import sequence_of
 from primepar.errors import ConfigError, PrimeParError
 
 RANKS = 4
@@ -93,7 +94,7 @@ def changed(name: str, value: object) -> object:
 
 def test_every_setting_is_compared() -> None:
     one = Settings(checkpoint="run", average_every=2)
-    layout = one.mesh(1)
+    layout = sequence_of(one, 1)
     facts = facts_of(one, layout, TEXT)
     for name in one.__struct_fields__:
         other = msgspec.structs.replace(one, **{name: changed(name, getattr(one, name))})
@@ -102,17 +103,19 @@ def test_every_setting_is_compared() -> None:
 
 def test_paths_may_differ_and_what_is_in_the_files_may_not() -> None:
     one, other = (Settings(data=str(Path(name) / "text")) for name in ("here", "there"))
-    facts, layout = facts_of(one, one.mesh(1), TEXT), one.mesh(1)
+    facts, layout = facts_of(one, sequence_of(one, 1), TEXT), sequence_of(one, 1)
     assert not differences([facts, facts_of(other, layout, TEXT)])
     text = Text.of("others", bytes(range(201)) * 40, 4, 16)
     assert differences([facts, facts_of(one, layout, text)]).startswith("text ")
-    assert differences([facts, facts_of(one, one.mesh(4), TEXT)]).startswith("plan ")
+    assert differences([facts, facts_of(one, sequence_of(one, 4), TEXT)]).startswith("plan ")
 
 
 def test_the_code_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
-    facts = facts_of(settings, settings.mesh(1), TEXT)
+    facts = facts_of(settings, sequence_of(settings, 1), TEXT)
     monkeypatch.setattr(
         "primepar.distributed.training.alike.digest_of_code", lambda: b"other sources"
     )
-    assert differences([facts, facts_of(settings, settings.mesh(1), TEXT)]).startswith("primepar ")
+    assert differences([facts, facts_of(settings, sequence_of(settings, 1), TEXT)]).startswith(
+        "primepar "
+    )

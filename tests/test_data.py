@@ -10,7 +10,7 @@ import pytest
 from primepar.distributed.training.data import Text, library_sources, load_text, windows
 from primepar.errors import DataError
 
-REMEDY = "give a longer file, or a smaller --batch or model.context"
+REMEDY = "give a longer file, or a smaller training.batch or model.context"
 COUNT = bytes(range(200))
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import save_file as save_torch
 
 from primepar.distributed.training.log import StartRow, read_log
 from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings_layout import layout_of, sizes_of
 from primepar.errors import ConfigError, PlanError
 from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources
@@ -230,12 +231,12 @@ def test_what_a_plan_defines_is_refused_together_with_it_even_where_it_is_the_sa
 @pytest.mark.parametrize("batch", ["4", "6", "8"])
 def test_a_batch_together_with_a_plan_that_has_one_is_refused(batch: str, tmp_path: Path) -> None:
     path = plan_file(tmp_path, "data", 4)
-    done = run("train", "--plan", path, "--batch", batch, "--ranks", "4")
+    done = run("train", "--plan", path, "--set", f"training.batch={batch}", "--ranks", "4")
     assert done == (
         2,
         "",
-        f"primepar: error: --batch: expected none together with the plan file {path}, which has a "
-        f"batch of 4, got {batch}: leave it out, or take a plan for this one\n",
+        f"primepar: error: training.batch: expected none together with the plan file {path}, which "
+        f"has a batch of 4, got {batch}: leave it out, or take a plan for this one\n",
     )
 
 
@@ -246,10 +247,10 @@ def test_a_plan_without_a_batch_takes_that_of_the_option_or_eight(tmp_path: Path
         (Settings(plan=str(path)), 8),
         (Settings(plan=str(path), batch=12), 12),
     ):
-        assert settings.sizes(settings.layout(4)) == (batch, LLAMA.context)
-    Settings(plan=str(path), batch=2).layout(4)
+        assert sizes_of(settings, layout_of(settings, 4)) == (batch, LLAMA.context)
+    layout_of(Settings(plan=str(path), batch=2), 4)
     with pytest.raises(PlanError) as caught:
-        Settings(plan=str(path), batch=3).layout(4)
+        layout_of(Settings(plan=str(path), batch=3), 4)
     assert str(caught.value) == (
         "batch: expected a multiple or a divisor of the 4 slices of the rows in "
         "blocks.0.attention, got 3: take 4"
@@ -260,7 +261,7 @@ def test_a_model_that_cannot_read_bytes_is_refused(tmp_path: Path) -> None:
     small = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=100)
     path = plan_file(tmp_path, "data", 1, small)
     with pytest.raises(ConfigError) as caught:
-        Settings(plan=path).layout(1)
+        layout_of(Settings(plan=path), 1)
     assert str(caught.value) == (
         f"--plan {path}: expected a model with a vocabulary of 256 or more, one entry for each "
         "byte, got 100: take another model"

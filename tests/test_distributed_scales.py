@@ -1,4 +1,4 @@
-"""Scales in the executor: applied once, in place, and observed by `--conform`."""
+"""Scales in the executor: applied once, in place, and observed by `checks.conform`."""
 
 from __future__ import annotations
 

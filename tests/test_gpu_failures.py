@@ -9,7 +9,8 @@ from backends import BACKENDS
 from command_ranks import EndedRank, Fail, crashes, killed, out_of_memory, raises, train_ranks
 
 SMALL = [
-    "--batch", "4", "--steps", "1000", "--set", "model.layers=1", "--set", "model.hidden=32",
+    "--set", "training.batch=4", "--steps", "1000", "--set", "model.layers=1",
+    "--set", "model.hidden=32",
     "--set", "model.context=16", "--set", "training.dtype=float64", "--set", "checks.verify=false",
 ]  # fmt: skip
 
@@ -33,7 +34,7 @@ def test_a_rank_without_memory_reports_it_and_all_end(backend: str, tmp_path: Pa
         "allocate "
     )
     assert line.endswith(
-        "): take a smaller --batch, more processes, or --set executor.device_memory=512MiB"
+        "): take a smaller training.batch, more processes, or --set executor.device_memory=512MiB"
     )
     if backend != "nccl":
         assert [(rank.code, rank.err) for rank in others] == [(2, "")]

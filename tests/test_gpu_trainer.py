@@ -15,7 +15,7 @@ from primepar.distributed.training.log import StepRow, read_log
 
 RANKS, STEPS, SAVED = 4, 4, 2
 SMALL = [
-    "--batch", "4", "--set", "training.dtype=float64", "--set", "model.layers=1",
+    "--set", "training.batch=4", "--set", "training.dtype=float64", "--set", "model.layers=1",
     "--set", "model.hidden=32", "--set", "model.context=16", "--set", "checks.verify=false",
     "--set", f"checkpoint.every={SAVED}",
 ]  # fmt: skip

@@ -62,7 +62,7 @@ def test_rank_0_speaks_at_once_and_the_others_wait(
 )
 def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "primepar", "train", "--steps", "1", "--batch", "4"],
+        [sys.executable, "-m", "primepar", "train", "--steps", "1", "--set", "training.batch=4"],
         env={"PATH": "", "HOME": "/tmp", **dict(zip(variables, ("0", "4"), strict=True))},
         capture_output=True,
         text=True,

@@ -18,7 +18,8 @@ from primepar.distributed.training.relaunch import mpirun_line
 
 HERE = Path(sys.executable).parent
 SMALL = [
-    "--plan", "K2", "--batch", "4", "--set", "model.layers=1", "--set", "model.hidden=32",
+    "--plan", "K2", "--set", "training.batch=4", "--set", "model.layers=1",
+    "--set", "model.hidden=32",
     "--set", "model.context=16",
 ]  # fmt: skip
 NO_CUDA = (

@@ -18,9 +18,9 @@ from primepar.distributed.training.settings import (
     OPTIONS,
     SIZES,
     Settings,
-    examples,
     key_of,
     meta_of,
+    shown,
 )
 from primepar.distributed.training.settings_file import (
     arguments,
@@ -28,11 +28,12 @@ from primepar.distributed.training.settings_file import (
     read_settings,
     settings_of,
 )
+from primepar.distributed.training.settings_layout import examples, sequence_of
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",
-    ("--batch", "0"): "--batch: expected 1 or more, got 0",
-    ("--seed", "-1"): "--seed: expected 0 or more, got -1",
+    ("--set", "training.batch=0"): "training.batch: expected 1 or more, got 0",
+    ("--set", "training.seed=-1"): "training.seed: expected 0 or more, got -1",
     ("--set", "optimizer.lr=nan"): "optimizer.lr: expected a positive number, got nan",
     ("--set", "optimizer.lr=0"): "optimizer.lr: expected a positive number, got 0.0",
     ("--set", "optimizer.clip=0"): "optimizer.clip: expected a positive number, got 0.0",
@@ -48,8 +49,16 @@ REFUSED = {
     "M2, or leave the period out",
     ("--average-every", "2"): "--average-every: expected an option of primepar train, got no such "
     "one: write --set averaging.every=VALUE",
-    ("--set", "averaging.every=2", "--ranks", "2", "--plan", "M2", "--batch", "1"): "--batch: "
-    "expected a multiple of the 2 replicas of the plan, got 1: take 2",
+    (
+        "--set",
+        "averaging.every=2",
+        "--ranks",
+        "2",
+        "--plan",
+        "M2",
+        "--set",
+        "training.batch=1",
+    ): "batch: expected a multiple of the 2 replicas of the plan, got 1: take 2",
     ("--set", "model.layers=0"): "layers: expected 1 or more, got 0",
     ("--set", "model.heads=5"): "heads: expected a divisor of hidden=192, got 5",
     ("--ranks", "0"): "--ranks: expected 1 or more, got 0",
@@ -66,16 +75,21 @@ REFUSED = {
     "neither: sequence 'P2x3': expected 2 lengths after P, equal along r and c, like P2x2, got "
     "'P2x3'",
     ("--set", "model.vocabulary=255"): "model.vocabulary: expected 256 or more, got 255",
-    ("--ranks", "4", "--batch", "5"): "--batch: expected a multiple or a divisor of the 2 slices "
+    (
+        "--ranks",
+        "4",
+        "--set",
+        "training.batch=5",
+    ): "training.batch: expected a multiple or a divisor of the 2 slices "
     "of the rows in sequence P2x2, got 5: take 6, or another --plan",
     (
         "--ranks",
         "4",
-        "--batch",
-        "1",
+        "--set",
+        "training.batch=1",
         "--set",
         "model.context=65",
-    ): "--batch: expected rows in a "
+    ): "training.batch: expected rows in a "
     "multiple of 2, as the operators cut them, got 65, 1 x 65 tokens: take 2, or another --plan",
     ("--ranks", "8", "--plan", "K8"): "model.heads: expected a multiple of 8 for sequence K8, "
     "got 4: take 8, or another --plan",
@@ -121,7 +135,7 @@ def test_arguments_give_the_settings_again() -> None:
 
 @pytest.mark.parametrize(("processes", "sequence"), [(1, "P1x1"), (4, "P2x2"), (9, "P3x3")])
 def test_squares_of_processes_run_primepar(processes: int, sequence: str) -> None:
-    assert str(Settings(batch=6, heads=6, vocabulary=258).mesh(processes)) == sequence
+    assert str(sequence_of(Settings(batch=6, heads=6, vocabulary=258), processes)) == sequence
 
 
 @pytest.mark.parametrize("devices", [2, 4, 6, 7, 8, 12])
@@ -129,7 +143,7 @@ def test_every_sequence_that_a_message_names_has_that_many_devices(devices: int)
     names = examples(devices).replace(" or ", ", ").split(", ")
     for name in names:
         settings = Settings(plan=name, batch=168, hidden=168, heads=168, vocabulary=336)
-        assert settings.mesh(devices).ranks == devices
+        assert sequence_of(settings, devices).ranks == devices
 
 
 @pytest.mark.parametrize(
@@ -188,7 +202,8 @@ SAMPLES: dict[str, Any] = {
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
-    "checkpoint_every": 2, "resume": True, "weights": "w", "save_weights": "é", "log": "l.jsonl",
+    "checkpoint_every": 2, "resume": True, "override": True, "timeout": 5.5,
+    "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip
 
@@ -213,7 +228,7 @@ def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
     changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     options = {name: given[name] for name in OPTIONS if name in given}
     assert settings_of(None, changes, options) == expected
-    assert set(words) > {f"--{name}" for name in options}
+    assert set(words) > {shown(name) for name in options}
 
 
 def test_the_shown_settings_are_a_file_of_the_same_settings(tmp_path: Path) -> None:
@@ -239,7 +254,8 @@ WRONG_FILES = {
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
     "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, averaging, evaluation, checkpoint, weights, output, executor, checks, got "
+    "optimizer, averaging, evaluation, checkpoint, weights, output, faults, "
+    "executor, checks, got "
     "[optimiser]: write [optimizer]",
     "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
     "all sections: write it below [training]",
@@ -278,8 +294,13 @@ WRONG_WORDS = {
     "optimizer.lr once, got it twice: leave one out",
     ("--set", "training.steps=1", "--steps", "2"): "--set training.steps: expected one value, got "
     "--steps too: leave one of the two out",
-    ("--conform", "--set", "output.trace=t.svg"): "output.trace: expected none together with "
-    "--conform, which watches every step itself, got 't.svg': leave one of the two out",
+    (
+        "--set",
+        "checks.conform=true",
+        "--set",
+        "output.trace=t.svg",
+    ): "output.trace: expected none together with "
+    "checks.conform, which watches every step itself, got 't.svg': leave one of the two out",
 }
 
 

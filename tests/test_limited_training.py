@@ -24,7 +24,8 @@ from primepar.partition import parse_sequence
 from primepar.passes.liveness import peaks
 
 SMALL = [
-    "--batch", "2", "--steps", "4", "--set", "model.layers=1", "--set", "model.hidden=16",
+    "--set", "training.batch=2", "--steps", "4", "--set", "model.layers=1",
+    "--set", "model.hidden=16",
     "--set", "model.heads=2", "--set", "model.context=8", "--set", "evaluation.every=2",
 ]  # fmt: skip
 
@@ -87,7 +88,7 @@ def losses(path: Path, *arguments: str) -> list[float]:
 def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     free = losses(tmp_path / "free.jsonl")
     limit = ["--set", "executor.device_memory=72KiB"]
-    assert losses(tmp_path / "limited.jsonl", *limit, "--conform") == free
+    assert losses(tmp_path / "limited.jsonl", *limit, "--set", "checks.conform=true") == free
     saved = ["--checkpoint", str(tmp_path / "saved"), *limit]
     assert losses(tmp_path / "begun.jsonl", *saved, "--steps", "2") == free[:2]
     assert losses(tmp_path / "rest.jsonl", *saved, "--resume") == free[2:]

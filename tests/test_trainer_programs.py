@@ -1,4 +1,4 @@
-"""What a run does before its first step: one program on all ranks, proved; and `--conform`."""
+"""What a run does before its first step: one program on all ranks, proved; and `checks.conform`."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def main(steps):
     print(f"So far {time.monotonic() - began:.0f} s. The training that follows takes about "
           f"{estimate(steps):.0f} s on two cores.")  # fmt: skip
 
-    same = ["--steps", steps, "--batch", 4, "--set", "training.device=cpu"]
+    same = ["--steps", steps, "--set", "training.batch=4", "--set", "training.device=cpu"]
     heading(4, f"Trained on one process: {steps} steps")
     primepar("train", *same, "--set", f"output.log={ONE}")
 

@@ -41,9 +41,6 @@ def train(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="100")] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Sequences of a step.", show_default="the plan's, or 8")
-    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -52,9 +49,6 @@ def train(
             show_default="the standard library's sources",
         ),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of weights and batches.", show_default="0")
-    ] = None,
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Write checkpoints into this folder.", show_default=False),
@@ -62,12 +56,26 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint, on any mesh.")
     ] = False,
-    conform: Annotated[
+    override: Annotated[
         bool,
-        typer.Option(
-            "--conform", help="Compare what every rank does with the program, at every step."
-        ),
+        typer.Option("--override", help="Resume even if settings differ from the checkpoint's."),
     ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="End if a rank waits for another one longer than this.",
+            show_default="60.0",
+        ),
+    ] = None,
+    save_before: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Save and end this long before the time limit, of SLURM or faults.time_limit.",
+            show_default="never",
+        ),
+    ] = None,
 ) -> None:
     """Train a byte-level GPT, or the model of a plan, on several processes.
 
@@ -77,8 +85,9 @@ def train(
     from primepar.distributed.training.settings_file import config_text, settings_of
 
     settings = settings_of(config, changes or (), {
-        "plan": plan, "steps": steps, "batch": batch, "data": data, "seed": seed,
-        "checkpoint": checkpoint, "resume": resume or None, "conform": conform or None,
+        "plan": plan, "steps": steps, "data": data, "checkpoint": checkpoint,
+        "resume": resume or None, "override": override or None, "timeout": timeout,
+        "save_before": save_before,
     })  # fmt: skip
     if show_config:
         typer.echo(config_text(settings), nl=False)

@@ -19,6 +19,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
     Recv,
     Send,
@@ -122,7 +123,7 @@ class _Walk:
                 self.requests[rank][node.request] = [half]
         return []
 
-    def _message(self, rank: int, node: Send | Recv | ISend | IRecv) -> _Half:
+    def _message(self, rank: int, node: Message) -> _Half:
         leaves = isinstance(node, Send | ISend)
         ends = (rank, node.peer) if leaves else (node.peer, rank)
         side, other = (0, 1) if leaves else (1, 0)

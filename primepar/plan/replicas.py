@@ -77,7 +77,7 @@ def _refusal(sequence: str, name: str) -> PlanError:
 def _check_share(count: int, batch: int) -> None:
     if batch % count:
         raise PlanError(
-            f"--batch: expected a multiple of the {count} replicas of the plan, got {batch}: take "
+            f"batch: expected a multiple of the {count} replicas of the plan, got {batch}: take "
             f"{-(-batch // count) * count}"
         )
 

@@ -19,15 +19,13 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
-    Recv,
-    Send,
 )
 
 Members = tuple[int, ...]
 Communicator = tuple[str, Members]
 """A name, and the members in ascending order."""
-Message = Send | Recv | ISend | IRecv
 WORLD = "world"
 _MESSAGES, _COLLECTIVES = frozenset(get_args(Message)), frozenset(get_args(Collective))
 """A lookup of the type is several times faster than `isinstance` of a union."""

@@ -28,6 +28,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
     Recv,
     Send,
@@ -35,7 +36,6 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_line
 
-Message = Send | Recv | ISend | IRecv
 ADVICE = "post them in one order on both ranks, and next to each other only what may wait together"
 
 

@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from primepar.schedule.communicators import batches
 from primepar.schedule.one_order import out_of_order
-from primepar.schedule.program import Group, Instruction, IRecv, ISend, Program, Recv, Send
+from primepar.schedule.program import Group, Instruction, ISend, Message, Program, Send
 
-Message = Send | Recv | ISend | IRecv
 Channel = tuple[str, int, int]
 """Communicator, source and destination."""
 
@@ -89,9 +88,7 @@ def _ends(nodes: tuple[Instruction, ...], place: int) -> list[tuple[Message, int
     if isinstance(nodes[0], Group):
         return [(message, place, part) for part, message in enumerate(nodes[0].body)]
     return [
-        (node, place + offset, 0)
-        for offset, node in enumerate(nodes)
-        if isinstance(node, Send | Recv | ISend | IRecv)
+        (node, place + offset, 0) for offset, node in enumerate(nodes) if isinstance(node, Message)
     ]
 
 

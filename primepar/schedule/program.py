@@ -275,13 +275,12 @@ class Join(Node, frozen=True, tag="join"):
     in_place: bool = False
 
 
+Message = Send | Recv | ISend | IRecv
 Collective = (
     AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
 )  # fmt: skip
 Instruction = (
-    Compute | Send | Recv | ISend | IRecv | Wait | Group
-    | AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-    | Alloc | Free | Fetch | Evict | Cut | Join
+    Compute | Message | Wait | Group | Collective | Alloc | Free | Fetch | Evict | Cut | Join
 )  # fmt: skip
 _LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""

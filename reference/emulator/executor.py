@@ -23,7 +23,7 @@ from primepar.reference.emulator.error_places import ErrorPlaces, Waiting
 from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.in_flight import CollectiveCall, InFlight
 from primepar.reference.emulator.logical_clock import LogicalClock
-from primepar.reference.emulator.messages import Message, PostedMessage
+from primepar.reference.emulator.messages import PostedMessage
 from primepar.reference.emulator.postconditions import Computed, check_coverage, check_final
 from primepar.reference.emulator.products import product, zeros
 from primepar.reference.emulator.provenance import Array, Block
@@ -44,6 +44,7 @@ from primepar.schedule.program import (
     IRecv,
     ISend,
     Join,
+    Message,
     Program,
     Recv,
     Send,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from primepar.reference.emulator.collectives import Combine, Meeting, Meetings, results, sent
 from primepar.reference.emulator.device import EmulatedDevice
-from primepar.reference.emulator.messages import Channels, Message, PostedMessage
-from primepar.schedule.program import Collective
+from primepar.reference.emulator.messages import Channels, PostedMessage
+from primepar.schedule.program import Collective, Message
 from primepar.schedule.program_uses import gets, gives
 
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from primepar.errors import MismatchError
 from primepar.reference.emulator.provenance import Block
-from primepar.schedule.program import IRecv, ISend, Recv, Send
-
-Message = Send | Recv | ISend | IRecv
+from primepar.schedule.program import ISend, Message, Send
 
 
 @dataclass

@@ -19,12 +19,9 @@ from primepar.schedule.program import (
     Compute,
     Group,
     Instruction,
-    IRecv,
-    ISend,
+    Message,
     Program,
-    Recv,
     ReduceScatter,
-    Send,
     named_ranks,
 )
 from primepar.verify.program.matching import Matching, MessageEnd, Operation
@@ -141,7 +138,7 @@ def _is_affected(program: Program, unit: Collection[Item], removed: Collection[i
 
 def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     """An instruction with its ranks renumbered."""
-    if isinstance(node, Send | Recv | ISend | IRecv):
+    if isinstance(node, Message):
         return replace(node, peer=new[node.peer])
     if isinstance(node, Group):
         return replace(

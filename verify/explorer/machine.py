@@ -11,6 +11,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
     Recv,
     Send,
@@ -192,7 +193,7 @@ class Machine(RankMemories):
             in_flight[f"lost {len(in_flight)} {name}"] = in_flight.pop(name)
         in_flight[name] = flight
 
-    def _post(self, rank: int, message: Send | Recv | ISend | IRecv, name: str | int) -> None:
+    def _post(self, rank: int, message: Message, name: str | int) -> None:
         sends, block = isinstance(message, Send | ISend), message.block
         reads, writes = ((block,), ()) if sends else ((), (block,))
         self._touch(rank, reads, writes)

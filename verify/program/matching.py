@@ -20,6 +20,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
     Recv,
     ReduceScatter,
@@ -41,7 +42,7 @@ class MessageEnd:
 
     rank: int
     index: int
-    message: Send | Recv | ISend | IRecv
+    message: Message
     sends: bool
     """Whether this is the sender's side."""
     partner: MessageEnd | None = None

@@ -19,11 +19,8 @@ from primepar.schedule.program import (
     Collective,
     Group,
     Instruction,
-    IRecv,
-    ISend,
+    Message,
     Program,
-    Recv,
-    Send,
 )
 from primepar.schedule.program_uses import gets, gives
 
@@ -135,7 +132,7 @@ def _sends(node: Instruction) -> bool:
     """Return whether an instruction goes to the backend; a group of one rank copies."""
     if isinstance(node, Collective):
         return len(node.group) > 1
-    return isinstance(node, Send | Recv | ISend | IRecv)
+    return isinstance(node, Message)
 
 
 def _name(node: Instruction) -> str:

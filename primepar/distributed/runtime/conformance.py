@@ -15,7 +15,7 @@ import torch
 from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
 from primepar.distributed.runtime.memory import Slot
-from primepar.distributed.runtime.messages import CompiledStep, Frame, Message
+from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.distributed.runtime.observed_groups import (
     ObservedCall,
     Seen,
@@ -37,6 +37,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Program,
     Recv,
     ReduceScatter,

@@ -14,9 +14,8 @@ import torch.distributed as dist
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators import StepInputs
-from primepar.schedule.program import Instruction, IRecv, ISend, Recv, Send
+from primepar.schedule.program import Instruction, ISend, Message, Send
 
-Message = Send | Recv | ISend | IRecv
 Blocks = dict[str, torch.Tensor]
 
 

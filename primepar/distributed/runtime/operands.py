@@ -8,7 +8,7 @@ from primepar.distributed.runtime.collectives import in_order, places
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, gluing
 from primepar.distributed.runtime.memory_places import MemoryPlaces
-from primepar.distributed.runtime.messages import Action, Message
+from primepar.distributed.runtime.messages import Action
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -16,6 +16,7 @@ from primepar.schedule.program import (
     Barrier,
     Collective,
     IRecv,
+    Message,
     Recv,
     Reduce,
     ReduceScatter,

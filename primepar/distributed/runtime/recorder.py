@@ -7,7 +7,7 @@ from typing import Any
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import CompiledStep, Frame, Message
+from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.schedule.events import Event
 from primepar.schedule.program import (
@@ -21,6 +21,7 @@ from primepar.schedule.program import (
     IRecv,
     ISend,
     Join,
+    Message,
     Recv,
     Send,
     Wait,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from fractions import Fraction
 
 from primepar.distributed.runtime.buffer_places import BufferPlaces
-from primepar.distributed.runtime.messages import Message
 from primepar.distributed.runtime.shapes import Shapes
-from primepar.schedule.program import Collective, IRecv, ISend
+from primepar.schedule.program import Collective, IRecv, ISend, Message
 
 
 class Labels:

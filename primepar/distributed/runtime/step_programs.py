@@ -17,6 +17,7 @@ from primepar.operators import StepInputs, StepOptions, StepSettings, Until, low
 from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
 from primepar.schedule.meaning import Box
+from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
 from primepar.schedule.program_uses import initial_blocks
 
@@ -113,13 +114,15 @@ def update_on_device(
 def lowered_by_first_rank(mesh: Mesh, lower: Callable[[], Program]) -> Program:
     """Return the program that `lower` makes on the first process of the world, on all processes.
 
+    On an ordered mesh (NCCL) its messages have the communicators that it runs with, so that the
+    program that is proved is the one that runs.
     A collective call. What `lower` raises is raised there; the others raise `ProgramError`.
     """
     if mesh.ranks == 1:
         return lower()
     if mesh.first + mesh.rank == 0:
         try:
-            program = lower()
+            program = own_communicators(lower()) if mesh.is_ordered else lower()
         except PrimeParError:
             mesh.broadcast(REFUSED)
             raise

@@ -18,7 +18,7 @@ from primepar.files import reason
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 """tokens_BT and targets_BT; a target is the byte after its token."""
-_REMEDY = "give a longer file, or a smaller --batch or model.context"
+_REMEDY = "give a longer file, or a smaller training.batch or model.context"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ def failure_of(error: Exception, rank: int) -> PrimeParError | None:
     if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error).lower():
         return MemoryLimitError(
             f"rank {rank}: expected room for a step in memory, got none left "
-            f"({_sentence(error)}): take a smaller --batch, more processes, or "
+            f"({_sentence(error)}): take a smaller training.batch, more processes, or "
             "--set executor.device_memory=512MiB"
         )
     if is_lost_peer(error):

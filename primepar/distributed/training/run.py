@@ -19,6 +19,7 @@ from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import has_mpirun, run, start_line
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
+from primepar.distributed.training.settings_layout import layout_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import CheckpointError, ConfigError, LaunchError
 from primepar.files import reason, replace
@@ -51,8 +52,8 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
         line = None if ranks is None else start_line(ranks, arguments(settings))
-        layout = settings.layout(launch.size if ranks is None else ranks)
-        text = load_text(settings.data, *settings.sizes(layout))
+        layout = layout_of(settings, launch.size if ranks is None else ranks)
+        text = load_text(settings.data, *sizes_of(settings, layout))
         _check_folders(settings)
         settings.check_device_memory()
     if line is not None:
@@ -115,7 +116,7 @@ def _prepare(
     from primepar.distributed.training.trainer import Trainer
 
     state = _state(settings, world, layout)
-    state.plan.check_batch(*settings.sizes(layout))
+    state.plan.check_batch(*sizes_of(settings, layout))
     saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
     done = checkpoint.load(saved, state) if saved else 0
     weights = _weights(settings, state, begins=saved is None)
@@ -154,7 +155,9 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
     mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count
-    return TrainingState(plan, mesh, settings.seed, settings.optimizer, replicas)
+    return TrainingState(
+        plan, mesh, settings.seed, settings.optimizer, replicas, settings.has_masters
+    )
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:
@@ -180,7 +183,7 @@ def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     parameters = trainer.state.plan.model.parameters
     plan = settings.plan_file
     sequence = str(plan or layout)
-    model, batch = trainer.state.plan.model, settings.sizes(layout)[0]
+    model, batch = trainer.state.plan.model, sizes_of(settings, layout)[0]
     row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
     trainer.log.write(row)
     kind = "plan" if plan else "sequence"

@@ -6,7 +6,6 @@ This module does not import torch, so that wrong settings are refused before tor
 from __future__ import annotations
 
 from functools import cache
-from math import isqrt, lcm
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -14,17 +13,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from primepar.distributed.training.memory_size import memory_bytes
-from primepar.errors import ConfigError, MeshError, SequenceError
+from primepar.errors import ConfigError
 from primepar.models import GPTConfig
 from primepar.operators.step_options import StepOptions
-from primepar.partition import parse_sequence
-from primepar.plan import Plan, RowCuts, load_plan
 from primepar.plan.cost.chunks import MOST_CHUNKS
-from primepar.plan.presets import names_preset
-from primepar.plan.replicas import check_replicas
-from primepar.schedule import Sequence
 
-Dtype = Literal["float32", "float64", "bfloat16"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+HALF = ("bfloat16", "float16")
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 OptimizerChoice = Literal["adamw", "sgd"]
 
@@ -32,13 +27,17 @@ BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
-OPTIONS = ("plan", "steps", "batch", "seed", "data", "checkpoint", "resume", "conform")
+OPTIONS = (
+    "plan", "steps", "data", "checkpoint", "resume", "override", "timeout", "save_before",
+)  # fmt: skip
 """Settings that are options of the command too."""
+LEAST_VOCABULARY = 256
+"""An entry for each byte."""
 _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
-    "vocabulary": 256,
+    "vocabulary": LEAST_VOCABULARY,
     "warmup": 0,
     "average_every": 1,
     "average_after": 0,
@@ -105,6 +104,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    masters: Annotated[
+        bool,
+        _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
+    ] = True
     average_every: Annotated[
         int | None,
         _at("averaging.every", "local steps of each replica between two averages",
@@ -125,6 +128,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
+    override: Annotated[
+        bool, _at("checkpoint.override", "resume even if settings differ from the checkpoint's")
+    ] = False
     weights: Annotated[
         str | None,
         _at("weights.load", "begin with these weights, in safetensors", "drawn by the seed"),
@@ -139,6 +145,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    timeout: Annotated[
+        float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
+    ] = 60.0
+    save_before: Annotated[
+        float | None,
+        _at("faults.save_before", "save and end this many seconds before the time limit", "never"),
+    ] = None
+    time_limit: Annotated[
+        float | None,
+        _at("faults.time_limit", "seconds from the start to the time limit",
+            "that of the SLURM job"),
+    ] = None  # fmt: skip
     device_memory: Annotated[
         str | None,
         _at("executor.device_memory",
@@ -159,7 +177,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip"):
+        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
@@ -189,8 +207,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             )
         if self.conform:
             raise ConfigError(
-                "output.trace: expected none together with --conform, which watches every step "
-                f"itself, got {self.trace!r}: leave one of the two out"
+                "output.trace: expected none together with checks.conform, which watches every "
+                f"step itself, got {self.trace!r}: leave one of the two out"
             )
 
     def check_device_memory(self) -> None:
@@ -201,15 +219,22 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"averages are of blocks on the device, got {self.device_memory}: leave one of the "
                 "two out"
             )
-        if self.device_bytes is not None and self.dtype == "bfloat16":
+        if self.device_bytes is not None and self.dtype in HALF:
             raise ConfigError(
-                f"{shown('device_memory')}: expected none with training.dtype bfloat16, whose sums "
-                f"have wider elements, got {self.device_memory}: take float32"
+                f"{shown('device_memory')}: expected none with training.dtype {self.dtype}, whose "
+                f"sums have wider elements, got {self.device_memory}: take float32"
             )
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether copies of the parameters in float32 are updated."""
+        return self.masters and self.dtype in HALF
 
     def step_options(self, device_elements: int | None) -> StepOptions:
         """Return how the steps of a run are lowered, under a limit of device memory or without."""
-        return StepOptions(self.clip, self.optimizer, self.chunks, device_elements)
+        return StepOptions(
+            self.clip, self.optimizer, self.chunks, device_elements, masters=self.has_masters
+        )
 
     @property
     def device_bytes(self) -> int | None:
@@ -242,107 +267,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 
-    def layout(self, processes: int) -> Plan | Sequence:
-        """Return the plan for exactly `processes` devices, or `mesh` without a plan file.
-
-        Raises `PlanError` if the plan is for another mesh, does not cut the batch, or has no
-        replicas that could be averaged. Raises `ConfigError` if its model cannot read bytes, or if
-        plan and settings both have a batch.
-        """
-        layout = self.mesh(processes) if self.plan_file is None else self._plan(processes)
-        if self.average_every is not None:
-            check_replicas(layout, self.sizes(layout)[0])
-        return layout
-
-    def _plan(self, processes: int) -> Plan:
-        assert self.plan_file is not None
-        plan = load_plan(self.plan_file)
-        plan.check_ranks(processes)
-        if plan.batch is None:
-            plan.check_batch(self.sizes(plan)[0], plan.model.context)
-        elif self.batch is not None:
-            raise ConfigError(
-                f"--batch: expected none together with the plan file {self.plan}, which has a "
-                f"batch of {plan.batch}, got {self.batch}: leave it out, or take a plan for this "
-                "one"
-            )
-        if plan.model.vocabulary < _AT_LEAST["vocabulary"]:
-            raise ConfigError(
-                f"--plan {self.plan}: expected a model with a vocabulary of 256 or more, "
-                f"one entry for each byte, got {plan.model.vocabulary}: take another model"
-            )
-        return plan
-
-    def sizes(self, layout: Plan | Sequence) -> tuple[int, int]:
-        """Return the sequences of a batch, and the tokens of each."""
-        batch = BATCH if self.batch is None else self.batch
-        if isinstance(layout, Sequence):
-            return batch, self.model.context
-        return layout.batch or batch, layout.model.context
-
-    def mesh(self, processes: int) -> Sequence:
-        """Return the sequence over exactly `processes` devices, which fits the model.
-
-        By default it is P{s}x{s} on s * s processes. Raises `MeshError`, or `ConfigError` if a size
-        is not a multiple of its number of slices.
-        """
-        sequence = self._sequence(processes)
-        if sequence.ranks != processes:
-            raise MeshError(
-                f"sequence {sequence}: expected {sequence.ranks} processes, got {processes}: start "
-                f"{sequence.ranks} (--ranks {sequence.ranks}, or mpirun -n {sequence.ranks}), or "
-                f"choose a sequence of {processes}, --plan {examples(processes)}"
-            )
-        self._check_divided(sequence)
-        return sequence
-
-    def _check_divided(self, sequence: Sequence) -> None:
-        """Raise `ConfigError` unless the slices of rows, heads, hidden and vocabulary are equal."""
-        rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
-        model, cuts = self.model, RowCuts(rows, {f"sequence {sequence}": rows})
-        refusal = cuts.refusal(self.sizes(sequence)[0], model.context)
-        if refusal is not None:
-            raise ConfigError(f"--batch: {refusal}, or another --plan")
-        divided = {
-            "heads": (model.heads, columns),
-            "hidden": (model.hidden, lcm(inputs, columns)),
-            "vocabulary": (model.vocabulary, columns),
-        }
-        for name, (size, slices) in divided.items():
-            if size % slices:
-                raise ConfigError(
-                    f"{shown(name)}: expected a multiple of {slices} for sequence {sequence}, "
-                    f"got {size}: take {-(-size // slices) * slices}, or another --plan"
-                )
-
-    def _sequence(self, processes: int) -> Sequence:
-        """Return the given sequence, or the default on a square number of processes."""
-        if self.plan is not None and names_preset(self.plan):
-            raise ConfigError(
-                f"--plan {self.plan}: expected a plan file or a sequence like K,P2x2, got the name "
-                f"of a preset: write its plan with primepar show {self.plan} --model config.json "
-                f"--devices {processes} -o plan.json"
-            )
-        if self.plan is not None:
-            try:
-                return parse_sequence(self.plan)
-            except SequenceError as error:
-                raise SequenceError(
-                    f"--plan {self.plan}: expected a plan file (.json), or a sequence like K,P2x2, "
-                    f"got neither: {error}"
-                ) from None
-        side = isqrt(processes)
-        if side * side != processes:
-            raise MeshError(
-                f"processes: expected a square number for the default sequence, got {processes}: "
-                f"choose one of {processes} devices, --plan {examples(processes)}"
-            )
-        return parse_sequence(f"P{side}x{side}")
-
 
 def shown(name: str) -> str:
     """Return a setting's name in messages: `--steps` for an option, else `optimizer.lr`."""
-    return f"--{name}" if name in OPTIONS else key_of(name)
+    return f"--{name.replace('_', '-')}" if name in OPTIONS else key_of(name)
 
 
 def key_of(name: str) -> str:
@@ -355,15 +283,3 @@ def meta_of(name: str) -> Any:
     """Return the description of a setting, with its key and its default in words as `extra`."""
     field = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
     return get_args(field.type)[1]
-
-
-def examples(devices: int) -> str:
-    """Return a few sequences over exactly `devices` devices, as a list in words."""
-    names = [f"{label}{devices}" for label in "KNM"]
-    side = isqrt(devices)
-    if side * side == devices:
-        names.insert(0, f"P{side}x{side}")
-    factor = next((f for f in range(2, side + 1) if devices % f == 0), None)
-    if factor is not None:
-        names.append(f"M{factor},K{devices // factor}")
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -39,7 +39,8 @@ def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str,
     chosen = {name: value for name, value in options.items() if value is not None}
     for name in changed.keys() & chosen.keys():
         raise ConfigError(
-            f"--set {key_of(name)}: expected one value, got --{name} too: leave one of the two out"
+            f"--set {key_of(name)}: expected one value, got {shown(name)} too: leave one "
+            "of the two out"
         )
     return Settings(**{**given, **changed, **chosen})
 

@@ -26,6 +26,7 @@ from primepar.distributed.training.log import EvaluateRow, Log, StepRow
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
+from primepar.distributed.training.settings_layout import sequence_of, sizes_of
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import ConfigError, MemoryLimitError
 from primepar.models.dropout import Draw
@@ -33,7 +34,6 @@ from primepar.operators import StepInputs, Until
 from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event
 from primepar.schedule.one_order import check_order
-from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
 
 Bytes = tuple[tuple[float, ...], tuple[float, ...]]
@@ -80,14 +80,14 @@ class Trainer:
 
         Raises the errors of `prove`, and `ProgramError` for a program that hangs on NCCL.
         """
-        name = str(self.settings.plan_file or self.settings.mesh(self.world.size))
+        name = str(self.settings.plan_file or sequence_of(self.settings, self.world.size))
         try:
             programs = list(self._lowered())
         except MemoryLimitError as error:
             raise self._in_bytes(error) from None
         for part, program in programs:
             if self.state.mesh.is_ordered:
-                check_order(own_communicators(program))
+                check_order(program)
             if prove is not None and self.world.rank == 0:
                 self.reporter.line(f"{part} {prove(program, name)}")
 
@@ -199,7 +199,7 @@ class Trainer:
     @property
     def _sizes(self) -> tuple[int, int]:
         """Sequences of a batch, and tokens of each sequence."""
-        return self.settings.sizes(self.state.plan)
+        return sizes_of(self.settings, self.state.plan)
 
     def _program(self, until: Until) -> StepProgram:
         return self.programs.program(*self._sizes, until)

@@ -25,6 +25,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     ISend,
+    Message,
     Recv,
     Reduce,
     ReduceScatter,
@@ -32,7 +33,6 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_file import instruction_line
 
-Message = Send | Recv | ISend | IRecv
 MESSAGES = (Send, Recv, ISend, IRecv)
 """The same as a tuple, for which `isinstance` is faster."""
 Size = Callable[[str], int]

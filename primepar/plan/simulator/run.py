@@ -14,7 +14,7 @@ from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.simulator.in_flight import RINGS, Message, PendingEnds, Transfer, traffic
+from primepar.plan.simulator.in_flight import RINGS, PendingEnds, Transfer, traffic
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
 from primepar.plan.simulator.work import (
     InstructionKind,
@@ -34,6 +34,7 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     Join,
+    Message,
     Program,
     Recv,
     Wait,
@@ -144,13 +145,12 @@ class _Run:
         if any(state.pending for state in self.ranks):
             raise self._deadlock()
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
-        item = self.work.item
         return Simulation(
             max((event.end for event in self.events), default=0),
             [state.computing for state in self.ranks],
             [state.operations for state in self.ranks],
             [state.sent for state in self.ranks],
-            [self.work.peak(rank) * item for rank in range(self.program.ranks)],
+            [self.work.peak(rank) for rank in range(self.program.ranks)],
             [self._traffic(port) for port in self.network.ports],
             self.events,
         )
