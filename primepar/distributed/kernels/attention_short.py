@@ -31,7 +31,9 @@ def short_gradients(operands: Three, do_BATD: torch.Tensor) -> Three:
     groups = max(1, min(N, _SCORES // (rows * T)))
     parts = [
         _gradients(*part)
-        for part in zip(*(x.split(groups) for x in (q_NRD, k_NTD, v_NTD, do_NRD)), strict=True)
+        for part in zip(
+            *(torch.split(x, groups) for x in (q_NRD, k_NTD, v_NTD, do_NRD)), strict=True
+        )
     ]
     dq, dk, dv = (of[0] if len(of) == 1 else torch.cat(of) for of in zip(*parts, strict=True))
     return dq.view(q_BATD.shape), dk.view(k_BGTD.shape), dv.view(v_BGTD.shape)

@@ -126,7 +126,7 @@ class Compiler:
             self.places.place = place
             for node in nodes:
                 yield from self._copies.arrivals(node)
-            posts = [node for node in nodes if isinstance(node, ISend | IRecv)]
+            posts: list[Message] = [n for n in nodes if isinstance(n, ISend | IRecv)]
             if len(posts) > 1:
                 yield self._posts(posts)
             else:
