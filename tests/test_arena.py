@@ -107,7 +107,7 @@ def overwritten(wrong: int | None = None) -> dict[str, torch.Tensor]:
         for _ in step.instructions:
             actions += [_fill(slot) for slot in ends.get(place, ())]
             place += 1
-    executor._runs = actions
+    executor._running._actions = actions
     return executor(blocks_of(executor), StepInputs(Draw(0, 1), 1e-3, 1))
 
 

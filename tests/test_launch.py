@@ -11,9 +11,10 @@ from unittest.mock import patch
 import pytest
 from command import Done, run
 
-from primepar.distributed.training import launch
+from primepar.distributed.training import launch, launchers
 from primepar.distributed.training.agreement import GRACE_SECONDS
-from primepar.distributed.training.launch import Launch, check_installed
+from primepar.distributed.training.launch import check_installed
+from primepar.distributed.training.launchers import Launch
 from primepar.errors import PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -27,7 +28,7 @@ LOCAL = {"PRIMEPAR_RANK": "1", "PRIMEPAR_RANKS": "4", "PRIMEPAR_STORE": "store"}
 
 def train(environment: dict[str, str], *arguments: str) -> Done:
     """Run `primepar train` as a process of a launcher that left these variables."""
-    with patch.dict("os.environ", environment), patch.object(launch, "GRACE_SECONDS", 0.0):
+    with patch.dict("os.environ", environment), patch.object(launchers, "GRACE_SECONDS", 0.0):
         return run("train", *arguments)
 
 

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from primepar.distributed.training import relaunch
-from primepar.distributed.training.launch import RANK, RANKS, STORE
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
 from primepar.distributed.training.relaunch import CommandLine, rank_lines, run, run_all, start_line
 from primepar.errors import LaunchError
 

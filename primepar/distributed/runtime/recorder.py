@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from primepar.distributed.runtime.collectives import elements_sent
@@ -35,7 +36,7 @@ class Recorder:
         self.mesh, self.shapes, self.events = mesh, shapes, events
         self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
-    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+    def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps in order."""
         for step in steps:
             start = self._now()

@@ -14,12 +14,16 @@ from primepar.errors import PrimeParError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+    from primepar.distributed.training.watchdog import Watchdog
+
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
+FAILURES = "failures"
+"""Key of the number of ranks that have failed."""
 PATIENCE = timedelta(days=1)
 """How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
 
-The launcher ends the job if a rank dies."""
+The watchdog ends the rank if another one is silent."""
 
 
 @contextmanager
@@ -58,7 +62,7 @@ def answers(store: Store, size: int, name: str) -> list[bytes]:
 
 
 @contextmanager
-def first_error(store: Store, rank: int) -> Iterator[None]:
+def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
     """Report an error that ranks meet on their own once: the first rank to fail raises it.
 
     A rank that fails later, or because another has ended, waits for the launcher to end the job,
@@ -68,22 +72,28 @@ def first_error(store: Store, rank: int) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
-        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank)
+        where = watchdog.activity.text
+        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
         lost = is_lost_peer(raised)
         if lost:
-            time.sleep(GRACE_SECONDS)
-        first = _is_first(store)
+            time.sleep(watchdog.grace)
+        first = is_first(store, rank)
+        if first or error is None:
+            watchdog.stopped.set()  # this rank has a message, and must not be ended before it
         if error is None:
             raise
         if not first:
-            time.sleep(0.0 if lost else GRACE_SECONDS)
+            time.sleep(0.0 if lost else watchdog.grace)
             raise SystemExit(error.exit_code) from None
         raise error from None
 
 
-def _is_first(store: Store) -> bool:
-    """Whether no rank has failed before; not, if the store is gone with the rank that kept it."""
+def is_first(store: Store, rank: int) -> bool:
+    """Whether no rank has failed before: this one is to report it.
+
+    If the store is gone, with rank 0 that kept it, rank 1 is.
+    """
     try:
-        return bool(store.add("failures", 1) == 1)
+        return bool(store.add(FAILURES, 1) == 1)
     except RuntimeError:
-        return False
+        return rank == 1
