@@ -38,11 +38,16 @@ class RowAverage:
         average: torch.Tensor = blocks[VECTOR].view(gradient.shape).div_(self.count)
         return average
 
-    def on(self, parameter: nn.Parameter) -> None:
-        """Average the gradient of a parameter in every backward."""
-        if self.count > 1 and parameter.requires_grad:
+    def on(self, parameter: nn.Parameter, check: Callable[[torch.Tensor], None]) -> None:
+        """Check, and then average, the gradient of a parameter in every backward."""
+
+        def checked(gradient: torch.Tensor) -> torch.Tensor:
+            check(gradient)
+            return self(gradient)
+
+        if parameter.requires_grad:
             register: Callable[..., object] = parameter.register_hook
-            register(self)
+            register(checked)
 
 
 def averaged(local: torch.Tensor, average: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
