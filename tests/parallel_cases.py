@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from copy import deepcopy
+from io import StringIO
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -27,6 +33,8 @@ from primepar.distributed import (
     placements_of,
 )
 from primepar.distributed.runtime.scatter_gather import Parts
+from primepar.models import load_config
+from primepar.plan import Plan, preset_plan
 from primepar.plan.operator_layouts import resident
 from primepar.schedule import Layout
 
@@ -130,6 +138,8 @@ def compared(
 ) -> dict[str, Any]:
     """The largest differences between a parallelized model and the same on one process."""
     plain = made(model, changes)
+    if plan == "plan":
+        plan = planned(plain)
     module = parallelize(deepcopy(plain), plan, dist.get_world_size(), regions)
     logits, loss = run(plain, tokens())
     torch.autograd.backward(loss)
@@ -145,6 +155,18 @@ def compared(
         "gradients": max(gradients.values()),
         **trained(module, plain, steps),
     }
+
+
+def planned(model: Any) -> Plan:
+    """A plan for transformers' model: each kind of operator has a sequence of its own."""
+    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "B2,K2"}
+    with TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        made_plan = preset_plan("primepar", load_config(Path(folder) / "config.json"), 4)
+    sequences = {
+        name: texts.get(name.rpartition(".")[2], text) for name, text in made_plan.sequences.items()
+    }
+    return replace(made_plan, sequences=sequences)
 
 
 def averaged_loss(loss: torch.Tensor) -> torch.Tensor:
@@ -342,6 +364,18 @@ def placed() -> dict[str, Any]:
         "size": message(lambda: placements_of(resident("P3x3", "W"), mesh)),
         "several": message(lambda: device_mesh_of(Layout((4,), (((0,), (2,)), ((1,), (3,)))))),
     }
+
+
+def recipe(code: str, folder: str) -> str:
+    """Run the recipe of the page in a world that there is already; return what it prints."""
+    printed = StringIO()
+    with (
+        patch.object(dist, "init_process_group"),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+    ):
+        exec(compile(code, "train_llama.py", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import parallel_cases as cases
 import pytest
+import torch
 from distributed_ranks import on_ranks
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
+MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WIDE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
 ONE = {"num_hidden_layers": 1}
@@ -35,6 +40,8 @@ WIDER: dict[str, tuple[Any, ...]] = {
     "gpt2 untied": ("gpt2", {"tie_word_embeddings": False}, "megatron"),
     "gpt2 N4 head": ("gpt2", {"tie_word_embeddings": False}, {"lm_head": "N4", "*": "P2x2"}),
     "gpt2 partly": ("gpt2", {}, {"*.attn.*": None, "lm_head": None, "*": "megatron"}),
+    "llama of a plan": ("llama", {}, "plan"),
+    "gpt2 of a plan": ("gpt2", {"tie_word_embeddings": False}, "plan"),
     "own P2x2": ("own", {}, "P2x2", cases.REGIONS),
     "own without regions": ("own", {}, "P2x2"),
     "own of three sequences": (
@@ -131,12 +138,11 @@ def results() -> dict[tuple[str, str], Any]:
         ("compared", name): given for name, given in (MODELS | (WIDER if WIDE else {})).items()
     }
     asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
-    modules = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
     asked |= {("misused", ""): (), ("placed", ""): ()}
     with TemporaryDirectory() as folder:
         asked["states", ""] = (folder,)
         calls = [(work, given) for (work, _), given in asked.items()]
-        answers = on_ranks(4, cases.several, calls, imported=modules)
+        answers = on_ranks(4, cases.several, calls, imported=MODULES)
     return dict(zip(asked, answers[0], strict=True))
 
 
@@ -167,6 +173,16 @@ def test_states_have_ordinary_names_and_pass_between_plans() -> None:
     linear = {name for name in cases.own().state_dict() if "norm" not in name} - {"embed.weight"}
     assert (state["names"], state["shapes"], state["equal"]) == (True, True, [True] * 3)
     assert set(state["sharded"]) == linear - whole
+
+
+def test_the_recipe_of_the_page_trains(tmp_path: Path) -> None:
+    code = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert [len(recipe.splitlines()) <= 30 for recipe in code] == [True]
+    printed, *others = on_ranks(4, cases.recipe, code[0], str(tmp_path), imported=MODULES[:1])
+    assert others == [""] * 3
+    assert re.fullmatch(r"loss [45]\.\d{3} of the rows of rank 0\n", printed)
+    states = torch.load(tmp_path / "llama.pt", weights_only=True)
+    assert states["lm_head.weight"].shape == (256, 64)
 
 
 @pytest.mark.parametrize("size", [4] if WIDE else [1])

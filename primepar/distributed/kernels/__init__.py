@@ -68,4 +68,7 @@ KERNELS: dict[str, Kernel] = {
 IN_PLACE = frozenset({"first.update", "second.update", "adamw.update", "sgd.update"})
 """Kernels whose `into` may be the first block that they read."""
 
-__all__ = ["IN_PLACE", "KERNELS", "Kernel", "product"]
+WITHOUT_SETTINGS = frozenset({"workers.average"})
+"""Kernels that read no settings of a training step."""
+
+__all__ = ["IN_PLACE", "KERNELS", "WITHOUT_SETTINGS", "Kernel", "product"]
