@@ -9,7 +9,13 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import IN_PLACE, KERNELS, UNCHANGED, Kernel
+from primepar.distributed.kernels import (
+    IN_PLACE,
+    KERNELS,
+    UNCHANGED,
+    WITHOUT_SETTINGS,
+    Kernel,
+)
 from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
@@ -67,7 +73,7 @@ class Computes:
         site = site_of(self.shapes.meaning, node, self.settings)
         if self.shapes.is_product(node.phase):
             return self._product(node, site)
-        if self.settings is None:
+        if self.settings is None and phase.kernel not in WITHOUT_SETTINGS:
             raise ProgramError(
                 f"{place}: expected the settings of a training step for phase {node.phase}, "
                 "got none: give the executor StepSettings"
