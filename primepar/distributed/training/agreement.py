@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.failures import failure_of, is_lost_peer
+from primepar.distributed.training.launcher_hold import HOLD
 from primepar.errors import PrimeParError
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
+        HOLD.release()
         where = watchdog.activity.text
         error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
         lost = is_lost_peer(raised)

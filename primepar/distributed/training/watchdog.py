@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from primepar.distributed.training.activity import Activity, Waiting
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launcher_hold import HOLD
 from primepar.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -224,6 +225,7 @@ class Watchdog:
             time.sleep(2 * self.every)  # the others look whether a rank has failed
         elif problem:
             time.sleep(self.grace)
+        HOLD.release()
         os._exit(LaunchError.exit_code)
 
 
