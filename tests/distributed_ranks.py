@@ -21,6 +21,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from primepar.distributed.training.scheduling import schedule_as_batch
+
 SECONDS = {"gloo": 240, "nccl": 540}
 """Deadlines: ranks that share one GPU take turns on it."""
 PRELOADED = [
@@ -118,6 +120,7 @@ def _rank(
     arguments: tuple[Any, ...],
 ) -> None:
     torch.set_num_threads(1)
+    schedule_as_batch()  # as the ranks of a training run
     gc.freeze()  # what was loaded before the fork stays shared with the server
     gc.set_threshold(100_000, 20, 50)
     try:

@@ -12,6 +12,7 @@ import msgspec
 from lowered_steps import lower_step
 from partitioned_cases import SHAPES
 
+from primepar.operators.step_options import DEFAULT, StepOptions
 from primepar.passes.block_uses import Rank, followed
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import load_cluster
@@ -53,12 +54,12 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
                 yield rank, Call(type(node).__name__, node.group, how, size)
 
 
-def as_planned(plan: Plan, batch: int, positions: int) -> Program:
+def as_planned(plan: Plan, batch: int, positions: int, options: StepOptions = DEFAULT) -> Program:
     """The step as the planner counts it: before the passes, each block freed after its last use.
 
     What operators free within them stays where they free it.
     """
-    program = lower_step(plan, batch, positions, passes=())
+    program = lower_step(plan, batch, positions, options=options, passes=())
     ends = zip(program.programs, program.final or (), strict=True)
     lists = tuple(tuple(_freed(rank, *arguments)) for rank, arguments in enumerate(ends))
     return msgspec.structs.replace(program, programs=lists)
@@ -137,7 +138,12 @@ def sent_by(everyone: list[list[Call]]) -> list[Fraction]:
 
 def held_by(program: Program) -> list[int]:
     """Most elements that are there at once on every rank, as the simulator counts them."""
-    work = Work(program, load_cluster("v100-8x4"), "float32", {}, float)
+    return [held // 4 for held in bytes_held_by(program, "float32")]
+
+
+def bytes_held_by(program: Program, dtype: str) -> list[int]:
+    """Most bytes that are there at once on every rank, as the simulator counts them."""
+    work = Work(program, load_cluster("h200-8"), dtype, {}, float)
     return [work.peak(rank) for rank in range(program.ranks)]
 
 

@@ -11,6 +11,7 @@ from step_cases import SMALL
 
 from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
+from primepar.operators import Optimizer
 from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.kernels import KERNELS
@@ -120,10 +121,33 @@ def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
     assert all(np.array_equal(states[1][name], array) for name, array in states[0].items())
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("name", ["primepar", "megatron"])
+def test_masters_are_updated_as_parameters_are_without_them(
+    name: str, optimizer: Optimizer
+) -> None:
+    config = SMALL["gpt2"]
+    plan = preset_plan(name, config, 4)
+    without, model = (
+        EmulatedModel(config, plan, drawn_parameters(config), optimizer, masters)
+        for masters in (False, True)
+    )
+    for number in range(2):
+        for one in (without, model):
+            one.update(*drawn_batch(config, 8, 4), RATE, Draw(seed=3, step=number), CLIP)
+        for parameter, array in without.parameters.items():
+            assert np.array_equal(model.parameters[parameter], array)
+            assert np.array_equal(model.moments[f"{parameter}.master"], array)
+    assert without.moments.keys() == {
+        name for name in model.moments if not name.endswith(".master")
+    }
+
+
 def updated(family: str) -> dict[str, Array]:
     """What a step leaves in which the family's kernels are used: parts of sequences, clipped."""
     config = SMALL[family]
-    model = EmulatedModel(config, preset_plan("data", config, 4), drawn_parameters(config))
+    plan, given = preset_plan("data", config, 4), drawn_parameters(config)
+    model = EmulatedModel(config, plan, given, masters=True)
     step = model.update(*drawn_batch(config, 2, 4), RATE, Draw(seed=3, step=5), clip=CLIP)
     numbers = {"loss": np.array([step.loss]), "norm": np.array([step.norm])}
     return {**model.parameters, **model.moments, **numbers}

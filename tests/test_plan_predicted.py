@@ -8,15 +8,17 @@ from functools import cache
 from math import prod
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planner_cases import TWO_LEVELS, cluster
-from step_cases import as_planned, calls_of_step, held_by, sent_by
+from step_cases import as_planned, bytes_held_by, calls_of_step, held_by, sent_by
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
+from primepar.operators import StepOptions
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.cost.traffic import PredictedTraffic, traffic
@@ -95,15 +97,40 @@ def test_layers_that_are_alike_and_others_hold_what_they_do_together() -> None:
             assert peak(plan, batch, positions).tolist() == held_by(program)
 
 
-def test_moments_are_in_float32_and_short_types_have_a_copy() -> None:
+def test_moments_are_in_float32_at_least() -> None:
     """At 1 token a step the first update holds the most: a moment of the table once more."""
     model = ModelConfig.of("llama", **SIZES, vocabulary=64)
     plan = preset_plan("data", model, 1)
     parameters = sum(prod(shape) for shape in model.parameter_shapes.values())
     table, numbers = 64 * 16, 2  # the loss and the norm of the gradient
-    for dtype, kept, item in (("float32", 16, 4), ("bfloat16", 16, 2), ("float64", 24, 8)):
-        (got,) = peak_bytes(plan, 1, 1, dtype)
-        assert got == kept * parameters + 4 * table + item * numbers
+    for dtype, item in (("float32", 4), ("float64", 8)):
+        (held,) = peak_bytes(plan, 1, 1, dtype)
+        assert held == item * (4 * parameters + table + numbers)
+
+
+STATES = (".m", ".v", ".master")
+
+
+@pytest.mark.parametrize(("preset", "devices"), [("data", 1), ("megatron", 2), ("primepar", 4)])
+@pytest.mark.parametrize("positions", [1, 4])
+def test_short_types_have_copies_in_float32(preset: str, devices: int, positions: int) -> None:
+    """Counted so in the program too, all else as short.
+
+    Without a copy a weight is there up to its update. With one it goes after its last product, and
+    in the operator that then runs the planner still counts it, twice where it moves.
+    """
+    model = ModelConfig.of("llama", **SIZES, vocabulary=64)
+    plan = preset_plan(preset, model, devices)
+    program = as_planned(plan, 8, positions, StepOptions(masters=True))
+    assert program.tensors is not None
+    tensors = {
+        name: msgspec.structs.replace(cut, wide=name.removesuffix(".new").endswith(STATES))
+        for name, cut in program.tensors.items()
+    }
+    held = bytes_held_by(msgspec.structs.replace(program, tensors=tensors), "bfloat16")
+    weight = 2 * model.parameter_shapes["head.weight"][0] * model.vocabulary // devices
+    for predicted, counted in zip(peak_bytes(plan, 8, positions, "bfloat16"), held, strict=True):
+        assert counted <= predicted <= counted + (2 * weight if devices > 1 else 0)
 
 
 @pytest.mark.parametrize("family", ["opt", "bloom"])

@@ -47,7 +47,13 @@ def given(dtype: torch.dtype, *shape: int, seed: int = 0) -> tuple[torch.Tensor,
     return block, block.double().numpy()
 
 
-OTHERS = {"sgd.update", "regression.residual", "regression.gradient", "workers.average"}
+OTHERS = {
+    "sgd.update",
+    "master.update",
+    "regression.residual",
+    "regression.gradient",
+    "workers.average",
+}
 """Kernels of local SGD and of another optimizer, which `test_local_training` compares."""
 
 

@@ -121,7 +121,7 @@ def faults(primitive: Primitive, side: int) -> dict[str, str]:
     return {name: fault for name, fault in sentences.items() if fault is not None}
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.one_of(nearly_right(), nearly_right(), any_maps))
 def test_the_verdict_for_every_side_agrees_with_every_small_side(maps: Maps) -> None:
     agrees_with_every_small_side(primitive_of(maps))

@@ -36,7 +36,7 @@ NARROW, WIDE = 2, 4
 @cache
 def program_of(family: str, preset: str, wide: bool = True) -> Program:
     plan = preset_plan(preset, MODELS[family], RANKS)
-    return lower_step(plan, BATCH, POSITIONS, options=StepOptions(wide_sums=wide))
+    return lower_step(plan, BATCH, POSITIONS, options=StepOptions(wide_sums=wide, masters=wide))
 
 
 def sent_bytes(program: Program) -> list[Fraction]:

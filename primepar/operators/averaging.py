@@ -20,17 +20,18 @@ REPLICA, DIMS = "W", ("X", "Y", "Z")
 """The dim that numbers replicas, and those of parameters."""
 
 
-def lower_average(replicas: Replicas) -> Program:
+def lower_average(replicas: Replicas, wide: bool = False) -> Program:
     """Return the program that replaces every parameter by the mean over the replicas.
 
     Each rank starts with its blocks of its replica's parameters and ends with those of the means,
-    in the same layout. The means are of sums' precision, float32 at least.
+    in the same layout. The means are of sums' precision, float32 at least; with `wide` so are the
+    given blocks, which are the copies of the parameters that are updated.
     """
     plan = replicas.whole
     builder, size = ProgramBuilder(plan.ranks), plan.ranks // replicas.count
     groups = tuple(tuple(range(place, plan.ranks, size)) for place in range(size))
     for name, view in parameter_views(plan).items():
-        mean = _mean(builder, name, view, replicas.count)
+        mean = _mean(builder, name, view, replicas.count, wide)
         builder.all_reduce(mean, groups)
         builder.end_with(mean)
     return apply(builder.program())
@@ -41,7 +42,7 @@ def replica_block(name: str, index: str, replica: int) -> str:
     return f"{name}.replicas[{replica},{index.removeprefix('[')}"
 
 
-def _mean(builder: ProgramBuilder, name: str, view: View, count: int) -> View:
+def _mean(builder: ProgramBuilder, name: str, view: View, count: int, wide: bool) -> View:
     """Lower every rank's part of the mean of one parameter: its own block, times 1/count."""
     dims, size = DIMS[: len(view.cuts)], builder.ranks // count
     grid = tuple(len(line) - 1 for line in view.cuts)
@@ -50,6 +51,6 @@ def _mean(builder: ProgramBuilder, name: str, view: View, count: int) -> View:
     )
     sizes = dict(zip(dims, (line[-1] for line in view.cuts), strict=True))
     space = IterationSpace(Layout((count, *grid), held), {REPLICA: count, **sizes})
-    blocks = builder.given(f"{name}.replicas", space, REPLICA, *dims)
+    blocks = builder.given(f"{name}.replicas", space, REPLICA, *dims, wide=wide)
     writes, scale = f"{name}[{','.join(dims)}]", str(Fraction(1, count))
     return builder.compute(name, "workers.average", space, [blocks], writes, wide=True, scale=scale)

@@ -188,7 +188,9 @@ class ProgramBuilder:
         self.dims[name] = view.dims
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
 
-    def given(self, name: str, space: IterationSpace, *dims: str, fixed: int = 1) -> View:
+    def given(
+        self, name: str, space: IterationSpace, *dims: str, fixed: int = 1, wide: bool = False
+    ) -> View:
         """Declare an input of the program in the layout of `space`; a number is a fixed slice."""
         template = Template.parse(f"{name}[{','.join(dims)}]")
         named = [dim for dim in space.sizes if dim in template.dims]
@@ -196,7 +198,7 @@ class ProgramBuilder:
             [template.index(slices) for slices in space.sub_operators(rank, named)]
             for rank in range(self.ranks)
         ]
-        view = self.new(name, space.cuts_of(template, fixed), held, dims)
+        view = self.new(name, space.cuts_of(template, fixed), held, dims, wide)
         self.begin_with(view)
         return view
 

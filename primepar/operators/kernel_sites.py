@@ -13,6 +13,7 @@ from primepar.errors import ProgramError
 from primepar.models.config import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.models.graph import Operator, operators
+from primepar.operators.optimizers import MASTER
 from primepar.schedule.meaning import Box, Meaning, Phase
 from primepar.schedule.program import Compute
 
@@ -84,6 +85,16 @@ class Site:
                 "run the program with the settings of the model that its plan is for"
             )
         return self.step.operators[self.name]
+
+    @property
+    def decays(self) -> bool:
+        """Whether weight decay applies to the parameter: to the weights of linear operators.
+
+        Tables, norms and biases do not decay, as in GPT-3 (Brown et al., 2020) and minGPT.
+        """
+        parameter = self.name.removesuffix(f".{MASTER}")
+        operator = self.step.operators.get(parameter.removesuffix(".weight"))
+        return parameter.endswith(".weight") and operator is not None and operator.kind == "linear"
 
 
 def site_of(meaning: Meaning, node: Compute, settings: StepSettings | None) -> Site:

@@ -12,3 +12,17 @@ MOMENTS: Mapping[Optimizer, Mapping[str, str]] = {
     "sgd": {},
 }
 """Optimizer -> suffix of each moment of a parameter, `<name>.m` -> the kernel that updates it."""
+
+MASTER = "master"
+"""Suffix of the copy of a parameter, `<name>.master`, that is updated in its place.
+
+It has the precision of sums, float32 at least. The parameter is the copy, rounded."""
+
+
+def state_suffixes(optimizer: Optimizer, masters: bool) -> tuple[str, ...]:
+    """Return the suffixes of the tensors of a parameter between steps; the first is its own, "".
+
+    All others are of wide tensors: the copy if there are `masters`, and the moments.
+    """
+    kept = [MASTER] if masters else []
+    return ("", *(f".{suffix}" for suffix in (*kept, *MOMENTS[optimizer])))

@@ -36,12 +36,13 @@ def lower_step(
 ) -> Program:
     """Return the program of one training step of `batch` sequences of `positions` tokens.
 
-    Every rank starts with its blocks of the parameters and of AdamW's moments, its tokens and its
-    targets. It ends with the new parameters and moments in the layouts of the old ones, the loss
-    and the norm of the gradient. A program that ends earlier keeps the parameters: `until`
-    "gradients" it ends with these too, until "loss" or "logits" with only that. `passes` are
-    applied in the order of `PASSES`; without them no block is freed early. Under a limit of device
-    memory no transfer is posted early, as it would keep its blocks.
+    Every rank starts with its blocks of the parameters, of their copies if there are masters, and
+    of AdamW's moments, with its tokens and its targets. It ends with the new parameters, copies and
+    moments in the layouts of the old ones, the loss and the norm of the gradient. A program that
+    ends earlier keeps the parameters: `until` "gradients" it ends with these too, until "loss" or
+    "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block is
+    freed early. Under a limit of device memory no transfer is posted early, as it would keep its
+    blocks.
     Raises `PlanError` for a batch that the plan does not divide, or more positions than the
     model's context.
     """
@@ -54,8 +55,9 @@ def lower_step(
     builder = ProgramBuilder(plan.ranks)
     trains = until in ("gradients", "update")
     step = StepContext(
-        plan, builder, batch, positions, trains, options.optimizer, options.wide_sums
-    )
+        plan, builder, batch, positions, trains, options.optimizer, options.wide_sums,
+        options.masters,
+    )  # fmt: skip
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
     )

@@ -38,6 +38,8 @@ class StepContext:
     optimizer: Optimizer = "adamw"
     wide_sums: bool = False
     """Whether sums of linear operators are wide until they are complete."""
+    masters: bool = False
+    """Whether wide copies of the parameters are updated."""
     repeats: bool = False
     splits: bool = False
     """Whether the products of weight gradients have a section of their own."""

@@ -22,6 +22,8 @@ class StepOptions(Struct, frozen=True):
     """Whether sums of several sub-operators of a linear operator are wide until they are complete.
 
     Under half precision they are then added, and sent, in float32, and rounded once."""
+    masters: bool = False
+    """Whether wide copies of the parameters are updated, and the parameters are these, rounded."""
 
 
 DEFAULT = StepOptions()

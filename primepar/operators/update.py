@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from primepar.operators.builder import Held, IterationSpace, ProgramBuilder, View
-from primepar.operators.optimizers import MOMENTS
+from primepar.operators.optimizers import MASTER, MOMENTS
 from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import gradient_groups
 from primepar.schedule.layout import Layout
@@ -60,6 +60,7 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     """Lower the update of one parameter; the new one is an output in the layout of the old one.
 
     AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
+    With masters the copy `<name>.master` is updated, and the new parameter is made of the new copy.
     The update is element-wise, so any blocks work. With a `norm`, the gradient is clipped by it.
     """
     builder, view = step.builder, step.parameters[name]
@@ -70,14 +71,20 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     space = IterationSpace(Layout(grid, view.held), dict(zip(dims, sizes, strict=True)))
     clip = [] if norm is None else [norm]
 
-    def new(state: str, kernel: str, reads: list[View]) -> View:
+    def new(state: str, kernel: str, reads: list[View], wide: bool = True) -> View:
         writes = replace(parameter, name=f"{state}.new").template
-        made = builder.compute(state, kernel, space, reads, writes)
+        made = builder.compute(state, kernel, space, reads, writes, wide=wide)
         builder.end_with(made)
         return made
 
     moments = []
     for suffix, kernel in MOMENTS[step.optimizer].items():
-        moment = builder.given(f"{name}.{suffix}", space, *dims)
+        moment = builder.given(f"{name}.{suffix}", space, *dims, wide=True)
         moments.append(new(moment.name, kernel, [moment, gradient, *clip]))
-    new(name, f"{step.optimizer}.update", [parameter, *(moments or [gradient, *clip])])
+    kernel, reads = f"{step.optimizer}.update", moments or [gradient, *clip]
+    if step.masters:
+        master = builder.given(f"{name}.{MASTER}", space, *dims, wide=True)
+        made = new(master.name, kernel, [master, *reads])
+        new(name, "master.update", [made], wide=False)
+    else:
+        new(name, kernel, [parameter, *reads], wide=False)

@@ -17,13 +17,14 @@ import numpy as np
 from primepar.models import ModelConfig, initial_parameter
 from primepar.models.dropout import Draw
 from primepar.operators import (
-    MOMENTS,
+    MASTER,
     Optimizer,
     StepInputs,
     StepOptions,
     StepSettings,
     Until,
     lower_step,
+    state_suffixes,
 )
 from primepar.plan.plan import Plan
 from primepar.reference.emulator.emulation import Emulation
@@ -67,17 +68,20 @@ class EmulatedModel:
         plan: Plan,
         parameters: Mapping[str, Array],
         optimizer: Optimizer = "adamw",
+        masters: bool = False,
     ) -> None:
         plan.check_model(config)
         check_parameters(config, parameters)
         self.config, self.plan, self.parameters = config, plan, parameters
         self.optimizer: Optimizer = optimizer
+        self.masters, kept = masters, state_suffixes(optimizer, masters)[1:]
         self.moments: dict[str, Array] = {
-            f"{name}.{moment}": np.zeros_like(array)
+            f"{name}{suffix}": array.copy() if suffix == f".{MASTER}" else np.zeros_like(array)
             for name, array in parameters.items()
-            for moment in MOMENTS[optimizer]
+            for suffix in kept
         }
-        """AdamW's moments of every parameter, `norm.weight.m` and `norm.weight.v`."""
+        """AdamW's moments of every parameter, `norm.weight.m` and `norm.weight.v`; with `masters`
+        its copy too, `norm.weight.master`."""
         self.updates = 0
         self._known: dict[tuple[int, int, Until, StepOptions], Meaning] = {}
 
@@ -130,7 +134,7 @@ class EmulatedModel:
         """Run the program of a step; it is lowered once. Returns its outputs as full tensors."""
         check_pair(self.config, tokens_BT, targets_BT)
         batch, positions = tokens_BT.shape
-        key = batch, positions, until, StepOptions(clip, self.optimizer)
+        key = batch, positions, until, StepOptions(clip, self.optimizer, masters=self.masters)
         if key not in self._known:
             self._known[key] = Meaning(lower_step(self.plan, *key))
         meaning = self._known[key]

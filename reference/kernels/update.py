@@ -43,7 +43,7 @@ def second(
 def adamw(site: Site, inputs: StepInputs, parameter: Array, first: Array, second: Array) -> Array:
     """Return the new parameter, like torch.optim.AdamW."""
     beta1, beta2 = site.step.betas
-    decay = site.step.decay if _decays(site) else 0.0
+    decay = site.step.decay if site.decays else 0.0
     deviation = np.sqrt(second) / math.sqrt(1 - beta2**inputs.number) + site.step.epsilon
     step_size = inputs.rate / (1 - beta1**inputs.number)
     return parameter * (1 - inputs.rate * decay) - step_size * first / deviation
@@ -64,10 +64,9 @@ def _clipped(site: Site, gradient: Array, norm_1: Array | None) -> Array:
     return gradient * (clip / np.maximum(norm_1, clip))
 
 
-def _decays(site: Site) -> bool:
-    """Return whether a parameter is the weight of a linear operator."""
-    operator = site.step.operators.get(site.name.removesuffix(".weight"))
-    return operator is not None and operator.kind == "linear" and site.name.endswith(".weight")
+def master(site: Site, inputs: StepInputs, copy: Array) -> Array:
+    """Return the new parameter: its new copy, of the same precision here."""
+    return copy
 
 
 UPDATE: dict[str, Kernel] = {
@@ -77,4 +76,5 @@ UPDATE: dict[str, Kernel] = {
     "second.update": second,
     "adamw.update": adamw,
     "sgd.update": sgd,
+    "master.update": master,
 }

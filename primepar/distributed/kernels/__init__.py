@@ -58,6 +58,7 @@ KERNELS: dict[str, Kernel] = {
     "second.update": update.second_moment,
     "adamw.update": update.adamw,
     "sgd.update": update.sgd,
+    "master.update": update.master,
     "regression.residual": regression.residual,
     "regression.gradient": regression.gradient,
     "workers.average": regression.part,

@@ -94,9 +94,12 @@ def adamw(
     beta1, beta2 = step.betas
     root = math.sqrt(1 - beta2**inputs.number)
     deviation = widened(v).sqrt().div_(root).add_(step.epsilon)
-    operator = step.operators.get(site.name.removesuffix(".weight"))
-    decays = operator is not None and operator.kind == "linear"
-    kept = 1 - rate * step.decay if decays else 1.0
+    kept = 1 - rate * step.decay if site.decays else 1.0
     size = rate / (1 - beta1**inputs.number)
     room = torch.mul(widened(w), kept, out=wide_room(into))
     _rounded(into, room.addcdiv_(widened(m), deviation, value=-size))
+
+
+def master(site: Site, inputs: StepInputs, into: torch.Tensor, wide: torch.Tensor) -> None:
+    """Write the new parameter: its new copy, rounded."""
+    into.copy_(wide)

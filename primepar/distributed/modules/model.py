@@ -61,6 +61,10 @@ class PartitionedModel(nn.Module):
         """Return a block of a parameter, as a view."""
         return self.get_parameter(name).detach()[self._slices[name + part.index]]
 
+    def set_parameter(self, name: str, part: ParameterBlock, read: Callable[[Slices], Any]) -> None:
+        """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
+        part.fill(self.block(name, part), read)
+
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Return this rank's block of the logits, `[R, C]`, in the head's output layout.
 

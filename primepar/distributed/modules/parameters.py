@@ -90,4 +90,4 @@ def load_parameter(
     if tuple(whole.shape) != expected:
         raise ShapeError(f"parameter {name!r}: expected shape {expected}, got {tuple(whole.shape)}")
     for part in model.places[name]:
-        part.fill(model.block(name, part), whole.__getitem__)
+        model.set_parameter(name, part, whole.__getitem__)

@@ -44,7 +44,7 @@ def load_weights(path: str | Path, model: Holder) -> WeightFile:
     file = WeightFile(path, model.plan.model)
     for name, parts in model.places.items():
         for part in parts:
-            part.fill(model.block(name, part), partial(file.read_block, name))
+            model.set_parameter(name, part, partial(file.read_block, name))
     return file
 
 

@@ -1,7 +1,9 @@
 """State of a rank between steps: its blocks of the parameters and of their moments, by name.
 
 A block has the name that it has in the program of a step, `blocks.0.qkv.weight[0,1]`. Its moments
-under AdamW are `blocks.0.qkv.weight.m[0,1]` and `blocks.0.qkv.weight.v[0,1]`; SGD has none.
+under AdamW are `blocks.0.qkv.weight.m[0,1]` and `blocks.0.qkv.weight.v[0,1]`; SGD has none. In half
+precision `blocks.0.qkv.weight.master[0,1]` is its copy in float32, from which it is rounded after
+every update. Moments and copies have the mesh's dtype of sums.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.models import initial_parameter
-from primepar.operators import MOMENTS, Optimizer, parameter_views
+from primepar.operators import MASTER, Optimizer, parameter_views, state_suffixes
 from primepar.plan import Plan
 from primepar.schedule.layout import Slices
 from primepar.schedule.meaning import Box
@@ -100,14 +102,19 @@ class Holder(Protocol):
     places: Places
 
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
-        """Return a block of a parameter, to be read or filled."""
+        """Return a block of a parameter."""
+        ...
+
+    def set_parameter(self, name: str, part: ParameterBlock, read: Callable[[Slices], Any]) -> None:
+        """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
         ...
 
 
 class TrainingState:
     """The blocks of one rank between steps.
 
-    Parameters start as `initial_parameter` of the seed, moments at zero. A vocabulary that the
+    Parameters start as `initial_parameter` of the seed, moments at zero. With `masters` there is a
+    copy of every parameter too. A vocabulary that the
     plan does not divide evenly is padded with zeros. Raises `PlanError` if the mesh has another
     number of devices than the plan.
     """
@@ -119,11 +126,12 @@ class TrainingState:
         seed: int = 0,
         optimizer: Optimizer = "adamw",
         replicas: int = 1,
+        masters: bool = False,
     ) -> None:
         plan.check_ranks(mesh.ranks)
         self.plan, self.mesh, self.seed, self.replicas = plan, mesh, seed, replicas
-        self.kinds = ("", *(f".{moment}" for moment in MOMENTS[optimizer]))
-        """The suffixes of a parameter's names: of itself, and of its moments."""
+        self.kinds = state_suffixes(optimizer, masters)
+        """The suffixes of a parameter's names: of itself, of its copy, and of its moments."""
         self.places = places(plan, mesh.rank)
         size = mesh.ranks // replicas
         self.replica = mesh.rank // size
@@ -139,20 +147,30 @@ class TrainingState:
         for name, parts in self.places.items():
             whole = initial_value(plan, name, seed) if parts else None
             for part in parts:
-                for prefix in (f"{name}{kind}" for kind in self.kinds):
-                    self._add(prefix + part.index, part.shape)
+                for kind in self.kinds:
+                    self._add(name + kind + part.index, part.shape, self.dtype(kind))
                 assert whole is not None
-                part.fill(self.block(name, part), whole.__getitem__)
+                self.set_parameter(name, part, whole.__getitem__)
 
-    def _add(self, name: str, shape: tuple[int, ...]) -> None:
+    def dtype(self, kind: str) -> torch.dtype:
+        """Return the dtype of the tensors of a suffix: that of sums for all but the parameters."""
+        return self.mesh.wide_dtype if kind else self.mesh.dtype
+
+    def set_parameter(self, name: str, part: ParameterBlock, read: Callable[[Slices], Any]) -> None:
+        """Set a block of a parameter, and of its copy, to what `read` returns for its slices."""
+        kinds = ("", f".{MASTER}") if f".{MASTER}" in self.kinds else ("",)
+        for kind in kinds:
+            part.fill(self.block(name + kind, part), read)
+
+    def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         mesh = self.mesh
         if mesh.limit is None:
-            self.blocks[name] = torch.zeros(shape, device=mesh.device, dtype=mesh.dtype)
+            self.blocks[name] = torch.zeros(shape, device=mesh.device, dtype=dtype)
         else:
-            self.host[name] = mesh.host.zeros(shape, mesh.dtype)
+            self.host[name] = mesh.host.zeros(shape, dtype)
 
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
-        """Return a block of a parameter or of a moment, from the device or from the host."""
+        """Return a block of a parameter, copy or moment, from the device or from the host."""
         held = self.blocks if self.mesh.limit is None else self.host
         return held[name + part.index]
 

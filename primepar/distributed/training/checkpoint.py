@@ -1,8 +1,10 @@
 """Checkpoints: one safetensors file of full tensors, into which every rank writes its own slices.
 
 Names and shapes are those of the model, `model.<parameter>`, `exp_avg.<parameter>` and
-`exp_avg_sq.<parameter>`, and do not depend on the mesh. So a file saved under one sequence loads
-under another, and any reader of safetensors can open it. All ranks must share one file system.
+`exp_avg_sq.<parameter>`, and do not depend on the mesh. In half precision `master.<parameter>` is
+the copy in float32; without it in the file the copy is the parameter. So a file saved under one
+sequence loads under another, and any reader of safetensors can open it. All ranks must share one
+file system.
 
 Under local SGD the replicas differ between averages, and their moments always do. Then the file
 has the tensors of every replica, `replica1.model.<parameter>`, and loads for as many replicas. A
@@ -31,11 +33,17 @@ from primepar.distributed.training.launch import World
 from primepar.errors import CheckpointError
 from primepar.files import publish, reason, reserve
 from primepar.models import GPTConfig, ModelConfig
+from primepar.operators import MASTER
 
 FORMAT = "primepar-checkpoint"
-KINDS = {"": "model", ".m": "exp_avg", ".v": "exp_avg_sq"}
+KINDS = {"": "model", f".{MASTER}": "master", ".m": "exp_avg", ".v": "exp_avg_sq"}
 """Suffix of a tensor in a program, empty for a parameter -> its prefix in the file."""
-_DTYPES = {torch.float32: "F32", torch.float64: "F64", torch.bfloat16: "BF16"}
+_DTYPES = {
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+}
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NAME = re.compile(r"step-(\d+)\.safetensors")
 
@@ -74,7 +82,7 @@ class Sketch:
     @classmethod
     def of(cls, state: TrainingState, step: int) -> Sketch:
         """Place the tensors of a run one after another."""
-        config, dtype = state.plan.model, state.mesh.dtype
+        config = state.plan.model
         saved = {"format": FORMAT, "version": "1", "step": str(step), "model": _words(config)}
         if state.replicas > 1:
             saved["replicas"] = str(state.replicas)
@@ -83,6 +91,7 @@ class Sketch:
         for replica in range(state.replicas):
             for suffix, (name, shape) in product(state.kinds, config.parameter_shapes.items()):
                 key = _key(name, suffix, replica if state.replicas > 1 else None)
+                dtype = state.dtype(suffix)
                 begins[key], end = offset, offset + prod(shape) * dtype.itemsize
                 entry = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": (offset, end)}
                 entries[key], offset = entry, end
@@ -178,10 +187,13 @@ def load(path: Path, state: TrainingState) -> int:
             saved = file.metadata() or {}
             step = _checked(path, saved, state)
             replica = state.replica if "replicas" in saved else None
-            _check_moments(path, set(file.keys()), state, replica)
+            keys = set(file.keys())
+            _check_moments(path, keys, state, replica)
             for name, parts in state.places.items():
                 for part, suffix in product(parts, state.kinds):
-                    read = file.get_slice(_key(name, suffix, replica)).__getitem__
+                    key = _key(name, suffix, replica)
+                    key = key if key in keys else _key(name, "", replica)
+                    read = file.get_slice(key).__getitem__
                     part.fill(state.block(f"{name}{suffix}", part), read)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
@@ -216,7 +228,7 @@ def _checked(path: Path, saved: dict[str, str], state: TrainingState) -> int:
 def _check_moments(path: Path, keys: set[str], state: TrainingState, replica: int | None) -> None:
     """Raise `CheckpointError` if the file is of a run with another optimizer."""
     first = next(iter(state.places))
-    for suffix in KINDS:
+    for suffix in KINDS.keys() - {f".{MASTER}"}:
         if (_key(first, suffix, replica) in keys) != (suffix in state.kinds):
             saved, asked = ("sgd", "adamw") if suffix in state.kinds else ("adamw", "sgd")
             raise CheckpointError(

@@ -26,7 +26,7 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_layout import sizes_of
 from primepar.models.dropout import Draw
-from primepar.operators import StepInputs, StepSettings
+from primepar.operators import MASTER, StepInputs, StepSettings
 from primepar.operators.averaging import lower_average, replica_block
 from primepar.partition.local_sgd import next_count
 from primepar.plan.replicas import Replicas
@@ -90,15 +90,21 @@ class ReplicaSteps:
         return numbers_2 / dist.get_world_size()
 
     def means(self) -> Blocks:
-        """Return this rank's blocks of the parameters' means over the replicas."""
-        names = {
-            replica_block(name, part.index, self.mesh.replica): name + part.index
-            for name, parts in self.state.places.items()
-            for part in parts
-        }
-        blocks = {block: self.state.blocks[name][None] for block, name in names.items()}
-        made = self._average(blocks)
-        return {name: made[name].to(self.state.mesh.dtype) for name in names.values()}
+        """Return this rank's blocks of the parameters' means over the replicas, and of copies."""
+        state, copy = self.state, f".{MASTER}" if self.settings.has_masters else ""
+        parts = [(name, part.index) for name, parts in state.places.items() for part in parts]
+        made = self._average(
+            {
+                replica_block(name, index, self.mesh.replica): state.blocks[name + copy + index][
+                    None
+                ]
+                for name, index in parts
+            }
+        )
+        means = {name + index: made[name + index].to(state.mesh.dtype) for name, index in parts}
+        if copy:
+            means |= {name + copy + index: made[name + index] for name, index in parts}
+        return means
 
     def executors(self, step: int) -> Iterator[Executor]:
         """Yield what runs in a local step."""
@@ -109,7 +115,9 @@ class ReplicaSteps:
     @cached_property
     def average_program(self) -> Program:
         """The program of an average; the first process lowers it for all."""
-        return lowered_by_first_rank(self.state.mesh, lambda: lower_average(self.replicas))
+        return lowered_by_first_rank(
+            self.state.mesh, lambda: lower_average(self.replicas, self.settings.has_masters)
+        )
 
     @cached_property
     def _average(self) -> Executor:

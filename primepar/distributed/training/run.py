@@ -165,7 +165,9 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
     mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count
-    return TrainingState(plan, mesh, settings.seed, settings.optimizer, replicas)
+    return TrainingState(
+        plan, mesh, settings.seed, settings.optimizer, replicas, settings.has_masters
+    )
 
 
 def _saved(settings: Settings, latest: Path | None) -> Path | None:

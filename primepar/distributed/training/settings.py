@@ -18,7 +18,8 @@ from primepar.models import GPTConfig
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cost.chunks import MOST_CHUNKS
 
-Dtype = Literal["float32", "float64", "bfloat16"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+HALF = ("bfloat16", "float16")
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 OptimizerChoice = Literal["adamw", "sgd"]
 
@@ -105,6 +106,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    masters: Annotated[
+        bool,
+        _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
+    ] = True
     average_every: Annotated[
         int | None,
         _at("averaging.every", "local steps of each replica between two averages",
@@ -216,15 +221,22 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"averages are of blocks on the device, got {self.device_memory}: leave one of the "
                 "two out"
             )
-        if self.device_bytes is not None and self.dtype == "bfloat16":
+        if self.device_bytes is not None and self.dtype in HALF:
             raise ConfigError(
-                f"{shown('device_memory')}: expected none with training.dtype bfloat16, whose sums "
-                f"have wider elements, got {self.device_memory}: take float32"
+                f"{shown('device_memory')}: expected none with training.dtype {self.dtype}, whose "
+                f"sums have wider elements, got {self.device_memory}: take float32"
             )
+
+    @property
+    def has_masters(self) -> bool:
+        """Whether copies of the parameters in float32 are updated."""
+        return self.masters and self.dtype in HALF
 
     def step_options(self, device_elements: int | None) -> StepOptions:
         """Return how the steps of a run are lowered, under a limit of device memory or without."""
-        return StepOptions(self.clip, self.optimizer, self.chunks, device_elements)
+        return StepOptions(
+            self.clip, self.optimizer, self.chunks, device_elements, masters=self.has_masters
+        )
 
     @property
     def device_bytes(self) -> int | None:

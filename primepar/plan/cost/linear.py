@@ -18,8 +18,8 @@ from primepar.plan.cost.sweeps import Load, Shares, moving
 from primepar.plan.search.sequence_space import Candidate
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
-MOMENTS = 8
-"""Bytes that AdamW keeps for each parameter: two moments in float32."""
+MOMENTS = 2
+"""Numbers that AdamW keeps for each parameter, in float32 at least."""
 MASTER = 4
 """Bytes of the float32 copy of a parameter of a shorter type."""
 
@@ -56,7 +56,7 @@ class Training:
     @cached_property
     def kept(self) -> int:
         """Bytes kept for each parameter: itself, its gradient and AdamW's state."""
-        return 2 * self.item + MOMENTS + (MASTER if self.item < 4 else 0)
+        return 2 * self.item + MOMENTS * self.wide_item + (MASTER if self.item < MASTER else 0)
 
     @cached_property
     def _rate(self) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import BYTES
-from primepar.plan.cost.linear import MASTER, MOMENTS
+from primepar.plan.cost.linear import MASTER
 from primepar.plan.layouts import Edge, edges, gradient_groups
 from primepar.plan.memory.lifetimes import Ints, PlacedTensor
 from primepar.plan.memory.operators import (
@@ -58,7 +58,7 @@ def peak_bytes(plan: Plan, batch: int, positions: int, dtype: str) -> tuple[int,
     """
     item = BYTES[dtype]
     copy = Fraction(MASTER if item < MASTER else 0, item)
-    elements = peak(plan, batch, positions, Fraction(MOMENTS, 2 * item), copy)
+    elements = peak(plan, batch, positions, Fraction(max(item, MASTER), item), copy)
     return tuple(item * int(of_rank) for of_rank in elements)
 
 

@@ -39,6 +39,7 @@ class StepMemory:
     parameters: dict[str, PlacedTensor] = field(default_factory=dict)
     gradients: dict[str, PlacedTensor] = field(default_factory=dict)
     _moments: dict[str, list[PlacedTensor]] = field(default_factory=dict)
+    _copies: dict[str, PlacedTensor] = field(default_factory=dict)
     _known: dict[object, LinearHoldings] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +49,9 @@ class StepMemory:
             self.parameters[name] = self.events.begin(parameter, times)
             moments = [self._sized(parameter, self.moment) for _ in range(2)]
             self._moments[name] = [self.events.begin(moment, times) for moment in moments]
-            self.events.begin(self._sized(parameter, self.copy), times)
+            if self.copy:
+                copy = self._sized(parameter, self.copy)
+                self._copies[name] = self.events.begin(copy, times)
 
     @staticmethod
     def _sized(tensor: PlacedTensor, factor: Fraction) -> PlacedTensor:
@@ -92,11 +95,19 @@ class StepMemory:
         return self._known[key]
 
     def update(self, name: str) -> None:
-        """AdamW of a parameter: both new moments are written, and then the parameter."""
+        """AdamW of a parameter: both new moments are written, and then the parameter.
+
+        With a copy the new parameter is made of the new copy.
+        """
         parameter, gradient = self.parameters[name], self.gradients[name]
         new = [
             self.events.make(replace(moment), moment, gradient) for moment in self._moments[name]
         ]
-        new.append(self.events.make(replace(parameter), parameter, *new))
+        if name in self._copies:
+            copy = self._copies[name]
+            new.append(self.events.make(replace(copy), copy, *new))
+            new.append(self.events.make(replace(parameter), new[-1]))
+        else:
+            new.append(self.events.make(replace(parameter), parameter, *new))
         for tensor in new:
             self.events.keep(tensor)

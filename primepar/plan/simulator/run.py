@@ -145,13 +145,12 @@ class _Run:
         if any(state.pending for state in self.ranks):
             raise self._deadlock()
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
-        item = self.work.item
         return Simulation(
             max((event.end for event in self.events), default=0),
             [state.computing for state in self.ranks],
             [state.operations for state in self.ranks],
             [state.sent for state in self.ranks],
-            [self.work.peak(rank) * item for rank in range(self.program.ranks)],
+            [self.work.peak(rank) for rank in range(self.program.ranks)],
             [self._traffic(port) for port in self.network.ports],
             self.events,
         )

@@ -60,7 +60,7 @@ def simulate_step(
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
         short = BYTES[dtype] < BYTES["float32"]
-        options = StepOptions(chunks=chosen, wide_sums=short)
+        options = StepOptions(chunks=chosen, wide_sums=short, masters=short)
         program = lower_step(plan, batch, positions, options=options)
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}

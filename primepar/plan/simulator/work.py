@@ -161,8 +161,8 @@ class Work:
         return passing + self._number(operations) / self._rate if operations else passing
 
     def peak(self, rank: int) -> int:
-        """Peak of live elements on a rank, buffers of posted receives included."""
-        return peak(self.program, rank, self.elements)
+        """Peak of live bytes on a rank, buffers of posted receives included."""
+        return peak(self.program, rank, self.bytes)
 
 
 def _is_product(signature: Signature) -> bool:
