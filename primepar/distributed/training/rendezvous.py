@@ -9,6 +9,7 @@ rank 0 opens the store on the first machine of the step, on a port that follows 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,11 +105,8 @@ def _by_srun(launch: Launch) -> WorldPlace:
 
 def first_host(nodes: str) -> str:
     """Return the first of SLURM's list of machines: `gpu07` of `gpu[07-09,11],login`."""
-    begin, bracket, rest = nodes.partition(",")[0].partition("[")
-    if not bracket:
-        return begin
-    numbers, _, end = rest.partition("]")
-    return begin + numbers.partition("-")[0] + end
+    first = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\])?([^,\[]*)", nodes)
+    return "" if first is None else f"{first[1]}{first[2] or ''}{first[3]}"
 
 
 def srun_port(environment: Mapping[str, str]) -> int:
