@@ -200,12 +200,13 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "seed": 5, "data": 'a "b".txt',
-    "dtype": "float16",
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "seed": 5,
+    "data": 'a "b".txt', "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
     "decay_steps": 2, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-6, "weight_decay": 0.0,
-    "sharded": True, "masters": False, "loss_scale": 64.0, "loss_scale_every": 5, "average_every": 4,
+    "sharded": True, "masters": False, "loss_scale": 64.0, "loss_scale_every": 5,
+    "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
     "peak_tflops": 0.5, "checkpoint": "ckpt",
     "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
