@@ -58,7 +58,8 @@ def lower_step(
     trains = until in ("gradients", "update")
     step = StepContext(
         plan, builder, batch, positions, trains, options.optimizer, options.wide_sums,
-        options.masters, shards=plan.sharded_optimizer and until == "update",
+        options.masters, options.skips,
+        shards=plan.sharded_optimizer and until == "update",
     )  # fmt: skip
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
@@ -119,4 +120,4 @@ def _update(step: StepContext, clip: bool) -> None:
     norm = lower_gradient_norm(step)
     step.builder.end_with(norm)
     for name in step.plan.model.parameter_shapes:
-        lower_update(step, name, norm if clip else None)
+        lower_update(step, name, norm if clip or step.skips else None)
