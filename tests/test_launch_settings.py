@@ -200,8 +200,8 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "recompute": "full",
-    "seed": 5,
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2,
+    "recompute": "full", "seed": 5,
     "data": 'a "b".txt', "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
