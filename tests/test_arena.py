@@ -102,8 +102,12 @@ def overwritten(wrong: int | None = None) -> dict[str, torch.Tensor]:
         ends.setdefault(end, []).append(buffer.attach([None], lambda whole: whole))
     executor._bind(executor.mesh.arena._memory)
     actions: list[Action] = []
-    for place, step in enumerate(executor._steps):
-        actions += [*step.actions, *(_fill(slot) for slot in ends.get(place, ()))]
+    place = 0
+    for step in executor._steps:
+        actions += step.actions
+        for _ in step.instructions:
+            actions += [_fill(slot) for slot in ends.get(place, ())]
+            place += 1
     executor._running._actions = actions
     return executor(blocks_of(executor), StepInputs(Draw(0, 1), 1e-3, 1))
 

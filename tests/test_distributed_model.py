@@ -220,7 +220,8 @@ def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
 
 def test_a_second_backward_of_a_loss_is_refused() -> None:
     model = cases.planned("gpt2", "data", cases.mesh_of(1))
-    loss = model.loss(*map(torch.from_numpy, cases.batch(model.config)))
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    loss = model.loss(tokens_BT, targets_BT)
     loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
     with pytest.raises(RuntimeError) as caught:
         loss.backward()  # type: ignore[no-untyped-call]
