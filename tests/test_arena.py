@@ -17,7 +17,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from primepar.distributed import Executor
 from primepar.distributed.runtime.arena import ALIGNMENT, Lifetime, least_bytes, offsets
-from primepar.distributed.runtime.buffer_owners import LARGE, MEDIUM, choose_owners
+from primepar.distributed.runtime.buffer_owners import SIZES, choose_owners
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.messages import Action
 from primepar.models.dropout import Draw
@@ -141,12 +141,14 @@ def owners(*needed: Lifetime, outputs: int = 0) -> list[str]:
     return [buffer.owner for buffer in buffers]
 
 
-def test_medium_buffers_are_allocated_where_outputs_can_have_their_memory() -> None:
-    activations = [Lifetime(MEDIUM, 0, 8)] * 4
+def test_buffers_are_allocated_where_outputs_can_have_their_memory() -> None:
+    smallest, largest = SIZES[-1], SIZES[0]
+    activations = [Lifetime(smallest, 0, 8)] * 4
     assert owners(*activations) == ["arena"] * 4
     assert owners(*activations, outputs=1) == ["run"] * 4  # 4 instead of 5 blocks
-    assert owners(*[Lifetime(MEDIUM, 0, 9)] * 4, outputs=1) == ["arena"] * 4  # 5 in any case
-    assert owners(*[Lifetime(MEDIUM, 0, 8)] * 8, outputs=1) == ["arena"] * 8  # 8 instead of 9
-    small = [Lifetime(MEDIUM - 1, 0, 8)] * 4
+    assert owners(*[Lifetime(smallest, 0, 9)] * 4, outputs=1) == ["arena"] * 4  # 5 in any case
+    # 40 instead of 41 blocks do not pay 40 allocations.
+    assert owners(*[Lifetime(smallest, 0, 8)] * 40, outputs=1) == ["arena"] * 40
+    small = [Lifetime(smallest - 1, 0, 8)] * 4
     assert owners(*small, outputs=2) == ["arena"] * 4
-    assert owners(Lifetime(LARGE, 0, 8), *small) == ["run", *["arena"] * 4]
+    assert owners(Lifetime(largest, 0, 8), *small) == ["run", *["arena"] * 4]
