@@ -125,5 +125,10 @@ def test_nothing_is_read_after_its_last_instruction() -> None:
     got = overwritten()
     assert finite(right)
     assert [name for name in right if not torch.equal(right[name], got[name])] == []
-    buffers = len(executor._layout)
-    assert [number for number in range(0, buffers, 9) if finite(overwritten(number))] == []
+    # The sums of a norm's backward are not read where one kernel does all of its phases.
+    read = [
+        number
+        for number, (buffer, _) in enumerate(executor._layout)
+        if not any(name.endswith("/dsums[0,0]") for name in buffer.views)
+    ]
+    assert [number for number in read[::9] if finite(overwritten(number))] == []
