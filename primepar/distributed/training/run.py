@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
 from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launcher_hold import launcher_held
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.process_tree import end_with_parent
@@ -77,6 +78,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     facts = facts_of(settings, layout, text)
     with (
         Stopping(until) as stopping,
+        launcher_held(),
         joined(launch, settings.device, facts, settings.timeout) as world,
     ):
         prove = prove if settings.verify else None
@@ -141,8 +143,11 @@ def _prepare(
     saved: SavedRun | None,
 ) -> tuple[Trainer, WeightFile | None]:
     """Return the trainer with this rank's state, and the file of weights if there is one."""
+    from primepar.distributed.modules.weights import check_place
     from primepar.distributed.training.trainer import Trainer
 
+    if settings.save_weights is not None:
+        check_place(Path(settings.save_weights), state.plan.model)
     done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
     if saved is not None:
         load_saved(saved, state)
