@@ -1,8 +1,8 @@
 """Spatial-temporal tensor partitioning of transformers: written once, emulated, proved and run.
 
-`show`, `check`, `verify`, `lower`, `simulate` and `plan` are described in `primepar.api`, and are
-loaded when they are first used. `primepar.plan` and `primepar.verify` are packages as well: they
-can be imported from, and they can be called.
+`show`, `check`, `verify`, `lower`, `simulate` and `plan` are described in `primepar.api`, and
+`parallelize` in its module. They are loaded when they are first used. `primepar.plan` and
+`primepar.verify` are packages as well: they can be imported from, and they can be called.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from primepar.schedule.primitive import ANY, Primitive
 
 if TYPE_CHECKING:
     from primepar.api import check, lower, plan, show, simulate, verify
+    from primepar.distributed.parallel.module import parallelize
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "__version__",
     "check",
     "lower",
+    "parallelize",
     "plan",
     "show",
     "simulate",
@@ -38,6 +40,7 @@ __all__ = [
 
 _QUESTIONS = ("check", "lower", "plan", "show", "simulate", "verify")
 _PACKAGES = ("plan", "verify")
+_PARALLELIZE = "primepar.distributed.parallel.module"
 
 
 class _CalledPackage(ModuleType):
@@ -72,6 +75,8 @@ sys.modules[__name__].__class__ = _Root
 if not TYPE_CHECKING:  # so that a misspelt name is an error of types, too
 
     def __getattr__(name: str) -> Any:
+        if name == "parallelize":
+            return import_module(_PARALLELIZE).parallelize
         if name not in _QUESTIONS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in _PACKAGES:

@@ -16,7 +16,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -35,45 +35,98 @@ SHARED = "PRIMEPAR_TEST_RANKS"
 
 
 def on_ranks(
-    size: int, work: Callable[..., Any], *arguments: Any, backend: str = "gloo"
+    size: int,
+    work: Callable[..., Any],
+    *arguments: Any,
+    backend: str = "gloo",
+    imported: tuple[str, ...] = (),
 ) -> list[Any]:
     """Call `work(*arguments)` on `size` processes of one world, and return what each returns.
 
     Workers of one pytest run share what is returned: the first that asks runs it. With NCCL each
-    has a GPU, or all share one. `work` is a function of an importable module.
+    has a GPU, or all share one. `work` is a function of an importable module. Modules that take
+    long are `imported` once, by a process that forks the ranks.
     Raises `RuntimeError` with the first traceback, and leaves no process behind.
     """
     shared = os.environ.get(SHARED)
     if shared is None:
-        return _ran(size, work, arguments, backend)
+        return _led(imported, size, work, arguments, backend)
     call = pickle.dumps((size, work.__module__, work.__qualname__, arguments, backend))
     key = sha256(call).hexdigest()
     file = Path(shared) / key
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
-            file.write_bytes(pickle.dumps(_ran(size, work, arguments, backend)))
+            file.write_bytes(pickle.dumps(_led(imported, size, work, arguments, backend)))
         answers: list[Any] = pickle.loads(file.read_bytes())
     return answers
 
 
-def forked(target: Callable[..., Any], *arguments: Any) -> BaseProcess:
-    """Start a process; a server that has torch loaded forks it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=target, args=arguments)
+def forked(
+    target: Callable[..., Any], *arguments: Any, start: Literal["fork", "forkserver"] = "forkserver"
+) -> BaseProcess:
+    """Start a process; a server that has torch loaded forks it, or this process."""
+    process: BaseProcess
+    if start == "fork":
+        process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
+    else:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        process = context.Process(target=target, args=arguments)
     process.start()
     return process
 
 
+def _led(
+    imported: tuple[str, ...],
+    size: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    backend: str,
+) -> list[Any]:
+    """Run ranks, by another process if modules are to be imported first."""
+    if not imported:
+        return _ran(size, work, arguments, backend)
+    here, there = multiprocessing.Pipe(duplex=False)
+    leader = forked(_lead, there, imported, size, work, arguments, backend)
+    there.close()
+    failed, answer = received(here)
+    leader.join()
+    if failed:
+        raise RuntimeError(answer)
+    answers: list[Any] = answer
+    return answers
+
+
+def _lead(
+    end: Connection,
+    imported: tuple[str, ...],
+    size: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    backend: str,
+) -> None:
+    try:
+        for name in imported:
+            import_module(name)
+        end.send((False, _ran(size, work, arguments, backend, start="fork")))
+    except Exception as error:
+        end.send((True, str(error)))
+
+
 def _ran(
-    size: int, work: Callable[..., Any], arguments: tuple[Any, ...], backend: str
+    size: int,
+    work: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    backend: str,
+    start: Literal["fork", "forkserver"] = "forkserver",
 ) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         store, ends, processes = str(Path(folder) / "store"), [], []
         for rank in range(size):
             here, there = multiprocessing.Pipe(duplex=False)
-            process = forked(_rank, there, store, backend, rank, size, work, arguments)
+            given = (there, store, backend, rank, size, work, arguments)
+            process = forked(_rank, *given, start=start)
             there.close()
             ends.append(here)
             processes.append(process)

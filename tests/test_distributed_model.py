@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from functools import cache
 from itertools import cycle, product
@@ -13,6 +12,7 @@ import pytest
 import torch
 from distributed_ranks import on_ranks
 from lowered_steps import lower_step
+from profiles import IS_LONG
 from step_cases import calls_of_step, sent_by
 
 from primepar.distributed.modules.model import PartitionedModel
@@ -22,7 +22,6 @@ from primepar.plan import Plan, edges, ends, parameter_places, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.transformer import Transformer
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 FAMILIES = ("gpt2", "opt", "llama", "bloom")
 PLANS = {
     4: ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"),
@@ -71,7 +70,7 @@ SMALL = {
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
     """Every family under every plan; on 8 ranks each plan has one family in the short profile."""
-    if ranks == 8 and not LONG:
+    if ranks == 8 and not IS_LONG:
         return [*zip(cycle(FAMILIES), PLANS[8], strict=False), *MORE[8], *SMALL[8]]
     named = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
     return named if ranks == 8 else [*named, *ON_OURS]

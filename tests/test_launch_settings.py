@@ -15,6 +15,7 @@ from primepar.commands.train import train
 from primepar.distributed.training.relaunch import mpirun_line
 from primepar.distributed.training.settings import (
     BATCH,
+    LEAST_VOCABULARY,
     OPTIONS,
     SIZES,
     Settings,
@@ -65,6 +66,8 @@ REFUSED = {
     ("--resume",): "--resume: expected a folder of checkpoints, got none: add --checkpoint DIR",
     ("--set", "checkpoint.every=5"): "checkpoint.every: expected a folder of checkpoints, got "
     "none: add --checkpoint DIR",
+    ("--set", "output.peak_tflops=0"): "output.peak_tflops: expected a positive number, got 0.0",
+    ("--set", "evaluation.batches=-1"): "evaluation.batches: expected 0 or more, got -1",
     ("--set", "output.trace=run.png"): "output.trace: expected a name that ends with .svg (a "
     "picture) or .json (a Chrome trace), got 'run.png'",
     ("--set", "output.log=no/where.jsonl"): "output.log no/where.jsonl: expected a folder that is "
@@ -200,9 +203,12 @@ SAMPLES: dict[str, Any] = {
     "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt',
     "dtype": "float64",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
-    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
-    "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
-    "checkpoint_every": 2, "resume": True, "override": True, "timeout": 5.5,
+    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5,
+    "masters": False, "average_every": 4,
+    "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
+    "peak_tflops": 0.5, "checkpoint": "ckpt",
+    "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
+    "timeout": 5.5,
     "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip
@@ -329,4 +335,6 @@ def test_options_of_the_command_are_settings_and_have_their_defaults() -> None:
 def test_the_defaults_in_words_are_the_sizes_that_are_taken_without_a_plan() -> None:
     sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
     texts = {name: meta_of(name).extra["otherwise"] for name in sizes}
+    assert texts.pop("vocabulary") == "the plan's, or the data's"
+    assert sizes.pop("vocabulary") == LEAST_VOCABULARY  # one entry for each byte
     assert texts == {name: f"the plan's, or {size}" for name, size in sizes.items()}

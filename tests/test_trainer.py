@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import training_cases as cases
 from distributed_ranks import on_ranks
-from safetensors import safe_open
+from saved_tensors import files_of, tensors_of
 
 from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.trainer import learning_rate
 from primepar.errors import ConfigError
 
-STEP_10 = "step-00000010.safetensors"
-STEP_20 = "step-00000020.safetensors"
+STEP_10 = "step-00000010"
+STEP_20 = "step-00000020"
 
 
 class Runs(NamedTuple):
@@ -101,7 +102,7 @@ def test_a_resumed_run_is_the_same_run(four: Runs) -> None:
 
 def test_a_resumed_run_leaves_the_same_file(four: Runs) -> None:
     resumed, whole = (four.folder / name / STEP_20 for name in ("half", "whole"))
-    assert resumed.read_bytes() == whole.read_bytes()
+    assert files_of(resumed) == files_of(whole)
 
 
 def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
@@ -109,6 +110,15 @@ def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
     whole = cases.losses(four.folder / "straight")
     expected = {n: whole[n] for n in range(11, 21)}
     assert cases.losses(four.folder / "other") == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+def test_a_run_goes_on_under_a_primitive_of_a_file(four: Runs) -> None:
+    assert [answer["own"] for answer in four.answers] == [0] * 4
+    whole = cases.losses(four.folder / "straight")
+    assert cases.losses(four.folder / "own") == {n: whole[n] for n in range(11, 21)}
+    start, *_ = read_log(four.folder / "own" / "log.jsonl")
+    assert isinstance(start, StartRow)
+    assert start.sequence == f"{four.folder}/mine.py:Mine2x2"
 
 
 def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -> None:
@@ -121,9 +131,8 @@ def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -
 
 
 def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs) -> None:
-    with safe_open(four.folder / "whole" / STEP_10, framework="numpy") as file:
-        names = list(file.keys())
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    tensors = tensors_of(four.folder / "whole" / STEP_10)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     expected = cases.SMALL.model.parameter_shapes.items()
     assert shapes == {
         f"{kind}.{name}": shape
@@ -133,13 +142,14 @@ def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs)
 
 
 def test_one_rank_reports_a_torn_checkpoint_and_all_end(four: Runs) -> None:
-    path = four.folder / "half-torn" / STEP_10
-    assert [answer["torn"] for answer in four.answers] == [
-        f"CheckpointError: {path}: expected a whole checkpoint, got Error while deserializing "
-        "header: incomplete metadata, file not fully covered: delete it to resume from the one "
-        "before",
-        *["SystemExit: 0"] * 3,
-    ]
+    path = four.folder / "half-torn" / STEP_10 / "rank-00002.safetensors"
+    size = path.stat().st_size
+    refused = (
+        f"CheckpointError: {path}: expected {size + 1000} bytes, got {size}: the file is cut "
+        "short: no earlier checkpoint is whole"
+    )
+    ended = "SystemExit: 0"
+    assert [answer["torn"] for answer in four.answers] == [ended, ended, refused, ended]
     assert not (four.folder / "torn" / "log.jsonl").exists()
 
 
@@ -147,9 +157,7 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> Non
     assert [answer["asked"] for answer in four.answers] == [128 + 15] * 4
     *_, end = read_log(four.folder / "asked" / "log.jsonl")
     assert end == EndRow(1, "SIGTERM")
-    assert [path.name for path in (four.folder / "stopped").iterdir()] == [
-        "step-00000001.safetensors"
-    ]
+    assert [path.name for path in (four.folder / "stopped").glob("step-*")] == ["step-00000001"]
 
 
 def test_the_rate_rises_to_its_full_height() -> None:
@@ -205,6 +213,6 @@ def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)
     whole = cases.losses(tmp_path / "a")
-    Path(folder, "step-00000004.safetensors").unlink()
+    shutil.rmtree(Path(folder, "step-00000004"))
     assert cases.train(tmp_path / "b", dtype=dtype, checkpoint=folder, resume=True, steps=4) == 0
     assert cases.losses(tmp_path / "b") == {4: whole[4]}

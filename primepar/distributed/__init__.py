@@ -1,4 +1,4 @@
-"""Runs programs on torch: the executor, a partitioned linear operator, and partitioned models.
+"""Runs programs on torch: the executor, partitioned models, and users' own modules in parallel.
 
 A name is imported at its first use, so that settings can be checked without loading torch.
 """
@@ -20,23 +20,35 @@ if TYPE_CHECKING:
         parameter_layout,
     )
     from primepar.distributed.modules.weights import load_weights, save_weights
+    from primepar.distributed.parallel.module import parallelize
+    from primepar.distributed.parallel.placements import device_mesh_of, layout_of, placements_of
+    from primepar.distributed.parallel.regions import Region
+    from primepar.distributed.parallel.use import clip_grad_norm, full_state_dict, local_rows
     from primepar.distributed.runtime.executor import Executor
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
 
 _MODULES = {
-    "GPT": "modules.gpt",
     "Executor": "runtime.executor",
+    "GPT": "modules.gpt",
     "Mesh": "runtime.mesh",
     "PartitionedLinear": "modules.linear",
     "PartitionedModel": "modules.model",
+    "Region": "parallel.regions",
+    "clip_grad_norm": "parallel.use",
+    "device_mesh_of": "parallel.placements",
     "full_gradient": "modules.parameters",
     "full_logits": "modules.parameters",
     "full_parameter": "modules.parameters",
+    "full_state_dict": "parallel.use",
     "gather_tensor": "runtime.scatter_gather",
+    "layout_of": "parallel.placements",
     "load_parameter": "modules.parameters",
     "load_weights": "modules.weights",
+    "local_rows": "parallel.use",
+    "parallelize": "parallel.module",
     "parameter_layout": "modules.parameters",
+    "placements_of": "parallel.placements",
     "save_weights": "modules.weights",
     "scatter_tensor": "runtime.scatter_gather",
 }
@@ -47,13 +59,21 @@ __all__ = [
     "Mesh",
     "PartitionedLinear",
     "PartitionedModel",
+    "Region",
+    "clip_grad_norm",
+    "device_mesh_of",
     "full_gradient",
     "full_logits",
     "full_parameter",
+    "full_state_dict",
     "gather_tensor",
+    "layout_of",
     "load_parameter",
     "load_weights",
+    "local_rows",
+    "parallelize",
     "parameter_layout",
+    "placements_of",
     "save_weights",
     "scatter_tensor",
 ]

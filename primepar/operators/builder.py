@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
+from msgspec import structs
+
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
@@ -50,6 +52,11 @@ class View:
     def template(self) -> str:
         """The template of its blocks in signatures, `x[M,K]`."""
         return f"{self.name}[{','.join(self.dims)}]"
+
+    @property
+    def grid(self) -> Index:
+        """Number of slices along each dim."""
+        return tuple(len(line) - 1 for line in self.cuts)
 
     def blocks(self, rank: int) -> list[str]:
         """Return the names of a rank's blocks."""
@@ -187,6 +194,12 @@ class ProgramBuilder:
         self.tensors[name] = Tensor(cuts, known.of or view.name, wide)
         self.dims[name] = view.dims
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
+
+    def exchange_names(self, part: str, whole: str) -> None:
+        """Let a tensor be other cuts of `whole`, which was other cuts of it."""
+        known = self.tensors
+        known[part] = structs.replace(known[part], of=whole)
+        known[whole] = structs.replace(known[whole], of=None)
 
     def given(
         self, name: str, space: IterationSpace, *dims: str, fixed: int = 1, wide: bool = False

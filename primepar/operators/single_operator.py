@@ -94,15 +94,24 @@ class LinearPrograms(NamedTuple):
 
 
 def lower_linear(
-    sequence: Sequence, operator: Linear, source: Layout, wide_sums: bool = False
+    sequence: Sequence,
+    operator: Linear,
+    source: Layout,
+    wide_sums: bool = False,
+    target: Layout | None = None,
+    turned: bool = False,
 ) -> LinearPrograms:
     """Lower a linear operator whose input, and the gradient of it, have layout `source`.
 
-    With `wide_sums` sums of several sub-operators are wide until they are complete.
+    The output and the gradient of it have layout `target`, by default the resident layout of O.
+    With `wide_sums` sums of several sub-operators are wide until they are complete. Blocks of a
+    `turned` weight, and of its gradient, are (K, N).
     Raises `ShapeError` if a layout does not divide a tensor, and `SequenceError` for a resident
     layout that is not a rectangle of blocks on every device.
     """
-    ahead, back = (_Lowering.of(sequence, operator, source, wide_sums) for _ in range(2))
+    output = resident_layout(Movement(sequence), "forward", "O", last=True)
+    ends = source, output, target or output
+    ahead, back = (_Lowering.of(sequence, operator, ends, wide_sums, turned) for _ in range(2))
     y, kept = ahead.forward()
     dx, dw = back.backward(kept)
     for builder, views in ((ahead.builder, (y, *kept)), (back.builder, (dx, dw))):
@@ -123,13 +132,23 @@ class _Lowering:
     products: Products
     movement: Movement
     source: Layout
+    output: Layout
+    target: Layout
 
     @classmethod
-    def of(cls, sequence: Sequence, operator: Linear, source: Layout, wide_sums: bool) -> _Lowering:
+    def of(
+        cls,
+        sequence: Sequence,
+        operator: Linear,
+        ends: tuple[Layout, Layout, Layout],
+        wide_sums: bool,
+        turned: bool,
+    ) -> _Lowering:
         builder = ProgramBuilder(sequence.ranks)
         names = {tensor: tensor for tensor in ("O", "dO", "dI", "dW")}
-        products = Products(builder, sequence, operator, NAME, names, wide_sums=wide_sums)
-        return cls(builder, products, Movement(sequence), source)
+        weights = frozenset(("W", "dW") if turned else ())
+        products = Products(builder, sequence, operator, NAME, names, weights, wide_sums)
+        return cls(builder, products, Movement(sequence), *ends)
 
     def _shape(self, tensor: str) -> tuple[int, ...]:
         return tuple(self.products.operator.size(dim) for dim in self.products.dims(tensor))
@@ -145,8 +164,14 @@ class _Lowering:
         check_divided(self._shape(tensor), Cells.of(way.source, way.target).grid, tensor)
         return moved(self.builder, view, way, cuts, name)
 
+    @property
+    def _home(self) -> Layout:
+        """The layout of the weight, over its dims in the program."""
+        home = resident_layout(self.movement, "forward", "W")
+        return home.turned() if self.products.turned else home
+
     def _take_weight(self) -> None:
-        weight = self._begun("weight", "W", resident_layout(self.movement, "forward", "W"))
+        weight = self._begun("weight", "W", self._home)
         view = reblocked(self.builder, weight, self.products.cuts("W"), "W")
         self.products.names["W"] = view.name
 
@@ -163,14 +188,12 @@ class _Lowering:
         initial = tuple(indices(blocks, "W") for blocks in done.initial or ())
         stays = held_after(done, "W") == initial
         kept = [
-            View(
-                products.names[tensor], products.cuts(tensor), held_after(done, tensor), ("R", "C")
-            )
+            View(products.names[tensor], products.cuts(tensor), held, ("R", "C"))
             for tensor in ("I", "W")[: 2 - stays]
+            for held in [products.held(done.final or (), tensor)]
         ]
-        output = resident_layout(self.movement, "forward", "O", last=True)
-        y = reblocked(self.builder, products.made(done, "O"), self._cuts("O", output), "y")
-        return y, kept
+        made, cuts = products.made(done, "O"), self._cuts("O", self.target)
+        return self._moved(made, "O", Way(self.output, self.target), cuts, "y"), kept
 
     def backward(self, kept: list[View]) -> tuple[View, View]:
         """Append backward and gradient; returns the gradients of input and weight."""
@@ -180,13 +203,13 @@ class _Lowering:
             builder.begin_with(builder.new(view.name, view.cuts, view.held, view.dims))
         if len(kept) == 1:
             self._take_weight()
-        dy = self._begun("dy", "O", resident_layout(self.movement, "forward", "O", last=True))
-        products.names["dO"] = reblocked(builder, dy, products.cuts("O"), "dO").name
+        dy, way = self._begun("dy", "O", self.target), Way(self.target, self.output)
+        products.names["dO"] = self._moved(dy, "dO", way, products.cuts("O"), "dO").name
         done = products.take_in("backward", "gradient")
         way = Way(resident_layout(self.movement, "backward", "dI", last=True), self.source)
         di, cuts = products.made(done, "dI"), self._cuts("I", self.source)
         dx = self._moved(di, "dI", way, cuts, "dx")
-        home = self._cuts("W", resident_layout(self.movement, "forward", "W"))
+        home = self._cuts("W", self._home)
         return dx, reblocked(builder, products.made(done, "dW"), home, "dw")
 
 

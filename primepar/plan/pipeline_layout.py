@@ -117,6 +117,14 @@ class PipelineLayout(
         return tuple(map(tuple, chunks))
 
 
+def micro_batches(count: int) -> PipelineLayout:
+    """A step of `count` micro-batches one after another: gradient accumulation.
+
+    It is a pipeline of one stage. There 1F1B does the backward of each right after its forward.
+    """
+    return PipelineLayout(schedule="1f1b", stages=1, micro_batches=count)
+
+
 _PREFIX = re.compile(r"([^,:]*)(:[^,]*)?(?:,(.*))?")
 _SIZES = re.compile(r":([1-9]\d{0,8})x([1-9]\d{0,8})(?:x([1-9]\d{0,8}))?")
 

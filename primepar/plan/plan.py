@@ -26,8 +26,9 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     """A sequence for every operator of `model` on `ranks` devices.
 
     `batch` is the number of sequences of a training step, each of the model's context; None leaves
-    it open. With a `pipeline` every sequence is for the devices of one stage. Raises `PlanError`
-    where the sequences, the pipeline or the batch do not fit the model or the mesh.
+    it open. With a `pipeline` every sequence is for the devices of one stage. A `sharded_optimizer`
+    keeps its states in shards over the devices that have the same block (ZeRO-1). Raises
+    `PlanError` where the sequences, the pipeline or the batch do not fit the model or the mesh.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -36,6 +37,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
     batch: Annotated[int, Meta(ge=1)] | None = None
     pipeline: PipelineLayout | None = None
+    sharded_optimizer: bool = False
     sequences: dict[str, str]
 
     def __post_init__(self) -> None:

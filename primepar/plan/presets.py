@@ -155,17 +155,33 @@ def preset_plan(
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
     try:
-        copies, method, depth = _parse(within, stage_ranks)
-        lengths = _lengths(method, within, copies, stage_ranks, depth)
+        data, roles = _roles(within, stage_ranks)
     except PlanError as error:
         raise PlanError(str(error) if pipeline is None else f"a stage of {name}: {error}") from None
-    roles = PRESETS[method].roles(*lengths)
-    data = f"M{copies}," if copies > 1 else ""
     sequences = {operator.name: data + roles.of(operator) for operator in operators(model)}
     try:
         return Plan(model=model, ranks=ranks, batch=batch, pipeline=pipeline, sequences=sequences)
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
+
+
+def preset_pair(name: str, ranks: int) -> tuple[str, str]:
+    """The sequences of a method for a column and for a row linear operator, without a model.
+
+    Raises `PlanError` for a method or a mesh that do not fit, and for a pipeline.
+    """
+    pipeline, within = take_pipeline(name)
+    if pipeline is not None:
+        raise PlanError(f"{name}: expected a method without a pipeline: write {within}")
+    data, roles = _roles(within, ranks)
+    return data + roles.column, data + roles.row
+
+
+def _roles(name: str, ranks: int) -> tuple[str, RoleSequences]:
+    """The text before every sequence of a method, and its sequences."""
+    copies, method, depth = _parse(name, ranks)
+    lengths = _lengths(method, name, copies, ranks, depth)
+    return f"M{copies}," if copies > 1 else "", PRESETS[method].roles(*lengths)
 
 
 def names_preset(text: str) -> bool:

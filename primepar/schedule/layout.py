@@ -59,6 +59,10 @@ class Layout:
         )
         return Layout(grid, tuple(tuple(sorted(blocks)) for blocks in held))
 
+    def turned(self) -> Layout:
+        """The layout of the transposed tensor."""
+        return Layout(self.grid[::-1], tuple(tuple(b[::-1] for b in held) for held in self.held))
+
     def slices(self, rank: int, dim: int) -> tuple[int, ...]:
         """Slices of one dim that `rank` holds."""
         return tuple(sorted({index[dim] for index in self.held[rank]}))

@@ -23,20 +23,37 @@ from primepar.operators.single_operator import (
     rectangular,
     resident_layout,
 )
-from primepar.schedule import Layout, Linear
+from primepar.schedule import Layout, Linear, Movement, Sequence
 
 
 class Schedules:
-    """The two compiled programs of one linear operator, and this rank's parts of its tensors."""
+    """The two compiled programs of one linear operator, and this rank's parts of its tensors.
 
-    def __init__(self, mesh: Mesh, operator: Linear, source: Layout) -> None:
-        wide_sums, rank = mesh.wide_dtype != mesh.dtype, mesh.rank
-        programs = lower_linear(mesh.sequence, operator, source, wide_sums)
-        home, output = (
-            resident_layout(mesh.movement, "forward", "W"),
-            resident_layout(mesh.movement, "forward", "O", last=True),
+    The input has layout `source`, the output `target`, by default the resident layout of O. With
+    another `sequence` than the mesh's its ranks are those of the mesh. A `turned` weight is (K, N).
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        operator: Linear,
+        source: Layout,
+        sequence: Sequence | None = None,
+        target: Layout | None = None,
+        turned: bool = False,
+    ) -> None:
+        wide_sums, rank, sequence = (
+            mesh.wide_dtype != mesh.dtype,
+            mesh.rank,
+            sequence or mesh.sequence,
         )
+        movement = Movement(sequence)
+        programs = lower_linear(sequence, operator, source, wide_sums, target, turned)
+        home = resident_layout(movement, "forward", "W")
+        output = target or resident_layout(movement, "forward", "O", last=True)
         x, y, w = ((operator.M, operator.N), (operator.M, operator.K), (operator.N, operator.K))
+        if turned:
+            home, w = home.turned(), w[::-1]
         self.x, self.dx = (Parts(name, source, rank, x) for name in ("x", programs.dx))
         self.y, self.dy = (Parts(name, output, rank, y) for name in (programs.output, "dy"))
         self.weight, self.dw = (Parts(name, home, rank, w) for name in ("weight", programs.dw))
@@ -76,8 +93,7 @@ class PartitionedLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply this rank's part of the input; any number of dims may precede the columns."""
         x_MN = self._rows(x)
-        apply: Callable[..., torch.Tensor] = _Partitioned.apply
-        y_MK = apply(x_MN, self.weight, self._schedules(x))
+        y_MK = partitioned_product(x_MN, self.weight, self._schedules(x))
         return y_MK.view(*x.shape[:-1], -1) if len(y_MK) == len(x_MN) else y_MK
 
     def _rows(self, x: torch.Tensor) -> torch.Tensor:
@@ -106,12 +122,20 @@ class PartitionedLinear(nn.Module):
         return schedules
 
 
+def partitioned_product(
+    x_MN: torch.Tensor, weight: torch.Tensor, schedules: Schedules
+) -> torch.Tensor:
+    """Return this rank's part of the output, from its parts of input and weight; differentiable."""
+    apply: Callable[..., torch.Tensor] = _Partitioned.apply
+    return apply(x_MN, weight, schedules)
+
+
 class _Partitioned(torch.autograd.Function):
     """Forward runs one program; backward runs the other one on the blocks that forward kept."""
 
     @staticmethod
     def forward(
-        ctx: Any, x_MN: torch.Tensor, weight: nn.Parameter, plan: Schedules
+        ctx: Any, x_MN: torch.Tensor, weight: torch.Tensor, plan: Schedules
     ) -> torch.Tensor:
         """Run the forward program.
 

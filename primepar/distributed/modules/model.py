@@ -142,8 +142,16 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients times the gradient of the loss."""
-        return (*(None,) * 5, *(gradient * gradients[0] for gradient in ctx.gradients))
+        """Return the gradients times the gradient of the loss; they are multiplied in place.
+
+        Raises `RuntimeError` at a second call: the gradients are the caller's then.
+        """
+        own, ctx.gradients = ctx.gradients, None
+        if own is None:
+            raise RuntimeError(
+                "loss: expected one backward, got a second one: call loss again before it"
+            )
+        return (*(None,) * 5, *(gradient.mul_(gradients[0]) for gradient in own))
 
 
 def _joined(run: StepProgram, blocks: Blocks, names: list[str]) -> torch.Tensor:

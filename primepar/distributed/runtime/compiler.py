@@ -14,6 +14,7 @@ from fractions import Fraction
 from msgspec.structs import replace
 
 from primepar.distributed.runtime.arena import Lifetime, offsets
+from primepar.distributed.runtime.buffer_owners import choose_owners
 from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
 from primepar.distributed.runtime.computes import Computes
@@ -110,10 +111,9 @@ class Compiler:
 
     def steps(self) -> list[CompiledStep]:
         """Return the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
-        return [
-            CompiledStep(nodes, list(filter(needed, actions)))
-            for nodes, actions in list(self._steps())
-        ]
+        steps = list(self._steps())
+        choose_owners(self.places.buffers)
+        return [CompiledStep(nodes, list(filter(needed, actions))) for nodes, actions in steps]
 
     def _steps(self) -> Iterator[CompiledStep]:
         place, alone = 0, ((node,) for node in self.instructions)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import IN_PLACE, KERNELS, Kernel
+from primepar.distributed.kernels import IN_PLACE, KERNELS, UNCHANGED, Kernel
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Slot
@@ -123,8 +123,11 @@ class Computes:
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
         begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
-        if phase.kernel in IN_PLACE and self.places.takes_over(name, node.reads):
-            actions = self.places.take_over(name, node.reads[0])
+        if self._unchanged(node, phase, site):
+            return self.places.alias(name, node.reads[0])
+        taken = IN_PLACE.get(str(phase.kernel))
+        if taken is not None and self.places.takes_over(name, node.reads, taken):
+            actions = self.places.take_over(name, node.reads[taken])
         else:
             actions = self.places.room(name, keep=begun)
         block = made = self.places.slot(name)
@@ -136,6 +139,16 @@ class Computes:
         if begun:
             actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
         return actions
+
+    def _unchanged(self, node: Compute, phase: Phase, site: Site) -> bool:
+        """Return whether a kernel's result is the block that it reads, and may be a view of it."""
+        same = UNCHANGED.get(str(phase.kernel))
+        return (
+            same is not None
+            and node.scale == "1"
+            and same(site)
+            and self.places.is_alias(node.accumulates, node.reads[0])
+        )
 
     def _addition(self, node: Compute) -> list[Action]:
         name = node.accumulates

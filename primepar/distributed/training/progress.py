@@ -30,6 +30,12 @@ def on_terminal(launch: Launch) -> bool:
     return sys.stdout.isatty()
 
 
+def _used(row: StepRow) -> str:
+    """Memory and, where it is known, the share of the devices' peak."""
+    share = "" if row.mfu is None else f", {row.mfu:.1%} MFU"
+    return f"{row.memory_bytes / 2**20:.0f} MiB{share}"
+
+
 class Reporter:
     """Shows rows of the log; a rank above 0 shows nothing."""
 
@@ -54,14 +60,15 @@ class Reporter:
 
     def step(self, row: StepRow) -> None:
         """Show a training step."""
-        text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s"
+        text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s, {_used(row)}"
         self._bar.update(self._task, completed=row.step, description=text)
         if self._bar.disable and (row.step % self._every == 0 or row.step == self._steps):
             self.line(f"step {row.step}/{self._steps}: {text}")
 
     def evaluation(self, row: EvaluateRow) -> None:
         """Show a held-out loss."""
-        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
+        bits = "" if row.bits_per_byte is None else f", {row.bits_per_byte:.3f} bits per byte"
+        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}{bits}")
 
     def line(self, text: str) -> None:
         """Show one line of text."""

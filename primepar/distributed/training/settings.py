@@ -39,12 +39,15 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
     "warmup": 0,
     "average_every": 1,
     "average_after": 0,
     "evaluate_every": 0,
+    "evaluate_batches": 0,
     "checkpoint_every": 0,
+    "keep": 0,
 }
 
 
@@ -73,10 +76,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
     ] = None
+    accumulate: Annotated[
+        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
+    ] = 1
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
-        _at("training.data", "text, read as bytes; the last tenth is held out",
+        _at("training.data",
+            "text, read as bytes; the last tenth is held out; or tokens (.bin)",
             "the standard library's sources"),
     ] = None  # fmt: skip
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
@@ -91,11 +98,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
     context: Annotated[
-        int | None, _at("model.context", "bytes in a sequence", "the plan's, or 128")
+        int | None, _at("model.context", "tokens of a sequence", "the plan's, or 128")
     ] = None
     vocabulary: Annotated[
         int | None,
-        _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
+        _at(
+            "model.vocabulary",
+            "entries; above the data's the rest is padding",
+            "the plan's, or the data's",
+        ),
     ] = None
     optimizer: Annotated[
         OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
@@ -106,6 +117,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         float | None,
         _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
     ] = None
+    sharded: Annotated[
+        bool,
+        _at("optimizer.sharded", "replicas of a block share its moments and update (ZeRO-1)"),
+    ] = False
     masters: Annotated[
         bool,
         _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
@@ -121,12 +136,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
+    evaluate_batches: Annotated[
+        int, _at("evaluation.batches", "batches of an evaluation; 0: all that is held out")
+    ] = 8
     checkpoint: Annotated[
         str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
     ] = None
     checkpoint_every: Annotated[
         int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
     ] = 0
+    keep: Annotated[
+        int, _at("checkpoint.keep", "keep this many checkpoints, the last ones; 0: all")
+    ] = 3
+    asynchronous: Annotated[
+        bool,
+        _at("checkpoint.asynchronous",
+            "write while the training goes on, from a copy of the state in host memory"),
+    ] = True  # fmt: skip
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
@@ -147,6 +173,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    tensorboard: Annotated[
+        str | None,
+        _at("output.tensorboard", "write curves for TensorBoard into this folder", "none"),
+    ] = None
+    peak_tflops: Annotated[
+        float | None,
+        _at("output.peak_tflops", "what a device can do, in 10^12 operations a second, for MFU",
+            "from the name of the GPU, if known"),
+    ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
     ] = TIMEOUT
@@ -179,11 +214,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
+        for name in ("lr", "clip", "peak_tflops", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
-        for name in ("resume", "checkpoint_every"):
+        for name in ("resume", "override", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
@@ -261,11 +296,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.plan is None:
             return None
         path = Path(self.plan)
-        return path if path.suffix == ".json" or path.is_file() else None
+        is_file = path.is_file() and path.suffix != ".py"
+        return path if path.suffix == ".json" or is_file else None
 
     @property
     def model(self) -> GPTConfig:
-        """The byte-level model with the sizes of the settings."""
+        """The model with the sizes of the settings."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 

@@ -1,0 +1,114 @@
+"""`parallelize` on real processes: transformers' classes and a user's own against one process."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import parallel_cases as cases
+import pytest
+from distributed_ranks import on_ranks
+
+WIDE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
+ONE = {"num_hidden_layers": 1}
+MODELS: dict[str, tuple[Any, ...]] = {
+    "llama P2x2": ("llama", GROUPED | ONE, "P2x2"),
+    "gpt2 megatron": ("gpt2", {"n_layer": 1}, "megatron"),
+    "own M2,megatron": ("own", {}, "M2,megatron", cases.REGIONS),
+}
+"""Model, changes of its config, plan, regions."""
+WIDER: dict[str, tuple[Any, ...]] = {
+    "llama megatron": ("llama", {}, "megatron", (), 20),
+    "llama megatron-sp": ("llama", {}, "megatron-sp"),
+    "llama data": ("llama", {}, "data"),
+    "llama summa": ("llama", GROUPED, "summa", (), 20),
+    "llama P2x2, 20 steps": ("llama", GROUPED, "P2x2", (), 20),
+    "llama tied": ("llama", {"tie_word_embeddings": True} | GROUPED, "M2,megatron"),
+    "llama of two sequences": ("llama", GROUPED, {"*.self_attn.*": "M2,K2", "*": "P2x2"}),
+    "llama of other columns": ("llama", GROUPED, {"lm_head": "N4", "*": "K2,M2"}),
+    "gpt2 P2x2": ("gpt2", {}, "P2x2", (), 20),
+    "gpt2 M2,megatron": ("gpt2", {}, "M2,megatron"),
+    "gpt2 stationary": ("gpt2", {}, "stationary"),
+    "gpt2 untied": ("gpt2", {"tie_word_embeddings": False}, "megatron"),
+    "gpt2 N4 head": ("gpt2", {"tie_word_embeddings": False}, {"lm_head": "N4", "*": "P2x2"}),
+    "gpt2 partly": ("gpt2", {}, {"*.attn.*": None, "lm_head": None, "*": "megatron"}),
+    "own P2x2": ("own", {}, "P2x2", cases.REGIONS),
+    "own without regions": ("own", {}, "P2x2"),
+    "own of three sequences": (
+        "own",
+        {},
+        {"blocks.0.qkv": "K2,M2", "*.out": None, "*": "P2x2"},
+    ),
+}
+REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "a layer without a sequence": (
+        ("own", {}, {"blocks.*": "P2x2"}),
+        "PlanError: mix (and 1 others): expected a sequence for every linear layer, the plan has "
+        'none: write "mix": "K4", or None to leave it whole on every rank',
+    ),
+    "a pattern without a layer": (
+        ("own", {}, {"blocks.0.fc1x": "K4", "*": "P2x2"}),
+        "PlanError: pattern 'blocks.0.fc1x': expected one that matches linear layers of the "
+        "module, got none among mix, blocks.0.qkv, blocks.0.out, ...: write blocks.0.fc1",
+    ),
+    "another number of ranks": (
+        ("own", {}, "P3x3"),
+        "PlanError: mix: expected a sequence of the mesh's 4 ranks, got 'P3x3' of 9: write "
+        "another, or take another mesh",
+    ),
+    "a mesh of some ranks": (
+        ("own", {}, "P2x2", 2),
+        "MeshError: mesh: expected all 4 ranks of torch.distributed in their order, got 2: take 4, "
+        "or init_device_mesh(device, (4,))",
+    ),
+    "a tied layer": (
+        ("gpt2", {}, {"*": "P2x2"}),
+        "PlanError: lm_head: expected a layer with a weight of its own, its weight is also "
+        'transformer.wte.weight: write "lm_head": None first, and it stays whole on every rank',
+    ),
+    "heads that do not divide": (
+        ("llama", GROUPED, "megatron"),
+        "ShapeError: model.layers.0.self_attn.k_proj: expected a number of heads that its 4 parts "
+        "divide, got 2 heads of 8 columns: choose a sequence with fewer slices of K, or None for "
+        "all layers of this region",
+    ),
+    "a region of which a part is whole": (
+        ("llama", {}, {"*.o_proj": None, "*": "megatron"}),
+        "PlanError: model.layers.0.self_attn.o_proj: expected a sequence, as columns are split "
+        "between it and model.layers.0.self_attn.q_proj, got None: give both a sequence, or both "
+        "None",
+    ),
+}
+
+
+@cache
+def results() -> dict[tuple[str, str], Any]:
+    """Everything that one world of four ranks is asked, on rank 0."""
+    pytest.importorskip("transformers")
+    asked: dict[tuple[str, str], Any] = {
+        ("compared", name): given for name, given in (MODELS | (WIDER if WIDE else {})).items()
+    }
+    asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
+    modules = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
+    calls = [(work, given) for (work, _), given in asked.items()]
+    answers = on_ranks(4, cases.several, calls, imported=modules)
+    return dict(zip(asked, answers[0], strict=True))
+
+
+@pytest.mark.parametrize("name", [*MODELS, *(WIDER if WIDE else {})])
+def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
+    errors = results()["compared", name]
+    assert max(errors.values()) < 1e-9, errors
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_named_in_one_line(name: str) -> None:
+    assert results()["refused", name] == REFUSED[name][1]
+
+
+@pytest.mark.parametrize("size", [4] if WIDE else [1])
+def test_torch_compile_changes_nothing(size: int) -> None:
+    for errors in on_ranks(size, cases.compiled, "aot_eager", {4: "P2x2", 1: "P1x1"}[size]):
+        assert max(errors.values()) < 1e-12, errors
