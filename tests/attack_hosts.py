@@ -125,10 +125,9 @@ class HostsRun:
             if text_of(path / "stat").rpartition(")")[2].split()[:1] != ["Z"]
         ]
 
-    def ends(self) -> float:
+    def ends(self, limit: float = TIMEOUT + ENDING) -> float:
         """Wait for the end of all processes; the seconds that it took."""
         begin = time.monotonic()
-        limit = TIMEOUT + ENDING
         wait_until(lambda: None not in [p.poll() for p in self.launchers], "the end", limit)
         wait_until(lambda: not self.living(), "the end of all processes", limit)
         return time.monotonic() - begin
@@ -194,7 +193,7 @@ def main() -> int:
     for launcher in ("mpirun", "torchrun"):
         with hosts():
             run = HostsRun(folder / launcher, launcher, STEPS)
-            run.ends()
+            run.ends(600)
             same = losses(run.log) == losses(log)
             print(f"{launcher}: losses of one host: {same}", flush=True)
             wrong += not same
