@@ -56,7 +56,7 @@ def fail_in(fault: Callable[[], None], rank: int, step: int) -> None:
 
     on_device = Trainer._on_device
 
-    def read(self: Any, batch: object) -> object:
+    def read(self: Any, batch: Any) -> Any:
         if self.world.rank == rank and self.done + 1 == step:
             fault()
         return on_device(self, batch)

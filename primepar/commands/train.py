@@ -80,7 +80,8 @@ def train(
     """Train a byte-level GPT, or the model of a plan, on several processes.
 
     Run it alone, with --ranks N, or under mpirun, torchrun or srun. The program of a step is
-    proved first. Ctrl-C and SIGTERM end the run after its step. Options and --set override the file.
+    proved first. Ctrl-C and SIGTERM end the run after its step. Options and --set override
+    the file.
     """
     from primepar.distributed.training.settings_file import config_text, settings_of
 
