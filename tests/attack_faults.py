@@ -111,7 +111,7 @@ def _wrong_after(run: FaultyRun, unbroken: dict[int, StepRow]) -> str:
     return f"other losses in steps {different[:5]}" if different else ""
 
 
-def _numbers(row: StepRow) -> tuple[float, float]:
+def _numbers(row: StepRow) -> tuple[float, float | None]:
     return row.loss, row.gradient_norm
 
 

@@ -9,9 +9,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import training_cases as cases
-from saved_tensors import arrays_of, files_of
+from saved_tensors import arrays_of, files_of, tensors_of
 
 from primepar.distributed.checkpoints.folder import RunFolder, saved_steps
 from primepar.models import initial_parameter
@@ -254,3 +255,27 @@ def test_a_checkpoint_holds_the_parameters_after_its_step(saved: Path) -> None:
     for name in config.parameter_shapes:
         before, after = initial_parameter(config, name, cases.SMALL.seed), tensors[f"model.{name}"]
         assert 0 < abs(after - before).max() < 3 * cases.SMALL.lr
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "float32")])
+def test_a_run_goes_on_in_another_precision_from_the_widest_parameters(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "saved")
+    assert cases.train(tmp_path / "a", steps=2, dtype=before, checkpoint=folder) == 0
+    changes = {"dtype": after, "checkpoint": folder, "resume": True, "override": True}
+    assert cases.train(tmp_path / "b", steps=3, lr=1e-30, **changes) == 0
+    saved, resumed = (arrays_of_wide(Path(folder, step)) for step in (STEP_2, STEP_3))
+    for name, array in saved.items():
+        assert np.array_equal(array, resumed[name]), name
+
+
+def arrays_of_wide(path: Path) -> dict[str, Any]:
+    """The parameters of a checkpoint in float32: the copies, where there are any."""
+    tensors = tensors_of(path)
+    kind = "master" if any(name.startswith("master.") for name in tensors) else "model"
+    return {
+        name.partition(".")[2]: tensor.numpy()
+        for name, tensor in tensors.items()
+        if name.startswith(f"{kind}.")
+    }

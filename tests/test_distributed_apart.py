@@ -31,7 +31,7 @@ from primepar.distributed.modules.weights import load_weights, save_weights
 from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
-from primepar.models import WeightFile, write_weights
+from primepar.models import WeightFile, load_config, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, preset_plan
@@ -42,7 +42,7 @@ from primepar.reference.oracle.transformer import Transformer
 CONFIG = cases.MODELS["gpt2"]
 NAMES = tuple(CONFIG.parameter_shapes)
 RANKS = 4
-GIVEN, SAVED = "given.safetensors", "saved.safetensors"
+GIVEN, SAVED, SHARDED = "given.safetensors", "saved.safetensors", "sharded"
 
 
 def plan_apart() -> Plan:
@@ -81,6 +81,7 @@ def _train(folder: Path) -> dict[str, Any]:
     results["trained"] = update(run, state, tokens_BT, targets_BT, StepInputs(rate=0.1))[0]
     results["stepped"] = steps.parts_of(state)
     save_weights(folder / SAVED, state, world)
+    save_weights(folder / SHARDED, state, world, shard_bytes=20_000)
     identity = Identity({}, {}, "", RANKS, "")
     with Checkpoints(folder, identity, state, world, keep=1, asynchronous=True) as saves:
         saves.begin(1, {"sample": 7})
@@ -161,6 +162,17 @@ def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], fol
     assert equal({name: file.read_block(name) for name in NAMES}, stepped)
     assert equal({name: saved[f"model.{name}"] for name in NAMES}, stepped)
     assert not equal(stepped, given)
+
+
+def test_a_folder_in_several_files_has_the_same_weights(
+    ranks: list[dict[str, Any]], folder: Path
+) -> None:
+    assert len(list((folder / SHARDED).glob("model-*-of-*.safetensors"))) > 2
+    assert load_config(folder / SHARDED) == CONFIG
+    file, sharded = (WeightFile(folder / name, CONFIG) for name in (SAVED, SHARDED))
+    assert file.dtypes() == sharded.dtypes()
+    wholes = ({name: given.read_block(name) for name in NAMES} for given in (file, sharded))
+    assert equal(*wholes)
 
 
 def test_a_run_goes_on_from_the_checkpoint(ranks: list[dict[str, Any]]) -> None:

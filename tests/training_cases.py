@@ -62,6 +62,11 @@ def train(folder: Path, **changes: Any) -> Any:
             return f"{type(error).__name__}: {error}"
 
 
+def train_plan(folder: Path, file: Path, changes: dict[str, Any]) -> Any:
+    """Train under a plan file on this rank."""
+    return train(folder, plan=str(file), **changes)
+
+
 def four_ranks(folder: Path) -> dict[str, Any]:
     """Every run that the tests ask of four processes, one after another."""
     whole, half = str(folder / "whole"), str(folder / "half")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from primepar.errors import CheckpointError
-from primepar.files import reason
+from primepar.files import flush, reason, remove
 
 LOCK = ".lock"
 PART = ".part"
@@ -117,9 +116,9 @@ class RunFolder:
     def publish(self, path: Path) -> None:
         """Give a complete checkpoint its name. Raises `OSError` if the name is taken."""
         part = path.with_suffix(PART)
-        _flush(part)
+        flush(part)
         part.rename(path)
-        _flush(self.folder)
+        flush(self.folder)
 
     def prune(self, keep: int) -> None:
         """Delete all but the last `keep` checkpoints; 0 keeps all."""
@@ -137,20 +136,3 @@ class RunFolder:
     ) -> None:  # fmt: skip
         if self._lock is not None:
             os.close(self._lock)
-
-
-def remove(path: Path) -> None:
-    """Delete a folder or a file, as far as it is there and may be deleted."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-
-
-def _flush(folder: Path) -> None:
-    """Write the entries of a folder to disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)

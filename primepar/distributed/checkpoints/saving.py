@@ -9,6 +9,7 @@ in one line, at the next step.
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +20,6 @@ import msgspec
 from primepar.distributed.checkpoints.folder import (
     PART,
     RunFolder,
-    remove,
     step_folder,
     writing,
 )
@@ -33,6 +33,7 @@ from primepar.distributed.checkpoints.manifest import (
 from primepar.distributed.checkpoints.storage import save_part
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
+from primepar.files import remove
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Checkpoints:
         tensors = to_save(self.state, copied=self.asynchronous)
         part = path.with_suffix(PART)
         task = self._thread.submit(save_part, part, self.world.rank, tensors)
-        self._writing = _Writing(step, run_state, path, task)
+        self._writing = _Writing(step, deepcopy(run_state), path, task)
         if not self.asynchronous:
             task.exception()  # wait; `finish` reports it
         return before

@@ -143,8 +143,11 @@ def _prepare(
     saved: SavedRun | None,
 ) -> tuple[Trainer, WeightFile | None]:
     """Return the trainer with this rank's state, and the file of weights if there is one."""
+    from primepar.distributed.modules.weights import check_place
     from primepar.distributed.training.trainer import Trainer
 
+    if settings.save_weights is not None:
+        check_place(Path(settings.save_weights), state.plan.model)
     done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
     if saved is not None:
         load_saved(saved, state)
