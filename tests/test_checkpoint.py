@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import shutil
@@ -156,10 +155,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_and_leaves_the_checkpoint_before(
     asynchronous: bool, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", cases.full)
     before = files_of(copy / STEP_2)
     answer = cases.train(
         tmp_path / "run", steps=3, checkpoint=str(copy), resume=True, asynchronous=asynchronous
