@@ -66,8 +66,9 @@ bench: $(STAMP) ## bytes of every method by the emulator, then its executor next
 	$(BIN)/python -m benchmarks.executor --batch --rounds 6 --out out/bench.json --chart out/bench.svg
 	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
-bench-half: $(STAMP) ## the error of bfloat16 products whose sums travel, in bfloat16 and in float32
+bench-half: $(STAMP) ## the error of bfloat16 sums that travel, and training in half precision next to float32
 	$(BIN)/python -m benchmarks.half_precision
+	$(BIN)/python -m benchmarks.mixed_precision
 
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify

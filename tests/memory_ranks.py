@@ -15,7 +15,9 @@ RUNS: dict[str, dict[str, Any]] = {
     "plain": {},
     "accumulated": {"accumulate": 4},
     "sharded": {"sharded": True},
-    "all": {"accumulate": 4, "sharded": True, "conform": True},
+    "selective": {"recompute": "selective"},
+    "full": {"recompute": "full"},
+    "all": {"accumulate": 4, "sharded": True, "recompute": "full", "conform": True},
 }
 """Name of a run -> its settings."""
 

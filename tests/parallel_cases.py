@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
+from io import StringIO
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
 
 from primepar import PrimeParError, parallelize
-from primepar.distributed.parallel.regions import Region
-from primepar.distributed.parallel.use import clip_grad_norm, full_state_dict, local_rows
+from primepar.distributed import (
+    Region,
+    clip_grad_norm,
+    device_mesh_of,
+    full_state_dict,
+    layout_of,
+    local_rows,
+    placements_of,
+)
+from primepar.distributed.runtime.scatter_gather import Parts
+from primepar.models import load_config
+from primepar.plan import Plan, preset_plan
+from primepar.plan.operator_layouts import resident
+from primepar.schedule import Layout
 
 BATCH, POSITIONS, VOCABULARY, RATE = 4, 8, 48, 1e-2
 REGIONS = (
@@ -116,6 +138,8 @@ def compared(
 ) -> dict[str, Any]:
     """The largest differences between a parallelized model and the same on one process."""
     plain = made(model, changes)
+    if plan == "plan":
+        plan = planned(plain)
     module = parallelize(deepcopy(plain), plan, dist.get_world_size(), regions)
     logits, loss = run(plain, tokens())
     torch.autograd.backward(loss)
@@ -131,6 +155,18 @@ def compared(
         "gradients": max(gradients.values()),
         **trained(module, plain, steps),
     }
+
+
+def planned(model: Any) -> Plan:
+    """A plan for transformers' model: each kind of operator has a sequence of its own."""
+    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "B2,K2"}
+    with TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        made_plan = preset_plan("primepar", load_config(Path(folder) / "config.json"), 4)
+    sequences = {
+        name: texts.get(name.rpartition(".")[2], text) for name, text in made_plan.sequences.items()
+    }
+    return replace(made_plan, sequences=sequences)
 
 
 def averaged_loss(loss: torch.Tensor) -> torch.Tensor:
@@ -205,6 +241,141 @@ def refused(model: str, changes: dict[str, Any], plan: Any, ranks: int = 4) -> s
         assert [type(part) for part in plain.modules()] == kinds
         return f"{type(error).__name__}: {error}"
     return "accepted"
+
+
+class OwnNorm(Block):
+    """A wrong one: the norm of the heads is a parameter inside a region."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (part.unflatten(-1, (-1, 8)) for part in self.qkv(x).chunk(3, -1))
+        mixed = scaled_dot_product_attention(q * self.scale, k, v)
+        out: torch.Tensor = self.out(mixed.flatten(2))
+        scaled: torch.Tensor = self.fc2(gelu(self.fc1(out)))
+        return scaled
+
+
+class TwoTypes(Block):
+    """A wrong one: its layers have two dtypes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1.double()
+
+
+def misused() -> dict[str, str]:
+    """Errors of modules that are parallelized already, or are not yet."""
+    regions = (Region(("qkv",), ("out",), sections=3), Region(("fc1",), ("fc2",)))
+    torch.manual_seed(0)
+    module, plain = Block().double(), Block().double()
+    parallelize(module, "P2x2", init_device_mesh("cpu", (4,)), regions)
+    wrong = parallelize(OwnNorm(), "P2x2", 4, regions)
+    x = torch.randn(2, 4, 32)
+    seeds = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(dist.get_rank()))
+    masked = nn.Sequential(nn.LayerNorm(32), Block())
+    parallelize(masked, "megatron", 4)
+    calls: dict[str, Callable[[], Any]] = {
+        "twice": lambda: parallelize(module, "P2x2", 4),
+        "columns": lambda: module.get_submodule("out")(x.double()),
+        "dtype": lambda: module.get_submodule("fc1")(x),
+        "rows": lambda: local_rows(module, x[:1]),
+        "not parallelized": lambda: full_state_dict(plain),
+        "device": lambda: parallelize(Block().to("meta"), "P2x2", init_device_mesh("cpu", (4,))),
+        "dtypes": lambda: parallelize(TwoTypes(), "P2x2", 4),
+        "a parameter of a region": lambda: torch.autograd.backward(wrong(x).square().sum()),
+        "a seed of each rank": lambda: torch.autograd.backward((masked(x) * seeds).sum()),
+    }
+    return {name: message(call) for name, call in calls.items()}
+
+
+def message(call: Callable[[], Any]) -> str:
+    try:
+        call()
+    except PrimeParError as error:
+        return f"{type(error).__name__}: {error}"
+    return "accepted"
+
+
+def states(folder: str) -> dict[str, Any]:
+    """Ordinary states into a parallelized module and out of it, and through a checkpoint."""
+    expected = own().state_dict()
+    first, second = (parallelize(own(), plan, 4, REGIONS) for plan in ("P2x2", "M2,megatron"))
+    with torch.no_grad():
+        for parameter in first.parameters():
+            parameter.zero_()
+    first.load_state_dict(expected)
+    entries = first.state_dict()
+    save({"model": entries}, checkpoint_id=folder, no_dist=False)
+    target = {"model": second.state_dict()}
+    for entry in target["model"].values():
+        entry.zero_()
+    load(target, checkpoint_id=folder)
+    second.load_state_dict(target["model"])
+    loaded = [full_state_dict(first), full_state_dict(second)]
+    second.load_state_dict(first.state_dict())
+    loaded.append(full_state_dict(second))
+    return {
+        "names": list(entries) == list(expected),
+        "shapes": [tuple(e.shape) for e in entries.values()]
+        == [tuple(e.shape) for e in expected.values()],
+        "sharded": [name for name, entry in entries.items() if isinstance(entry, DTensor)],
+        "equal": [
+            dist.get_rank() > 0
+            or all(torch.equal(state[name], expected[name]) for name in expected)
+            for state in loaded
+        ],
+    }
+
+
+def placed() -> dict[str, Any]:
+    """Layouts as placements on a 2 x 2 mesh and back; P2x2's weight on a mesh of its own."""
+    mesh = init_device_mesh("cpu", (2, 2))
+    kinds = (Replicate(), Shard(0), Shard(1))
+    pairs = list(product(kinds, repeat=2))
+    there = [placements_of(layout_of(pair, mesh, 2), mesh) for pair in pairs]
+    skewed = resident("P2x2", "W")
+    whole = torch.arange(16.0).view(4, 4)
+    own_mesh, placements = device_mesh_of(skewed)
+
+    def cut(layout: Layout) -> torch.Tensor:
+        (piece,) = Parts("w", layout, dist.get_rank(), (4, 4)).whole.values()
+        return whole[piece].clone()
+
+    tensor = DTensor.from_local(cut(skewed), own_mesh, placements)
+    moved = tensor.redistribute(placements=(Replicate(), Shard(0)))
+    partial = cast("Any", Partial())
+    return {
+        "back": [layout_of(pair, mesh, 2) for pair in there]
+        == [layout_of(pair, mesh, 2) for pair in pairs],
+        "as torch cuts": all(
+            torch.equal(
+                cut(layout_of(pair, mesh, 2)), distribute_tensor(whole, mesh, pair).to_local()
+            )
+            for pair in pairs
+        ),
+        "full": bool(torch.equal(tensor.full_tensor(), whole)),
+        "moved": bool(torch.equal(moved.full_tensor(), whole)),
+        "norm": float(tensor.norm().full_tensor() - whole.norm()),
+        "skewed": message(lambda: placements_of(skewed, mesh)),
+        "partial": message(lambda: layout_of((partial, partial), mesh, 2)),
+        "size": message(lambda: placements_of(resident("P3x3", "W"), mesh)),
+        "several": message(lambda: device_mesh_of(Layout((4,), (((0,), (2,)), ((1,), (3,)))))),
+    }
+
+
+def recipe(code: str, folder: str) -> str:
+    """Run the recipe of the page in a world that there is already; return what it prints."""
+    printed = StringIO()
+    with (
+        patch.object(dist, "init_process_group"),
+        contextlib.chdir(folder),
+        contextlib.redirect_stdout(printed),
+    ):
+        exec(compile(code, "train_llama.py", "exec"), {"__name__": "__main__"})
+    return printed.getvalue()
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:

@@ -218,6 +218,18 @@ def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
     assert worst(thrice, {name: 3 * gradient for name, gradient in once.items()}) < 1e-14
 
 
+def test_a_second_backward_of_a_loss_is_refused() -> None:
+    model = cases.planned("gpt2", "data", cases.mesh_of(1))
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    loss = model.loss(tokens_BT, targets_BT)
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError) as caught:
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert str(caught.value) == (
+        "loss: expected one backward, got a second one: call loss again before it"
+    )
+
+
 def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:
     model = cases.planned("bloom", "data", cases.mesh_of(1))
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))

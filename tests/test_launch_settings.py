@@ -200,11 +200,13 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt',
-    "dtype": "float64",
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "seed": 5,
+    "data": 'a "b".txt', "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
-    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5,
-    "masters": False, "average_every": 4,
+    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
+    "decay_steps": 2, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-6, "weight_decay": 0.0,
+    "sharded": True, "masters": False, "loss_scale": 64.0, "loss_scale_every": 5,
+    "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
     "peak_tflops": 0.5, "checkpoint": "ckpt",
     "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
@@ -215,7 +217,11 @@ SAMPLES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    "left_out", [("trace", "device_memory"), ("conform", "average_every", "average_after")]
+    "left_out",
+    [
+        ("trace", "device_memory", "dtype", "loss_scale"),
+        ("conform", "average_every", "average_after"),
+    ],
 )
 def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
     left_out: tuple[str, ...], tmp_path: Path
@@ -229,7 +235,7 @@ def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
                        {}) == expected  # fmt: skip
     path = tmp_path / "run.toml"
     path.write_text(config_text(expected))
-    assert read_settings(path) == {"conform": False, "average_after": 0} | given
+    assert read_settings(path) == {"conform": False, "average_after": 0, "dtype": "float32"} | given
     words = arguments(expected)
     changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     options = {name: given[name] for name in OPTIONS if name in given}
@@ -255,7 +261,7 @@ WRONG_FILES = {
     "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
     "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
     "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "
-    'bfloat16, got "int8"',
+    'bfloat16, float16, got "int8"',
     "[optimizer]\nlr = 'fast'\n": 'run.toml: optimizer.lr: expected a number, got "fast"',
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
@@ -287,7 +293,10 @@ WRONG_WORDS = {
     ("--set", "optimizer.lr"): "--set optimizer.lr: expected section.key=value, got no =: write it "
     "like optimizer.lr=0.01",
     ("--set", "optimizer.rate=1"): "--set optimizer.rate=1: expected a key like optimizer.lr, got "
-    "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, optimizer.clip",
+    "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, "
+    "optimizer.schedule, optimizer.lr_min, optimizer.decay_steps, optimizer.beta1, "
+    "optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.clip, "
+    "optimizer.masters, optimizer.loss_scale, optimizer.loss_scale_every",
     ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
     "'modle.layers': write model.layers=1",
     ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import parallel_cases as cases
 import pytest
+import torch
 from distributed_ranks import on_ranks
 
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
+MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 WIDE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
 ONE = {"num_hidden_layers": 1}
@@ -34,6 +40,8 @@ WIDER: dict[str, tuple[Any, ...]] = {
     "gpt2 untied": ("gpt2", {"tie_word_embeddings": False}, "megatron"),
     "gpt2 N4 head": ("gpt2", {"tie_word_embeddings": False}, {"lm_head": "N4", "*": "P2x2"}),
     "gpt2 partly": ("gpt2", {}, {"*.attn.*": None, "lm_head": None, "*": "megatron"}),
+    "llama of a plan": ("llama", {}, "plan"),
+    "gpt2 of a plan": ("gpt2", {"tie_word_embeddings": False}, "plan"),
     "own P2x2": ("own", {}, "P2x2", cases.REGIONS),
     "own without regions": ("own", {}, "P2x2"),
     "own of three sequences": (
@@ -83,6 +91,45 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 
 
+MISUSED = {
+    "twice": "ConfigError: module: expected one that is not parallelized, got one that is: call "
+    "parallelize once",
+    "columns": "ShapeError: out: expected an input of 16 columns (1 of 2 parts of 32), got "
+    "(2, 4, 32): see Region for where columns are split",
+    "dtype": "ConfigError: fc1: expected an input of the weight's torch.float64, got "
+    "torch.float32: convert the module to one dtype",
+    "rows": "ShapeError: batch: expected a multiple of 2 sequences, one part for each group of "
+    "ranks, got 1: take 2",
+    "not parallelized": "ConfigError: Block: expected a parallelized module, got one that is not: "
+    "call parallelize first",
+    "device": "MeshError: fc2.bias: expected all parameters on one device of the mesh's kind "
+    "'cpu', got 'meta': call module.to(device) first",
+    "dtypes": "ConfigError: module: expected linear layers of one dtype, got torch.float32, "
+    "torch.float64: call module.to(dtype) first",
+    "a parameter of a region": "PlanError: scale: expected the same gradient on ranks with the "
+    "same rows, got another on rank 1: use it outside of regions, and give these ranks one "
+    "torch.manual_seed for dropout",
+    "a seed of each rank": "PlanError: 0.weight: expected the same gradient on ranks with the same "
+    "rows, got another on rank 1: use it outside of regions, and give these ranks one "
+    "torch.manual_seed for dropout",
+}
+PLACED = {
+    "back": True,
+    "as torch cuts": True,
+    "full": True,
+    "moved": True,
+    "norm": 0.0,
+    "skewed": "PlanError: layout 0:(0, 0) 1:(1, 1) 2:(1, 0) 3:(0, 1): expected one that placements "
+    "on a mesh of shape (2, 2) express, got another order of blocks: take device_mesh_of(layout), "
+    "which has the ranks in that order",
+    "partial": "PlanError: expected placements Shard or Replicate, got P(sum): reduce it first",
+    "size": "MeshError: mesh of shape (2, 2): expected the 9 ranks of the layout, got 4: take a "
+    "mesh of all of them",
+    "several": "PlanError: layout 0:(0,),(2,) 1:(1,),(3,): expected one block on every rank, and "
+    "each block on equally many, as DTensor has: take another sequence",
+}
+
+
 @cache
 def results() -> dict[tuple[str, str], Any]:
     """Everything that one world of four ranks is asked, on rank 0."""
@@ -91,9 +138,11 @@ def results() -> dict[tuple[str, str], Any]:
         ("compared", name): given for name, given in (MODELS | (WIDER if WIDE else {})).items()
     }
     asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
-    modules = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
-    calls = [(work, given) for (work, _), given in asked.items()]
-    answers = on_ranks(4, cases.several, calls, imported=modules)
+    asked |= {("misused", ""): (), ("placed", ""): ()}
+    with TemporaryDirectory() as folder:
+        asked["states", ""] = (folder,)
+        calls = [(work, given) for (work, _), given in asked.items()]
+        answers = on_ranks(4, cases.several, calls, imported=MODULES)
     return dict(zip(asked, answers[0], strict=True))
 
 
@@ -106,6 +155,34 @@ def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_named_in_one_line(name: str) -> None:
     assert results()["refused", name] == REFUSED[name][1]
+
+
+@pytest.mark.parametrize("name", MISUSED)
+def test_wrong_uses_are_named_in_one_line(name: str) -> None:
+    assert results()["misused", ""][name] == MISUSED[name]
+
+
+def test_layouts_are_placements_where_these_exist() -> None:
+    assert results()["placed", ""] == PLACED
+
+
+def test_states_have_ordinary_names_and_pass_between_plans() -> None:
+    """Two blocks have sections, which no DTensor expresses in the ordinary shape."""
+    state = results()["states", ""]
+    whole = {f"blocks.{block}.qkv.{kind}" for block in (0, 1) for kind in ("weight", "bias")}
+    linear = {name for name in cases.own().state_dict() if "norm" not in name} - {"embed.weight"}
+    assert (state["names"], state["shapes"], state["equal"]) == (True, True, [True] * 3)
+    assert set(state["sharded"]) == linear - whole
+
+
+def test_the_recipe_of_the_page_trains(tmp_path: Path) -> None:
+    code = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    assert [len(recipe.splitlines()) <= 30 for recipe in code] == [True]
+    printed, *others = on_ranks(4, cases.recipe, code[0], str(tmp_path), imported=MODULES[:1])
+    assert others == [""] * 3
+    assert re.fullmatch(r"loss [45]\.\d{3} of the rows of rank 0\n", printed)
+    states = torch.load(tmp_path / "llama.pt", weights_only=True)
+    assert states["lm_head.weight"].shape == (256, 64)
 
 
 @pytest.mark.parametrize("size", [4] if WIDE else [1])

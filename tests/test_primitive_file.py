@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from command import run
 
@@ -119,6 +121,22 @@ def test_a_plan_may_name_a_primitive_of_a_file() -> None:
     plan = uniform_plan(settings.model, layout)
     assert plan.sequences["blocks.0.qkv"] == "mine.py:Mine2x2"
     assert plan.sequence("blocks.0.qkv").ranks == 4
+
+
+def test_a_plan_with_a_misspelt_one_is_refused_with_its_place() -> None:
+    settings = Settings(plan="mine.py:Mine2x2")
+    layout = layout_of(settings, 4)
+    assert isinstance(layout, Sequence)
+    plan = msgspec.to_builtins(uniform_plan(settings.model, layout))
+    plan["sequences"]["head"] = "mine.py:Nine2x2"
+    Path("plan.json").write_text(json.dumps(plan))
+    done = run("verify", "plan.json")
+    assert done == (
+        2,
+        "",
+        'primepar: error: plan.json: $.sequences["head"]: mine.py:Nine: expected a primitive of '
+        "mine.py, got no class Nine: write mine.py:Mine\n",
+    )
 
 
 def test_ranks_compare_the_content_of_the_file() -> None:

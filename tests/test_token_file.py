@@ -28,7 +28,7 @@ def write(path: Path, tokens: Any = TOKENS, dtype: str = "uint16", **changes: An
     header = {
         "format": "primepar-tokens", "version": 1, "dtype": dtype, "vocabulary": VOCABULARY,
         "end_of_text": 0, "train": {"tokens": 900, "bytes": 2700},
-        "held_out": {"tokens": 100, "bytes": 400},
+        "held_out": {"tokens": 100, "bytes": 400}, "unknown": 0,
         "tokenizer": {"file": "tokenizer.json", "digest": "d"},
         "sources": {"documents": 1, "digest": "e"}, "digest": "f", "pages": page_digest(path),
     }  # fmt: skip

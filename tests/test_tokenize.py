@@ -128,6 +128,23 @@ def test_a_larger_vocabulary_takes_four_bytes(folder: Path) -> None:
     assert load_text("wide.bin", 2, 8).vocabulary == 70_256
 
 
+def test_unknown_tokens_are_counted(folder: Path) -> None:
+    from tokenizers import models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel({"A": 1, "<unk>": 2, "</s>": 3, ".": 4}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.save("words.json")
+    done = run("tokenize", "texts/c.md", "-o", "tokens.bin", "--tokenizer", "words.json")
+    assert done == (
+        0,
+        "tokens.bin: 151 tokens of uint16, 2.65 bytes each, of 1 document; 16 tokens are held out\n"
+        "vocabulary of 5, words.json; train with primepar train --data tokens.bin\n"
+        "50 tokens are unknown to the tokenizer: bits per byte leave them out\n",
+        "",
+    )
+    assert json.loads(Path("tokens.bin.json").read_text())["unknown"] == 50
+
+
 def test_a_token_file_is_read_by_memory_map(folder: Path) -> None:
     made("texts", "-o", "tokens.bin", "--train-vocabulary", "300")
     text = load_text("tokens.bin", 2, 8)

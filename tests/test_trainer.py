@@ -13,8 +13,6 @@ from distributed_ranks import on_ranks
 from saved_tensors import files_of, tensors_of
 
 from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
-from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.trainer import learning_rate
 from primepar.errors import ConfigError
 
 STEP_10 = "step-00000010"
@@ -46,6 +44,27 @@ def test_losses_of_four_processes_are_those_of_one(four: Runs, one: Path) -> Non
     assert list(expected) == list(range(1, 21))
     assert cases.losses(four.folder / "straight") == pytest.approx(expected, rel=1e-9, abs=0)
     assert expected[20] < expected[1]
+
+
+def test_four_processes_read_the_samples_of_one(four: Runs, one: Path) -> None:
+    """Also over the end of an epoch, and resumed in the middle of one."""
+    read = {
+        name: [
+            (row.step, row.epoch, row.samples) for row in read_log(path) if isinstance(row, StepRow)
+        ]
+        for name, path in {
+            "one": one / "straight" / "log.jsonl",
+            "four": four.folder / "straight" / "log.jsonl",
+            "resumed": four.folder / "resumed" / "log.jsonl",
+        }.items()
+    }
+    assert read["one"] == [(step, int(step > 15), 4 * step) for step in range(1, 21)]
+    assert read["four"] == read["one"]
+    assert read["resumed"] == read["one"][10:]
+    manifest = json.loads((four.folder / "whole" / STEP_10 / "manifest.json").read_text())
+    assert manifest["run_state"]["data"] == {
+        "seed": 0, "text": cases.TEXT.digest, "epoch": 0, "sample": 40
+    }  # fmt: skip
 
 
 def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
@@ -171,12 +190,6 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> Non
     assert [path.name for path in (four.folder / "stopped").glob("step-*")] == ["step-00000001"]
 
 
-def test_the_rate_rises_to_its_full_height() -> None:
-    settings = Settings(lr=0.5, warmup=4)
-    assert [learning_rate(settings, n) for n in range(1, 6)] == [0.125, 0.25, 0.375, 0.5, 0.5]
-    assert learning_rate(Settings(lr=0.5, warmup=0), 1) == 0.5
-
-
 def test_a_log_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     with Log(str(path)) as log:
@@ -215,11 +228,27 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
         rows.append([(row.loss, row.gradient_norm) for row in log if isinstance(row, StepRow)])
     free, clipped = rows
     assert clipped[0] == free[0]
+    assert clipped[0][1] is not None
     assert clipped[0][1] > 0.1
     assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"dtype": "float16", "loss_scale": 2.0**28, "loss_scale_every": 3}
+    assert cases.train(tmp_path / "a", **changes, lr=0.01, warmup=0) == 0
+    rows = [row for row in read_log(tmp_path / "a" / "log.jsonl") if isinstance(row, StepRow)]
+    scales = [row.loss_scale for row in rows]
+    skipped = [row.gradient_norm is None for row in rows]
+    assert skipped[0]
+    for place, (skips, scale, after) in enumerate(zip(skipped, scales, scales[1:], strict=False)):
+        assert scale is not None
+        good = place >= 2 and not any(skipped[place - 2 : place + 1])
+        doubled = good and scales[place - 2] == scale
+        assert after == scale * (0.5 if skips else 2.0 if doubled else 1.0)
+    assert rows[-1].loss < 0.9 * rows[skipped.index(False)].loss
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)

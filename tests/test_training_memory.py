@@ -32,13 +32,18 @@ PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "station
 WAYS: dict[str, dict[str, Any]] = {
     "accumulated": {"accumulate": 4},
     "sharded": {"sharded": True},
+    "selective": {"recompute": "selective"},
+    "full": {"recompute": "full"},
+    "all": {"accumulate": 4, "sharded": True, "recompute": "full"},
 }
 """Name -> settings of a run that differs from a plain one only in them."""
 FEW = [
     ("gpt2", "M2,megatron", "accumulated"),
     ("llama", "primepar", "accumulated"),
     ("gpt2", "data", "sharded"),
-    ("llama", "M2,megatron", "sharded"),
+    ("llama", "M2,megatron", "selective"),
+    ("gpt2", "primepar", "full"),
+    ("llama", "M2,megatron", "all"),
 ]
 ALL = [(family, name, way) for family in SHAPES for name in PRESETS for way in WAYS]
 CASES = ALL if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else FEW

@@ -82,12 +82,20 @@ def tokenize(
 
 
 def summary(output: Path, header: TokenHeader) -> str:
-    """What was written, in two lines."""
+    """What was written, in two lines, and a third for what the tokenizer does not know."""
     held, documents = header.held_out, header.sources.documents
     per_token = (header.train.bytes + held.bytes) / header.tokens
+    unknown = (
+        ""
+        if header.unknown == 0
+        else (
+            f"{header.unknown} tokens are unknown to the tokenizer: bits per byte leave them out\n"
+        )
+    )
     return (
         f"{output}: {header.tokens} tokens of {header.dtype}, {per_token:.2f} bytes each, of "
         f"{documents} document{'s' * (documents != 1)}; {held.tokens} tokens are held out\n"
         f"vocabulary of {header.vocabulary}, {header.tokenizer.file}; "
         f"train with primepar train --data {output}\n"
+        f"{unknown}"
     )

@@ -58,7 +58,8 @@ def lower_step(
     trains = until in ("gradients", "update")
     step = StepContext(
         plan, builder, batch, positions, trains, options.optimizer, options.wide_sums,
-        options.masters, shards=plan.sharded_optimizer and until == "update",
+        options.masters, options.skips,
+        shards=plan.sharded_optimizer and until == "update",
     )  # fmt: skip
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
@@ -78,7 +79,7 @@ def lower_step(
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:
     """Lower forward, and backward if the step trains; returns the output of the last operator."""
-    pipeline = step.plan.pipeline
+    pipeline = step.plan.schedule
     if pipeline is not None:
         return PipelineStep(step.plan, pipeline, step, known).lower()
     parts, ways = lowerings(step, known), ways_of(step.plan)
@@ -96,10 +97,10 @@ def parameter_views(plan: Plan) -> dict[str, View]:
     positions = plan.model.context
     batch = plan.batch or plan.row_cuts.smallest_batch(positions)
     step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
-    if plan.pipeline is None:
+    if plan.schedule is None:
         lowerings(step, plan.operators)
     else:
-        PipelineStep(plan, plan.pipeline, step, plan.operators)
+        PipelineStep(plan, plan.schedule, step, plan.operators)
     return {name: step.parameters[name] for name in plan.model.parameter_shapes}
 
 
@@ -119,4 +120,4 @@ def _update(step: StepContext, clip: bool) -> None:
     norm = lower_gradient_norm(step)
     step.builder.end_with(norm)
     for name in step.plan.model.parameter_shapes:
-        lower_update(step, name, norm if clip else None)
+        lower_update(step, name, norm if clip or step.skips else None)

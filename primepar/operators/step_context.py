@@ -41,6 +41,8 @@ class StepContext:
     """Whether sums of linear operators are wide until they are complete."""
     masters: bool = False
     """Whether wide copies of the parameters are updated."""
+    skips: bool = False
+    """Whether nothing is updated where the norm of the gradient is not finite."""
     shards: bool = False
     """Whether every rank updates its shards of the parameters alone."""
     repeats: bool = False

@@ -70,7 +70,8 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     AdamW's moments, `<name>.m` and `<name>.v`, old and new, have that layout too; SGD has none.
     With masters the copy `<name>.master` is updated, and the new parameter is made of the new copy.
     The update is element-wise, so any blocks work: those of the gradient. If they are shards, so
-    are the moments, and the new parameter is gathered. A `norm` clips the gradient.
+    are the moments, and the new parameter is gathered. A `norm` clips the gradient; in a step that
+    skips nothing changes where it is not finite.
     """
     builder, whole = step.builder, step.parameters[name]
     view = own_view(whole) if step.shards else whole
@@ -93,7 +94,8 @@ def lower_update(step: StepContext, name: str, norm: View | None) -> None:
     for suffix, kernel in MOMENTS[step.optimizer].items():
         moment = builder.given(f"{name}.{suffix}", space, *dims, wide=True)
         moments.append(new(moment.name, kernel, [moment, gradient, *clip]))
-    kernel, reads = f"{step.optimizer}.update", moments or [gradient, *clip]
+    kernel, skip = f"{step.optimizer}.update", clip if step.skips else []
+    reads = [*moments, *skip] if moments else [gradient, *clip]
     if step.masters:
         master = builder.given(f"{name}.{MASTER}", space, *dims, wide=True)
         made = new(master.name, kernel, [master, *reads])

@@ -97,5 +97,7 @@ UNCHANGED: Mapping[str, Callable[[Site], bool]] = {
     "sum.fan-in": lambda site: len(site.reads) == 1,
 }
 """Kernel -> whether its result is always the first block that it reads."""
+WITHOUT_SETTINGS = frozenset({"workers.average"})
+"""Kernels that read no settings of a training step."""
 
-__all__ = ["IN_PLACE", "KERNELS", "UNCHANGED", "Kernel", "product"]
+__all__ = ["IN_PLACE", "KERNELS", "UNCHANGED", "WITHOUT_SETTINGS", "Kernel", "product"]

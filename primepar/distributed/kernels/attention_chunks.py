@@ -21,7 +21,7 @@ from primepar.distributed.kernels.attention_part import AttentionBlock, Three
 from primepar.distributed.kernels.common import Line, counted, kept_elements, widened, working_dtype
 from primepar.models.dropout import Draw
 
-_SCORES = {"cpu": 1 << 15}
+_SCORES = {"cpu": 1 << 16}
 """Device type -> largest number of scores in a chunk of several groups."""
 Group = tuple[slice | int, slice | int]
 """Some sequences of one group, or some groups of one sequence."""
@@ -139,7 +139,7 @@ class _Attention:
         """Groups and queries of a chunk."""
         B, G, Q, T, _ = self.q.shape
         scores = _SCORES.get(self.q.device.type, 1 << 26)
-        queries = min(T, max(64, min(256, T // 8)))
+        queries = min(T, max(128, min(256, T // 8)))
         groups = scores // (Q * queries * self.k.shape[2])
         return max(1, min(max(B, G), groups)), queries
 

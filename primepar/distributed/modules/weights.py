@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from primepar.distributed.runtime.training_state import Holder, written
+from primepar.distributed.runtime.training_state import Holder
 from primepar.distributed.training.launch import World
 from primepar.errors import WeightError
 from primepar.files import flush, publish, reason, remove, reserve
@@ -131,10 +131,10 @@ def _save(
 def _fill(model: Holder, layout: Layout, heads: Mapping[Path, Head]) -> None:
     """Write the blocks that this rank is responsible for."""
     places = {name: (file, head) for file, head in heads.items() for name in head.begins}
-    for name, parts in model.places.items():
-        for block_part, source in product(written(parts), sources(model.plan.model, name)):
-            block = model.block(name, block_part)[block_part.unpadded].cpu()
-            bits = _bits(block, layout[source.tensor][0])
+    for name in model.places:
+        written, of_file = model.written_blocks(name), sources(model.plan.model, name)
+        for (block_part, block), source in product(written, of_file):
+            bits = _bits(block[block_part.unpadded].cpu(), layout[source.tensor][0])
             file, head = places[source.tensor]
             whole = np.memmap(file, bits.dtype, "r+", head.begins[source.tensor], source.shape)
             _put(whole, source, block_part.whole, bits)

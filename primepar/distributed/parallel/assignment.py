@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from primepar.distributed.parallel.regions import LinearRole, matched
-from primepar.errors import PlanError
+from primepar.errors import PlanError, SequenceError
 from primepar.models.names import sources
+from primepar.operators.single_operator import resident_layout
 from primepar.partition.registry import parse_sequence
 from primepar.plan.plan import Plan
 from primepar.plan.presets import names_preset, preset_pair
+from primepar.schedule.movement import Movement
 
 LayerPlan = str | Mapping[str, str | None] | Plan
 """A preset or a sequence, a sequence for each pattern of names, or the plan of a model."""
@@ -37,6 +39,11 @@ def assigned(
             f'write "{missing[0]}": "K{ranks}", or None to leave it whole on every rank'
         )
     chosen = {name: text for name, text in given.items() if text is not None}
+    if not chosen:
+        raise PlanError(
+            f"{next(iter(roles))}: expected a sequence for at least one linear layer, got None for "
+            f'all: write "{next(iter(roles))}": "K{ranks}"'
+        )
     for name, text in chosen.items():
         _check(name, text, tied, ranks)
     return chosen
@@ -86,7 +93,12 @@ def _of_plan(plan: Plan, roles: Mapping[str, LinearRole]) -> dict[str, str | Non
 
 
 def _check(name: str, text: str, tied: Mapping[str, str], ranks: int) -> None:
-    devices = parse_sequence(text).ranks
+    sequence = parse_sequence(text)
+    devices = sequence.ranks
+    try:
+        resident_layout(Movement(sequence), "forward", "O", last=True)
+    except SequenceError as error:
+        raise SequenceError(f"{name}: {error}") from None
     if devices != ranks:
         raise PlanError(
             f"{name}: expected a sequence of the mesh's {ranks} ranks, got {text!r} of {devices}: "

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.operators.summed_vector import VECTOR, lower_sum
+from primepar.operators.row_average import lower_average
 from primepar.schedule.layout import Layout
 
 
@@ -23,26 +23,31 @@ class RowAverage:
     """
 
     def __init__(self, mesh: Mesh, layout: Layout) -> None:
-        self.mesh, self.groups, self.count = mesh, layout.peers_along(0), layout.grid[0]
+        self.mesh, self.layout, self.count = mesh, layout, layout.grid[0]
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the average of a gradient of any shape; a collective call."""
         if self.count == 1:
             return gradient
-        size = gradient.numel()
-        key = ("average", self.groups, size)
+        size, rank = gradient.numel(), self.mesh.rank
+        program, before, after = lower_average(self.layout, size)
+        key = ("average", self.layout, size)
         if key not in self.mesh.compiled:
-            program = lower_sum(self.groups, size)
             self.mesh.compiled[key] = Executor(self.mesh, program, kind="parameters")
-        blocks = self.mesh.compiled[key]({VECTOR: gradient.reshape(-1).contiguous()})
-        average: torch.Tensor = blocks[VECTOR].view(gradient.shape).div_(self.count)
-        return average
+        blocks = self.mesh.compiled[key]({before[rank]: gradient.reshape(1, -1).contiguous()})
+        average: torch.Tensor = blocks[after[rank]]
+        return average.view(gradient.shape).to(gradient.dtype)
 
-    def on(self, parameter: nn.Parameter) -> None:
-        """Average the gradient of a parameter in every backward."""
-        if self.count > 1 and parameter.requires_grad:
+    def on(self, parameter: nn.Parameter, check: Callable[[torch.Tensor], None]) -> None:
+        """Check, and then average, the gradient of a parameter in every backward."""
+
+        def checked(gradient: torch.Tensor) -> torch.Tensor:
+            check(gradient)
+            return self(gradient)
+
+        if parameter.requires_grad:
             register: Callable[..., object] = parameter.register_hook
-            register(self)
+            register(checked)
 
 
 def averaged(local: torch.Tensor, average: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:

@@ -20,6 +20,7 @@ from primepar.distributed.parallel.checks import (
     linear_layers,
     tied_layers,
 )
+from primepar.distributed.parallel.gradient_check import GradientCheck
 from primepar.distributed.parallel.linear import LinearSite, ParallelLinear
 from primepar.distributed.parallel.regions import (
     LinearRole,
@@ -65,7 +66,7 @@ def parallelize(
         site.name: ParallelLinear(site, layers[site.name], processes, meshes) for site in sites
     }  # fmt: skip
     _replace(module, replaced, boundaries)
-    _average_others(module, replaced, RowAverage(processes, boundaries.stream))
+    _average_others(module, replaced, RowAverage(processes, boundaries.stream), boundaries)
     setattr(module, _STATE, boundaries)
     return module
 
@@ -133,10 +134,13 @@ def _replace(
 
 
 def _average_others(
-    module: nn.Module, replaced: Mapping[str, ParallelLinear], average: RowAverage
+    module: nn.Module,
+    replaced: Mapping[str, ParallelLinear],
+    average: RowAverage,
+    boundaries: Boundaries,
 ) -> None:
     """Average the gradients of the parameters that stay whole: norms, embeddings."""
     partitioned_ones = {id(p) for layer in replaced.values() for p in layer.parameters()}
-    for parameter in module.parameters():
+    for name, parameter in module.named_parameters():
         if id(parameter) not in partitioned_ones:
-            average.on(parameter)
+            average.on(parameter, GradientCheck(name, boundaries))

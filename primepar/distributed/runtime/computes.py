@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import IN_PLACE, KERNELS, UNCHANGED, Kernel
+from primepar.distributed.kernels import (
+    IN_PLACE,
+    KERNELS,
+    UNCHANGED,
+    WITHOUT_SETTINGS,
+    Kernel,
+)
+from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Slot
@@ -66,7 +73,7 @@ class Computes:
         site = site_of(self.shapes.meaning, node, self.settings)
         if self.shapes.is_product(node.phase):
             return self._product(node, site)
-        if self.settings is None:
+        if self.settings is None and phase.kernel not in WITHOUT_SETTINGS:
             raise ProgramError(
                 f"{place}: expected the settings of a training step for phase {node.phase}, "
                 "got none: give the executor StepSettings"
@@ -182,15 +189,15 @@ class Computes:
 def _calling(
     kernel: Kernel, site: Site, reads: list[Slot], into: Slot, factor: Factor | None
 ) -> Action:
-    """Return the closure of a kernel; its result is scaled in place."""
+    """Return the closure of a kernel; its result is scaled in the dtype of sums, rounded once."""
 
     def call(frame: Frame) -> None:
         kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
 
     def call_scaled(frame: Frame) -> None:
-        scale = factor() if factor else 1.0
-        call(frame)
-        into[0].mul_(scale)
+        scale, room = factor() if factor else 1.0, wide_room(into[0])
+        kernel(site, frame.inputs, room, *[read[0] for read in reads])
+        torch.mul(room, scale, out=into[0])
 
     return call if factor is None else call_scaled
 

@@ -8,7 +8,7 @@ every update. Moments and copies have the mesh's dtype of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Protocol
@@ -125,6 +125,10 @@ class Holder(Protocol):
         """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
         ...
 
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files."""
+        ...
+
 
 class TrainingState:
     """The blocks of one rank between steps.
@@ -181,6 +185,13 @@ class TrainingState:
         for copy in self.places_of(name, kind) if kind in self.kinds else ():
             if copy.is_in(part):
                 copy.fill(self.block(name + kind, copy), read)
+
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files: of its copy, if any."""
+        kind = f".{MASTER}" if f".{MASTER}" in self.kinds else ""
+        places = self.places_of(name, kind) if self.replicas == 1 else self.places[name]
+        for part in written(places):
+            yield part, self.block(name + kind, part)
 
     def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         mesh = self.mesh

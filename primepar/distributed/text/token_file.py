@@ -67,6 +67,8 @@ class TokenHeader(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """The token after each document."""
     train: TextPart
     held_out: TextPart
+    unknown: _Count
+    """Tokens that stand for what the tokenizer does not know; 0 for byte-level ones."""
     tokenizer: TokenizerIdentity
     sources: SourceTexts
     digest: str

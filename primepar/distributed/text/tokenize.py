@@ -21,6 +21,7 @@ from primepar.distributed.text.tokenizer import (
     read_tokenizer,
     tokenizer_json,
     trained_tokenizer,
+    unknown_token,
 )
 from primepar.distributed.text.write_tokens import TOKENIZER, Encoder, write_tokens
 from primepar.errors import DataError
@@ -107,6 +108,7 @@ def tokenize(options: TokenizeOptions, report: Report) -> TokenHeader:
         given,
         entries(given),
         end_of_text(given, options.end_of_text),
+        unknown_token(given),
         TokenizerIdentity(file, digest_of(content)),
     )
     return write_tokens(

@@ -7,6 +7,7 @@ module that imports the package `tokenizers`, which does both.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from hashlib import sha256
 from importlib.util import find_spec
@@ -101,6 +102,15 @@ def end_of_text(tokenizer: Tokenizer, named: str | None) -> int:
         f"--end-of-text: expected a token that ends a document, found none of "
         f"{', '.join(_KNOWN_ENDS)} in the tokenizer: name the one that it has"
     )
+
+
+def unknown_token(tokenizer: Tokenizer) -> int | None:
+    """Return the token for what the tokenizer does not know; None if it knows every text."""
+    model = json.loads(tokenizer.to_str())["model"]
+    if model.get("unk_id") is not None:
+        return int(model["unk_id"])
+    name = model.get("unk_token")
+    return None if name is None else tokenizer.token_to_id(name)
 
 
 def tokenizer_json(tokenizer: Tokenizer) -> bytes:

@@ -39,11 +39,12 @@ _TOGETHER = 4 * PIECE
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tokenizer, the number of its entries, and the token that ends a document."""
+    """A tokenizer, the number of its entries, and its tokens of a special meaning."""
 
     tokenizer: Tokenizer
     vocabulary: int
     end_of_text: int
+    unknown: int | None
     identity: TokenizerIdentity
 
     def encoded(self, pieces: list[TextPiece]) -> Iterator[list[int]]:
@@ -72,7 +73,7 @@ def write_tokens(
     or changes meanwhile.
     """
     dtype = dtype_of(encoder.vocabulary)
-    counts = {False: [0, 0], True: [0, 0]}
+    counts, unknown = {False: [0, 0], True: [0, 0]}, 0
     digest, sources = sha256(), sha256()
     with _new_file(output) as part:
         with part.open("wb") as file:
@@ -82,6 +83,7 @@ def write_tokens(
                     file.write(content)
                     digest.update(content)
                     sources.update(piece.text.encode())
+                    unknown += tokens.count(encoder.unknown) if encoder.unknown is not None else 0
                     counts[piece.held_out][0] += len(tokens)
                     counts[piece.held_out][1] += piece.size
                 advance(sum(piece.size for piece in pieces))
@@ -91,6 +93,7 @@ def write_tokens(
             end_of_text=encoder.end_of_text,
             train=TextPart(*counts[False]),
             held_out=TextPart(*counts[True]),
+            unknown=unknown,
             tokenizer=encoder.identity,
             sources=SourceTexts(len(documents.paths), sources.hexdigest()),
             digest=digest.hexdigest(),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SETUP = "the setup"
 
 
-class Waiting(NamedTuple):
+class PeerWait(NamedTuple):
     """What a rank waits in, as text, and the ranks that it waits for."""
 
     text: str
@@ -62,7 +62,7 @@ class Activity:
     @property
     def _place(self) -> ListPlace | None:
         running = (mesh.running for mesh in self.meshes if mesh.running is not None)
-        return next((place for each in running if (place := each.place()) is not None), None)
+        return next(filter(None, (run.place() for run in running)), None)
 
     @property
     def text(self) -> str:
@@ -71,10 +71,10 @@ class Activity:
         return self._part if not where else f"{self._part} at {where}"
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> PeerWait | None:
         """What this rank waits in; None if it does not wait, or is in no step."""
         if not self._in_step:
             return None
         place = self._place
         peers = self._others if self._together else () if place is None else place.peers
-        return Waiting(self.text, peers) if peers else None
+        return PeerWait(self.text, peers) if peers else None

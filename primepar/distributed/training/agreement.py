@@ -1,20 +1,16 @@
-"""One error of all ranks: parts that all of them finish or none, and who reports a failure."""
+"""Parts of a run that all ranks finish or none, and which rank reports a failure."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from primepar.distributed.training.failures import failure_of, is_lost_peer
 from primepar.errors import PrimeParError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
-
-    from primepar.distributed.training.watchdog import Watchdog
 
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
@@ -59,33 +55,6 @@ def answers(store: Store, size: int, name: str) -> list[bytes]:
     keys = [f"{name}/{rank}" for rank in range(size)]
     store.wait(keys, PATIENCE)
     return [store.get(key) for key in keys]
-
-
-@contextmanager
-def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
-    """Report an error that ranks meet on their own once: the first rank to fail raises it.
-
-    A rank that fails later, or because another has ended, waits for the launcher to end the job,
-    and exits without a message. Where nobody ends it, it reports the other's end itself. An error
-    that is no user's error, with its traceback, is raised on each rank.
-    """
-    try:
-        yield
-    except Exception as raised:
-        where = watchdog.activity.text
-        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
-        lost = is_lost_peer(raised)
-        if lost:
-            time.sleep(watchdog.grace)
-        first = is_first(store, rank)
-        if first or error is None:
-            watchdog.stopped.set()  # this rank has a message, and must not be ended before it
-        if error is None:
-            raise
-        if not first:
-            time.sleep(0.0 if lost else watchdog.grace)
-            raise SystemExit(error.exit_code) from None
-        raise error from None
 
 
 def is_first(store: Store, rank: int) -> bool:

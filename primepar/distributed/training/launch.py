@@ -18,12 +18,12 @@ from primepar.distributed.training.agreement import (
     PATIENCE,
     agreed,
     answers,
-    first_error,
 )
 from primepar.distributed.training.alike import Facts, differences
 from primepar.distributed.training.devices import check_devices, pick_device, used_device
+from primepar.distributed.training.first_error import first_error
 from primepar.distributed.training.launchers import Launch
-from primepar.distributed.training.rendezvous import Place, meet
+from primepar.distributed.training.rendezvous import WorldPlace, meet
 from primepar.distributed.training.scheduling import schedule_as_batch
 from primepar.distributed.training.settings import TIMEOUT, DeviceChoice
 from primepar.distributed.training.watchdog import Watchdog
@@ -108,7 +108,7 @@ def joined(
 
 @contextmanager
 def _connected(
-    launch: Launch, world: World, place: Place, choice: DeviceChoice, facts: Facts | None
+    launch: Launch, world: World, place: WorldPlace, choice: DeviceChoice, facts: Facts | None
 ) -> Iterator[torch.device]:
     """Compare the facts of all ranks, and start torch.distributed on the chosen device."""
     import torch

@@ -9,6 +9,7 @@ end       the last step done, and the signal that ended the run, if one did
 from __future__ import annotations
 
 import os
+from errno import ENOSPC
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -54,13 +55,17 @@ class StepRow(LogRow, frozen=True, tag="step"):
 
     step: int
     loss: float
-    gradient_norm: float
+    gradient_norm: float | None
+    """Before clipping, without the scale of the loss. None if it is not finite: then the step was
+    skipped."""
     lr: float
     tokens_per_second: float
     sent_bytes: tuple[float, ...]
     """Bytes that each rank sent for linear operators: forward, backward and gradient."""
     other_bytes: tuple[float, ...]
     """Bytes that each rank sent for the rest: redistribution, norms, embeddings, loss."""
+    loss_scale: float | None = None
+    """The scale of the loss in this step, in float16."""
     samples: int = 0
     """Samples that the run has read, each as many tokens as the model's context."""
     epoch: int = 0
@@ -103,6 +108,7 @@ class Log:
         """
         self._file: int | None = None
         self._curves = curves or ScalarCurves(None)
+        self._path = path
         if path is None:
             return
         kept = [] if keep_until is None else _kept(path, keep_until)
@@ -116,10 +122,23 @@ class Log:
             ) from None
 
     def write(self, row: AnyRow) -> None:
-        """Append one row."""
+        """Append one row, as a whole or not at all. Raises `ConfigError` on a full disk."""
         if self._file is not None:
-            os.write(self._file, _line(row))
+            self._append(_line(row))
         self._curves.write(row)
+
+    def _append(self, line: bytes) -> None:
+        assert self._file is not None
+        before = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, line) < len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+        except OSError as error:
+            os.ftruncate(self._file, before)
+            raise ConfigError(
+                f"output.log {self._path}: expected room for a row of {len(line)} bytes, got "
+                f"{reason(error)}: make room, and resume from the last checkpoint"
+            ) from None
 
     def __enter__(self) -> Log:
         return self

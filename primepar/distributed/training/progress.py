@@ -61,6 +61,8 @@ class Reporter:
     def step(self, row: StepRow) -> None:
         """Show a training step."""
         text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s, {_used(row)}"
+        if row.gradient_norm is None:
+            text += f", skipped at loss scale {row.loss_scale:g}"
         self._bar.update(self._task, completed=row.step, description=text)
         if self._bar.disable and (row.step % self._every == 0 or row.step == self._steps):
             self.line(f"step {row.step}/{self._steps}: {text}")

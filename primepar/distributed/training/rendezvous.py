@@ -9,6 +9,7 @@ rank 0 opens the store on the first machine of the step, on a port that follows 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ FIRST_PORT, PORTS, PORTS_OF_A_JOB = 20000, 10000, 7
 
 
 @dataclass(frozen=True)
-class Place:
+class WorldPlace:
     """Rank and size in the world, the rank on this machine, and the rendezvous store."""
 
     rank: int
@@ -35,10 +36,10 @@ class Place:
     store: Store
 
 
-def _alone(launch: Launch) -> Place:
+def _alone(launch: Launch) -> WorldPlace:
     from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-    return Place(0, 1, 0, HashStore())
+    return WorldPlace(0, 1, 0, HashStore())
 
 
 def _load_mpi() -> Any:
@@ -52,7 +53,7 @@ def _load_mpi() -> Any:
     return MPI
 
 
-def _by_mpi(launch: Launch) -> Place:
+def _by_mpi(launch: Launch) -> WorldPlace:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     mpi = _load_mpi()
@@ -74,41 +75,38 @@ def _by_mpi(launch: Launch) -> Place:
     world.Barrier()
     # Finalize now: a process that fails later must not wait in MPI_Finalize for the others.
     mpi.Finalize()
-    return Place(*place, store)
+    return WorldPlace(*place, store)
 
 
-def _by_file(launch: Launch) -> Place:
+def _by_file(launch: Launch) -> WorldPlace:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     store = FileStore(os.environ[STORE], launch.size)
-    return Place(launch.rank, launch.size, launch.rank, store)
+    return WorldPlace(launch.rank, launch.size, launch.rank, store)
 
 
-def _by_torchrun(launch: Launch) -> Place:
+def _by_torchrun(launch: Launch) -> WorldPlace:
     from torch.distributed.rendezvous import rendezvous
 
     given = os.environ
     with _meeting("torchrun", given["MASTER_ADDR"], given["MASTER_PORT"]):
         store, _, _ = next(rendezvous("env://", launch.rank, launch.size))
-    return Place(launch.rank, launch.size, int(given.get("LOCAL_RANK", launch.rank)), store)
+    return WorldPlace(launch.rank, launch.size, int(given.get("LOCAL_RANK", launch.rank)), store)
 
 
-def _by_srun(launch: Launch) -> Place:
+def _by_srun(launch: Launch) -> WorldPlace:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = first_host(os.environ["SLURM_STEP_NODELIST"]), srun_port(os.environ)
     with _meeting("srun", host, str(port)):
         store = TCPStore(host, port, is_master=launch.rank == 0, wait_for_workers=False)
-    return Place(launch.rank, launch.size, int(os.environ["SLURM_LOCALID"]), store)
+    return WorldPlace(launch.rank, launch.size, int(os.environ["SLURM_LOCALID"]), store)
 
 
 def first_host(nodes: str) -> str:
     """Return the first of SLURM's list of machines: `gpu07` of `gpu[07-09,11],login`."""
-    begin, bracket, rest = nodes.partition(",")[0].partition("[")
-    if not bracket:
-        return begin
-    numbers, _, end = rest.partition("]")
-    return begin + numbers.partition("-")[0] + end
+    first = re.match(r"([^\[,]+)(?:\[(\w+)[^\]]*\])?([^,\[]*)", nodes)
+    return "" if first is None else f"{first[1]}{first[2] or ''}{first[3]}"
 
 
 def srun_port(environment: Mapping[str, str]) -> int:
@@ -134,7 +132,7 @@ def _meeting(launcher: str, host: str, port: str) -> Iterator[None]:
         ) from None
 
 
-def meet(launch: Launch) -> Place:
+def meet(launch: Launch) -> WorldPlace:
     """Return the place of this process in the world, after all have met.
 
     Raises `LaunchError` if the launcher's MPI is not that of mpi4py, or if they cannot meet.
@@ -142,7 +140,7 @@ def meet(launch: Launch) -> Place:
     return _MEET[launch.launcher](launch)
 
 
-_MEET: dict[Launcher, Callable[[Launch], Place]] = {
+_MEET: dict[Launcher, Callable[[Launch], WorldPlace]] = {
     "alone": _alone,
     "mpirun": _by_mpi,
     "torchrun": _by_torchrun,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
 from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launcher_hold import launcher_held
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
 from primepar.distributed.training.process_tree import end_with_parent
@@ -77,6 +78,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     facts = facts_of(settings, layout, text)
     with (
         Stopping(until) as stopping,
+        launcher_held(),
         joined(launch, settings.device, facts, settings.timeout) as world,
     ):
         prove = prove if settings.verify else None

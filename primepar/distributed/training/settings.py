@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta, Struct
 
 from primepar.distributed.training.memory_size import memory_bytes
+from primepar.distributed.training.optimizer_settings import HALF, OptimizerSettings
+from primepar.distributed.training.setting_description import described as _at
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cost.chunks import MOST_CHUNKS
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
-HALF = ("bfloat16", "float16")
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-OptimizerChoice = Literal["adamw", "sgd"]
+Recompute = Literal["none", "selective", "full"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
@@ -41,7 +41,6 @@ _AT_LEAST: dict[str, float] = {
     "batch": 1,
     "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
-    "warmup": 0,
     "average_every": 1,
     "average_after": 0,
     "evaluate_every": 0,
@@ -51,12 +50,7 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
-def _at(key: str, meaning: str, otherwise: str = "") -> Meta:
-    """Describe a setting: its key in a settings file, its meaning, and its default for None."""
-    return Meta(description=meaning, extra={"key": key, "otherwise": otherwise})
-
-
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(OptimizerSettings, frozen=True, kw_only=True):
     """Settings of `primepar train`.
 
     A setting that a plan file has too is None if it is not given: then the value of the plan is
@@ -79,6 +73,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     accumulate: Annotated[
         int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
     ] = 1
+    recompute: Annotated[
+        Recompute,
+        _at("training.recompute", "activations that backward computes again: cheap ones, or all"),
+    ] = "none"
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
@@ -108,23 +106,6 @@ class Settings(Struct, frozen=True, kw_only=True):
             "the plan's, or the data's",
         ),
     ] = None
-    optimizer: Annotated[
-        OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
-    ] = "adamw"
-    lr: Annotated[float, _at("optimizer.lr", "learning rate after the warm-up")] = 1e-3
-    warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up")] = 20
-    clip: Annotated[
-        float | None,
-        _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
-    ] = None
-    sharded: Annotated[
-        bool,
-        _at("optimizer.sharded", "replicas of a block share its moments and update (ZeRO-1)"),
-    ] = False
-    masters: Annotated[
-        bool,
-        _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
-    ] = True
     average_every: Annotated[
         int | None,
         _at("averaging.every", "local steps of each replica between two averages",
@@ -223,7 +204,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip", "peak_tflops", "timeout", "save_before", "time_limit"):
+        for name in ("peak_tflops", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
@@ -233,15 +214,24 @@ class Settings(Struct, frozen=True, kw_only=True):
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
+        self._check_averaging()
+        self.check_optimizer(self.steps, self.dtype)
+        self._check_trace()
+        if self.plan_file is not None:
+            self._check_model_of_plan()
+        self.model  # noqa: B018  its own checks
+
+    def _check_averaging(self) -> None:
         if self.average_after and self.average_every is None:
             raise ConfigError(
                 "averaging.after: expected a period of averages, got none: add --set "
                 "averaging.every=H"
             )
-        self._check_trace()
-        if self.plan_file is not None:
-            self._check_model_of_plan()
-        self.model  # noqa: B018  its own checks
+        if self.average_every is not None and self.dtype == "float16":
+            raise ConfigError(
+                "averaging.every: expected none with training.dtype float16, whose replicas would "
+                f"skip different steps, got {self.average_every}: take bfloat16"
+            )
 
     def _check_trace(self) -> None:
         if self.trace is None:
@@ -279,7 +269,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     def step_options(self, device_elements: int | None) -> StepOptions:
         """Return how the steps of a run are lowered, under a limit of device memory or without."""
         return StepOptions(
-            self.clip, self.optimizer, self.chunks, device_elements, masters=self.has_masters
+            self.clip,
+            self.optimizer,
+            self.chunks,
+            device_elements,
+            masters=self.has_masters,
+            skips=self.dtype == "float16",
+            adamw=self.adamw,
         )
 
     @property

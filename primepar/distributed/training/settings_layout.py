@@ -57,11 +57,13 @@ def _plan(settings: Settings, processes: int) -> Plan:
 
 
 def planned(settings: Settings, plan: Plan) -> Plan:
-    """Return a plan with what the settings add to it: micro-batches, and a sharded optimizer.
+    """Return a plan with what the settings add to it to take less memory.
 
     Micro-batches are those of a pipeline of one stage. Raises `ConfigError` if the plan has some
     already, if there are too many, or for shards together with averages of replicas.
     """
+    if settings.recompute != "none":
+        plan = replace(plan, recompute=settings.recompute)
     if settings.sharded:
         plan = replace(plan, sharded_optimizer=True)
     if plan.sharded_optimizer and settings.average_every is not None:

@@ -25,6 +25,7 @@ from primepar.distributed.text.sample_order import DataPosition
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
+from primepar.distributed.training.loss_scale import LossScale
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
@@ -46,15 +47,12 @@ Bytes = tuple[tuple[float, ...], tuple[float, ...]]
 """Of every rank, for linear operators and for the rest."""
 Prove = Callable[[Program, str], str]
 """Proves a program, given its name, and returns the result as text; raises if it is not proved."""
+SCALE = "loss_scale"
+"""Its key in the state of a run."""
 DATA = "data"
 """Key of the position in the data in the run state of a checkpoint."""
 TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
-
-
-def learning_rate(settings: Settings, step: int) -> float:
-    """Return the rate of a step (the first is 1): linear warm-up over `warmup`, then constant."""
-    return settings.lr * min(1.0, step / max(1, settings.warmup))
 
 
 @dataclass
@@ -71,6 +69,8 @@ class Trainer:
     done: int = 0
     run_state: dict[str, Any] = field(default_factory=dict)
     """What a checkpoint has besides tensors and the step, as JSON."""
+    loss_scale: LossScale | None = field(init=False)
+    """The scale of the next step's loss, in float16."""
     _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
     """What the ranks send in a step: (local, averaging) -> bytes."""
     _writing: bool = field(init=False, default=False)
@@ -84,6 +84,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.loss_scale = LossScale.of(settings, self.run_state.get(SCALE))
         mesh = self.state.mesh
         self.position = self._resumed(self.text.begin(settings.seed))
         model, device = self.state.plan.model, self.world.device
@@ -178,24 +179,26 @@ class Trainer:
     def step(self, stopping: Stopping) -> int:
         """Do one training step on every rank; returns the signal that any rank received, or 0."""
         begin = time.perf_counter()
-        step, seed = self.done + 1, self.settings.seed
-        rate, sizes = learning_rate(self.settings, step), self._sizes
+        step = self.done + 1
+        rate, sizes = self.settings.rate(step, self.settings.steps), self._sizes
         batch = self._on_device(self.text.batch(self.position, *sizes))
         local = self._local(step)
         if local is not None:
             numbers_2 = local.step(step, *batch, rate)
         else:
-            inputs = StepInputs(Draw(seed, step), rate, step)
+            inputs = self._inputs(step, rate)
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
         loss, norm, signal, self._writing = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
-        self.done, self.position = step, self._later(self.position, 1)
+        scale, self.done, self.position = self.loss_scale, step, self._later(self.position, 1)
+        if scale is not None:
+            self.loss_scale = scale.after(norm, self.settings.loss_scale_every)
         linear, other = self._sent(step)
         tokens_per_second = prod(sizes) / (time.perf_counter() - begin)
         row = StepRow(
             step=step,
             loss=loss,
-            gradient_norm=norm,
+            gradient_norm=norm if isfinite(norm) else None,
             lr=rate,
             tokens_per_second=tokens_per_second,
             sent_bytes=linear,
@@ -204,10 +207,18 @@ class Trainer:
             epoch=self.position.epoch,
             memory_bytes=peak_memory(self.world.device),
             mfu=self.speed.mfu(tokens_per_second),
+            loss_scale=None if scale is None else scale.scale,
         )
         self.log.write(row)
         self.reporter.step(row)
         return signal
+
+    def _inputs(self, step: int, rate: float) -> StepInputs:
+        """Return the inputs of a synchronous step; a skipped step is no update."""
+        draw, scale = Draw(self.settings.seed, step), self.loss_scale
+        if scale is None:
+            return StepInputs(draw, rate, step)
+        return StepInputs(draw, rate, step - scale.skipped, scale.scale)
 
     def _local(self, step: int) -> ReplicaSteps | None:
         """The replicas, if they do this step by themselves."""
@@ -216,9 +227,10 @@ class Trainer:
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise `ConfigError`, on one rank, if the loss or the norm is not finite.
 
-        Both are the same on all ranks.
+        Both are the same on all ranks. With a loss scale that may be too large the norm may be so.
         """
-        if not (isfinite(loss) and isfinite(norm)):
+        skips = self.loss_scale is not None and self.loss_scale.can_skip()
+        if not (isfinite(loss) and (isfinite(norm) or skips)):
             with self.world.agreement("loss"):
                 raise ConfigError(
                     "optimizer.lr: expected a rate at which training stays finite, got loss "
@@ -244,7 +256,10 @@ class Trainer:
 
     def _run_state(self) -> dict[str, Any]:
         """Return what a checkpoint has besides tensors and the step."""
-        return {DATA: msgspec.to_builtins(self.position)}
+        state = {DATA: msgspec.to_builtins(self.position)}
+        if self.loss_scale is not None:
+            state[SCALE] = msgspec.to_builtins(self.loss_scale)
+        return state
 
     def _later(self, position: DataPosition, steps: int) -> DataPosition:
         """Return the position in the data after some steps."""

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.training.activity import Activity, Waiting
+from primepar.distributed.training.activity import Activity, PeerWait
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launcher_hold import HOLD
 from primepar.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Watchdog:
             exchange.asked.set()
         if waiting is not None and stuck > self.timeout:
             return self._late(waiting, silent)
-        # A rank that waits in an instruction has more to say than one that only listens.
+        # A rank that waits in an instruction knows more than one that only listens.
         margin = 3 * self.every
         for peer in (STORE, (self.rank + 1) % self.size):
             if silent[peer] > self._allowed(peer) + margin:
@@ -184,7 +185,7 @@ class Watchdog:
             return inf
         return self.timeout if sign is not None or peer == STORE else START_SECONDS
 
-    def _late(self, waiting: Waiting, silent: Mapping[int, float]) -> str:
+    def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
         ranks = _ranks(waiting.peers)
         return (
             f"rank {self.rank}: expected {ranks} to answer within {self.timeout:g} s, got nothing "
@@ -224,6 +225,7 @@ class Watchdog:
             time.sleep(2 * self.every)  # the others look whether a rank has failed
         elif problem:
             time.sleep(self.grace)
+        HOLD.release()
         os._exit(LaunchError.exit_code)
 
 
