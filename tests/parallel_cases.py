@@ -159,7 +159,7 @@ def compared(
 
 def planned(model: Any) -> Plan:
     """A plan for transformers' model: each kind of operator has a sequence of its own."""
-    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "B2,K2"}
+    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "K2,M2"}
     with TemporaryDirectory() as folder:
         model.config.save_pretrained(folder)
         made_plan = preset_plan("primepar", load_config(Path(folder) / "config.json"), 4)
