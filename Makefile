@@ -14,7 +14,7 @@ export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train mutants attack gpu wheels wheel clean
+.PHONY: help demo test lint format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -f $(VENV)/pyvenv.cfg && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --build-constraint constraints.txt \
-	    --editable '.[torch,plot]' --group dev --group docs
+	    --editable '.[torch,plot,text]' --group dev --group docs
 	@touch $@
 
 demo: $(STAMP) ## prove, refute, emulate and train one primitive
@@ -66,8 +66,9 @@ bench: $(STAMP) ## bytes of every method by the emulator, then its executor next
 	$(BIN)/python -m benchmarks.executor --batch --rounds 6 --out out/bench.json --chart out/bench.svg
 	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
-bench-half: $(STAMP) ## the error of bfloat16 products whose sums travel, in bfloat16 and in float32
+bench-half: $(STAMP) ## the error of bfloat16 sums that travel, and training in half precision next to float32
 	$(BIN)/python -m benchmarks.half_precision
+	$(BIN)/python -m benchmarks.mixed_precision
 
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify
@@ -84,6 +85,9 @@ bench-memory: $(STAMP) ## a step under limits of device memory: peak, bytes move
 bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predicted_and_measured
+
+bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on tokens, for the same time
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bits_per_byte
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation_score.py

@@ -147,10 +147,11 @@ def measure(folder: Path, rounds: int) -> None:
     from torch import distributed as dist
 
     from primepar.distributed.training.data import load_text
-    from primepar.distributed.training.launch import Launch, joined
+    from primepar.distributed.training.launch import joined
+    from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.stopping import Stopping
 
-    with Stopping(killed=True) as stopping, joined(Launch.of(os.environ), "cpu") as world:
+    with Stopping() as stopping, joined(Launch.of(os.environ), "cpu") as world:
         text = load_text(None, BATCH, MODEL.context)
         trainers = [_trainer(world, path, text) for path in sorted(folder.glob("*.json"))]
         times: list[list[float]] = [[] for _ in trainers]
@@ -171,7 +172,7 @@ def _trainer(world: World, path: Path, text: Text) -> Trainer:
     """The trainer of `primepar train --plan`, without output."""
     from primepar.distributed import Mesh
     from primepar.distributed.runtime.training_state import TrainingState
-    from primepar.distributed.training.launch import Launch
+    from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.log import Log
     from primepar.distributed.training.progress import Reporter
     from primepar.distributed.training.settings import Settings

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from itertools import chain
@@ -58,10 +60,27 @@ def reserve(part: Path, head: bytes, size: int) -> None:
 
 
 def publish(part: Path, path: Path) -> None:
-    """Flush the finished file `part` to disk and rename it to `path`."""
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
+    """Flush the finished file or folder `part` to disk and rename it to `path`."""
+    flush(part)
     part.replace(path)
+
+
+def flush(path: Path) -> None:
+    """Write a file, or the entries of a folder, to disk."""
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder or a file, as far as it is there and may be deleted."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 @cache

@@ -5,13 +5,13 @@ With HYPOTHESIS_PROFILE=ci also on CPUs under NCCL's rules.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from nccl_rules import EAGER
+from profiles import IS_LONG
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ON_GPU = [
@@ -19,9 +19,7 @@ ON_GPU = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
-CI_ONLY = pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="runs with HYPOTHESIS_PROFILE=ci"
-)
+CI_ONLY = pytest.mark.skipif(not IS_LONG, reason="runs with HYPOTHESIS_PROFILE=ci")
 LONG = [pytest.param("gloo", marks=CI_ONLY), *BACKENDS[1:], pytest.param(EAGER, marks=CI_ONLY)]
 """For tests of which other ones run the like on gloo; on CPUs only with the long profile."""
 WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=CI_ONLY)]

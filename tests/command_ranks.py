@@ -20,8 +20,8 @@ import torch.distributed as dist
 from distributed_ranks import forked, one_host_each, sums_in_one_order
 
 from primepar.cli import main
-from primepar.distributed.training import agreement, launch
-from primepar.distributed.training.launch import RANK, RANKS, STORE
+from primepar.distributed.training import launchers, watchdog
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
 from primepar.distributed.training.trainer import Trainer
 from primepar.errors import ProgramError
 
@@ -121,7 +121,7 @@ def _rank(
         one_host_each(rank, size)
         sums_in_one_order(torch.device("cuda"))
     torch.set_num_threads(1)
-    launch.GRACE_SECONDS = agreement.GRACE_SECONDS = GRACE  # type: ignore[attr-defined]
+    launchers.GRACE_SECONDS = watchdog.GRACE_SECONDS = GRACE  # type: ignore[attr-defined]
     if fail is not None and rank == size - 1:
         _fail_in_a_step(fail)
     sys.argv = ["primepar", "train", *words]

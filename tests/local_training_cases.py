@@ -82,7 +82,7 @@ def four_ranks(folder: Path) -> dict[str, Any]:
     answers["refused"] = cases.train(folder / "refused", **asked)
     answers["later"] = cases.train(
         folder / "later", **{**SGD, "checkpoint": str(folder / "no-replicas"), "resume": True,
-                             "steps": 6, "average_every": 2},
+                             "steps": 6, "average_every": 2, "override": True},
     )  # fmt: skip
     if dist.get_rank() == 0:
         shutil.rmtree(folder / "other")

@@ -16,7 +16,8 @@ from primepar.distributed.profiling import clock as profile_clock
 from primepar.distributed.profiling.clock import Stopwatch
 from primepar.distributed.profiling.measure import Profile, profile_here
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import LaunchError
 from primepar.partition import parse_sequence
@@ -30,7 +31,7 @@ def profile(folder: Path, asked: bool) -> int:
     with (
         patch.object(profile_clock, "SECONDS", 1e-6),
         patch.object(profile_clock, "REPEATS", 1),
-        Stopping(killed=False) as stopping,
+        Stopping() as stopping,
     ):
         if asked and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -58,7 +59,7 @@ def apart(folder: Path) -> str:
     launch = Launch("torchrun", rank, size)
     with (
         patch("platform.node", return_value=f"host{rank}"),
-        Stopping(killed=False) as stopping,
+        Stopping() as stopping,
     ):
         try:
             profile_here(asked, launch, world, stopping)

@@ -20,7 +20,7 @@ from primepar.errors import ConfigError, PrimeParError
 
 RANKS = 4
 OTHER = {
-    **dict.fromkeys(("plan", "data", "log", "weights", "save_weights"), "a file"),
+    **dict.fromkeys(("plan", "data", "log", "weights", "save_weights", "tensorboard"), "a file"),
     "checkpoint": None, "device": "cpu", "device_memory": "1GiB", "dtype": "float64", "heads": 2,
     "hidden": 64, "optimizer": "sgd", "trace": "step.svg", "vocabulary": 300,
 }  # fmt: skip

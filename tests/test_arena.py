@@ -17,7 +17,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from primepar.distributed import Executor
 from primepar.distributed.runtime.arena import ALIGNMENT, Lifetime, least_bytes, offsets
-from primepar.distributed.runtime.memory import Slot
+from primepar.distributed.runtime.buffer_owners import LARGE, MEDIUM, choose_owners
+from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.messages import Action
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs
@@ -101,9 +102,13 @@ def overwritten(wrong: int | None = None) -> dict[str, torch.Tensor]:
         ends.setdefault(end, []).append(buffer.attach([None], lambda whole: whole))
     executor._bind(executor.mesh.arena._memory)
     actions: list[Action] = []
-    for place, step in enumerate(executor._steps):
-        actions += [*step.actions, *(_fill(slot) for slot in ends.get(place, ()))]
-    executor._runs = actions
+    place = 0
+    for step in executor._steps:
+        actions += step.actions
+        for _ in step.instructions:
+            actions += [_fill(slot) for slot in ends.get(place, ())]
+            place += 1
+    executor._running._actions = actions
     return executor(blocks_of(executor), StepInputs(Draw(0, 1), 1e-3, 1))
 
 
@@ -123,3 +128,25 @@ def test_nothing_is_read_after_its_last_instruction() -> None:
     assert [name for name in right if not torch.equal(right[name], got[name])] == []
     buffers = len(executor._layout)
     assert [number for number in range(0, buffers, 9) if finite(overwritten(number))] == []
+
+
+# Which buffers are allocated
+
+
+def owners(*needed: Lifetime, outputs: int = 0) -> list[str]:
+    """The owners of buffers of these bytes, and of as many blocks of the caller at the end."""
+    buffers = [Buffer((n.bytes,), torch.uint8, "arena", n.first, n.last) for n in needed]
+    made = [Buffer((needed[0].bytes,), torch.uint8, "run", 9, 10) for _ in range(outputs)]
+    choose_owners([*buffers, *made])
+    return [buffer.owner for buffer in buffers]
+
+
+def test_medium_buffers_are_allocated_where_outputs_can_have_their_memory() -> None:
+    activations = [Lifetime(MEDIUM, 0, 8)] * 4
+    assert owners(*activations) == ["arena"] * 4
+    assert owners(*activations, outputs=1) == ["run"] * 4  # 4 instead of 5 blocks
+    assert owners(*[Lifetime(MEDIUM, 0, 9)] * 4, outputs=1) == ["arena"] * 4  # 5 in any case
+    assert owners(*[Lifetime(MEDIUM, 0, 8)] * 8, outputs=1) == ["arena"] * 8  # 8 instead of 9
+    small = [Lifetime(MEDIUM - 1, 0, 8)] * 4
+    assert owners(*small, outputs=2) == ["arena"] * 4
+    assert owners(Lifetime(LARGE, 0, 8), *small) == ["run", *["arena"] * 4]

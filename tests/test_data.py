@@ -32,18 +32,25 @@ def test_the_last_tenth_is_held_out() -> None:
     assert text.held_out.tolist() == list(range(180, 200))
 
 
-def test_a_batch_is_a_function_of_seed_and_step() -> None:
+def test_a_batch_is_a_function_of_the_position() -> None:
     text = Text.of("count", COUNT, batch=2, context=8)
-    first, again = (text.batch(step=3, seed=5, batch=2, context=8) for _ in range(2))
-    others = [text.batch(4, 5, 2, 8), text.batch(3, 6, 2, 8)]
+    position = text.begin(seed=5).after(6, text.windows(8))
+    first, again = (text.batch(position, batch=2, context=8) for _ in range(2))
+    others = [text.batch(position.after(2, 22), 2, 8), text.batch(text.begin(6), 2, 8)]
     assert np.array_equal(first, again)
     assert not any(np.array_equal(first, other) for other in others)
 
 
-def test_batches_reach_every_byte_and_none_that_is_held_out() -> None:
+def test_an_epoch_reads_every_window_once_and_none_that_is_held_out() -> None:
     text = Text.of("count", COUNT, batch=2, context=8)
-    seen = {int(byte) for step in range(500) for byte in np.ravel(text.batch(step, 0, 2, 8))}
-    assert seen == set(range(180))
+    position, starts = text.begin(seed=0), []
+    for _ in range(11):
+        tokens_BT, targets_BT = text.batch(position, 2, 8)
+        assert np.array_equal(targets_BT, tokens_BT + 1)
+        starts += tokens_BT[:, 0].tolist()
+        position = position.after(2, text.windows(8))
+    assert sorted(starts) == list(range(0, 176, 8))
+    assert (position.epoch, position.sample) == (1, 0)
 
 
 def test_held_out_windows_are_spread_over_all_that_is_held_out() -> None:
@@ -52,6 +59,20 @@ def test_held_out_windows_are_spread_over_all_that_is_held_out() -> None:
     starts = [int(start) for tokens_BT, _ in batches for start in tokens_BT[:, 0]]
     assert starts == [180, 182, 184, 186, 188, 191]
     assert batches[-1][1][-1, -1] == 199
+
+
+@pytest.mark.parametrize(("batch", "context"), [(2, 8), (1, 19), (3, 4), (1, 6), (4, 7)])
+def test_all_that_is_held_out_is_evaluated(batch: int, context: int) -> None:
+    text = Text.of("count", COUNT, batch, context)
+    batches = list(text.held_out_batches(None, batch, context))
+    read = {int(byte) for _, targets_BT in batches for byte in targets_BT.ravel()}
+    assert read == set(range(181, 200))
+    assert len(batches) == -(-19 // (batch * context))
+
+
+def test_bits_per_byte_of_bytes_are_the_loss_in_bits() -> None:
+    text = Text.of("count", COUNT, batch=2, context=8)
+    assert text.bits_per_byte(np.log(256)) == pytest.approx(8)
 
 
 def test_the_default_text_is_the_standard_library() -> None:

@@ -19,17 +19,19 @@ import torch
 import torch.distributed as dist
 from distributed_ranks import on_ranks
 from linear_cases import Turned, arrays
-from safetensors.numpy import load_file
+from saved_tensors import arrays_of
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed import full_gradient, full_parameter, parameter_layout
+from primepar.distributed.checkpoints.loading import load, read_whole
+from primepar.distributed.checkpoints.manifest import Identity
+from primepar.distributed.checkpoints.saving import Checkpoints
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.distributed.modules.weights import load_weights, save_weights
 from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.distributed.training import checkpoint
 from primepar.distributed.training.launch import World
-from primepar.models import WeightFile, write_weights
+from primepar.models import WeightFile, load_config, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, preset_plan
@@ -40,7 +42,7 @@ from primepar.reference.oracle.transformer import Transformer
 CONFIG = cases.MODELS["gpt2"]
 NAMES = tuple(CONFIG.parameter_shapes)
 RANKS = 4
-GIVEN, SAVED = "given.safetensors", "saved.safetensors"
+GIVEN, SAVED, SHARDED = "given.safetensors", "saved.safetensors", "sharded"
 
 
 def plan_apart() -> Plan:
@@ -79,9 +81,15 @@ def _train(folder: Path) -> dict[str, Any]:
     results["trained"] = update(run, state, tokens_BT, targets_BT, StepInputs(rate=0.1))[0]
     results["stepped"] = steps.parts_of(state)
     save_weights(folder / SAVED, state, world)
-    path = checkpoint.save(str(folder), 1, state, world)
+    save_weights(folder / SHARDED, state, world, shard_bytes=20_000)
+    identity = Identity({}, {}, "", RANKS, "")
+    with Checkpoints(folder, identity, state, world, keep=1, asynchronous=True) as saves:
+        saves.begin(1, {"sample": 7})
+        path = saves.finish()
+    assert path is not None
     results["before"] = same(state, other)
-    results["step"] = checkpoint.load(path, other)
+    results["read"] = read_whole(path, world.rank, RANKS)
+    load(path, results["read"], other)
     results["resumed"] = same(state, other)
     return results
 
@@ -145,7 +153,7 @@ def test_emulated_devices_give_the_same() -> None:
 def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], folder: Path) -> None:
     file, saved = (
         WeightFile(folder / SAVED, CONFIG),
-        load_file(checkpoint.latest(str(folder)) or ""),
+        arrays_of(folder / "step-00000001"),
     )
     given = cases.parameters(CONFIG)
     stepped = {
@@ -156,7 +164,19 @@ def test_what_is_written_is_what_the_ranks_have(ranks: list[dict[str, Any]], fol
     assert not equal(stepped, given)
 
 
+def test_a_folder_in_several_files_has_the_same_weights(
+    ranks: list[dict[str, Any]], folder: Path
+) -> None:
+    assert len(list((folder / SHARDED).glob("model-*-of-*.safetensors"))) > 2
+    assert load_config(folder / SHARDED) == CONFIG
+    file, sharded = (WeightFile(folder / name, CONFIG) for name in (SAVED, SHARDED))
+    assert file.dtypes() == sharded.dtypes()
+    wholes = ({name: given.read_block(name) for name in NAMES} for given in (file, sharded))
+    assert equal(*wholes)
+
+
 def test_a_run_goes_on_from_the_checkpoint(ranks: list[dict[str, Any]]) -> None:
-    assert [(rank["before"], rank["step"], rank["resumed"]) for rank in ranks] == [
+    assert [(rank["before"], rank["read"].step, rank["resumed"]) for rank in ranks] == [
         (False, 1, True)
     ] * RANKS
+    assert [rank["read"].run_state for rank in ranks] == [{"sample": 7}] * RANKS

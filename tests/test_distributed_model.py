@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from functools import cache
 from itertools import cycle, product
@@ -13,6 +12,7 @@ import pytest
 import torch
 from distributed_ranks import on_ranks
 from lowered_steps import lower_step
+from profiles import IS_LONG
 from step_cases import calls_of_step, sent_by
 
 from primepar.distributed.modules.model import PartitionedModel
@@ -22,7 +22,6 @@ from primepar.plan import Plan, edges, ends, parameter_places, preset_plan
 from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.transformer import Transformer
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 FAMILIES = ("gpt2", "opt", "llama", "bloom")
 PLANS = {
     4: ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"),
@@ -71,7 +70,7 @@ SMALL = {
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
     """Every family under every plan; on 8 ranks each plan has one family in the short profile."""
-    if ranks == 8 and not LONG:
+    if ranks == 8 and not IS_LONG:
         return [*zip(cycle(FAMILIES), PLANS[8], strict=False), *MORE[8], *SMALL[8]]
     named = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
     return named if ranks == 8 else [*named, *ON_OURS]
@@ -217,6 +216,18 @@ def test_gradients_add_up_and_a_frozen_parameter_has_none() -> None:
     once, thrice = gradients
     assert once.keys() == model.config.parameter_shapes.keys() - {"norm.bias"}
     assert worst(thrice, {name: 3 * gradient for name, gradient in once.items()}) < 1e-14
+
+
+def test_a_second_backward_of_a_loss_is_refused() -> None:
+    model = cases.planned("gpt2", "data", cases.mesh_of(1))
+    tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(model.config))
+    loss = model.loss(tokens_BT, targets_BT)
+    loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    with pytest.raises(RuntimeError) as caught:
+        loss.backward()  # type: ignore[no-untyped-call]
+    assert str(caught.value) == (
+        "loss: expected one backward, got a second one: call loss again before it"
+    )
 
 
 def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:

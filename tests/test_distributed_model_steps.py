@@ -6,7 +6,6 @@ With HYPOTHESIS_PROFILE=ci every family goes 20 steps under every preset plan, a
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import replace
 from functools import cache
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from distributed_ranks import on_ranks
 from partitioned_cases import fitting
+from profiles import IS_LONG
 from test_distributed_model import FAMILIES, PLANS
 
 from primepar.errors import PlanError
@@ -32,9 +32,8 @@ from primepar.reference.oracle.transformer import Transformer
 
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
-EVERY = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
-LONG, SHORT = 20, 20 if EVERY else 3
-RANDOM = {4: 50, 8: 50} if EVERY else {4: 8, 8: 4}
+LONG, SHORT = 20, 20 if IS_LONG else 3
+RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 8, 8: 4}
 LONGEST = {4: ("primepar", "stationary", "megatron-sp", "summa"), 8: ("3d",)}
 """Plans under which a family each, in their order, goes on for 20 steps."""
 CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
@@ -73,15 +72,24 @@ def drawn(ranks: int) -> list[Case]:
     return random_cases
 
 
+def presets(ranks: int) -> list[tuple[str, str]]:
+    """Families and preset plans."""
+    if IS_LONG:
+        return list(product(FAMILIES, PLANS[ranks]))
+    some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
+    long = zip(FAMILIES, LONGEST[ranks], strict=False)
+    return list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
+
+
+def case_names(ranks: int) -> list[str]:
+    """The names of `asked`; to draw the plans takes seconds, which collecting need not."""
+    return [*map("-".join, presets(ranks)), *(f"random{number}" for number in range(RANDOM[ranks]))]
+
+
 @cache
 def asked(ranks: int) -> dict[str, Case]:
-    pairs = list(product(FAMILIES, PLANS[ranks]))
-    if not EVERY:
-        some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
-        long = zip(FAMILIES, LONGEST[ranks], strict=False)
-        pairs = list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
-    named = {f"{name}-{plan}": preset_case(name, plan, ranks) for name, plan in pairs}
-    return named | {f"random{number}": case for number, case in enumerate(drawn(ranks))}
+    cases_of_presets = [preset_case(name, plan, ranks) for name, plan in presets(ranks)]
+    return dict(zip(case_names(ranks), [*cases_of_presets, *drawn(ranks)], strict=True))
 
 
 @cache
@@ -116,7 +124,7 @@ def oracle(
     return losses, norms, dict(model.parameters)
 
 
-ON = [(ranks, name) for ranks in PLANS for name in asked(ranks)]
+ON = [(ranks, name) for ranks in PLANS for name in case_names(ranks)]
 
 
 @pytest.mark.parametrize(("ranks", "name"), ON)

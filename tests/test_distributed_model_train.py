@@ -15,6 +15,7 @@ from distributed_ranks import on_ranks
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
+from saved_tensors import arrays_of, tensors_of
 
 from primepar.distributed.training.log import StartRow, read_log
 from primepar.distributed.training.settings import Settings
@@ -124,7 +125,7 @@ def test_weights_written_by_four_are_those_of_one(runs: Path, got: str, expected
 
 def test_weights_are_what_the_checkpoint_has_in_hugging_face_names(runs: Path) -> None:
     weights = WeightFile(runs / "weights.safetensors", LLAMA)
-    checkpoint = load_file(runs / "saved" / "step-00000006.safetensors")
+    checkpoint = arrays_of(runs / "saved" / "step-00000006")
     assert set(load_file(weights.path)) == {
         source.tensor for name in LLAMA.parameter_shapes for source in sources(LLAMA, name)
     }
@@ -140,7 +141,7 @@ def test_weights_keep_the_types_of_the_file_that_they_came_from(runs: Path) -> N
         name: tensor.dtype for name, tensor in given.items()
     }
     assert not all(torch.equal(written[name], given[name]) for name in given)
-    checkpoint = load_file(runs / "half-saved" / "step-00000001.safetensors")
+    checkpoint = arrays_of(runs / "half-saved" / "step-00000001")
     trained = {name: checkpoint[f"model.{name}"] for name in OPT.parameter_shapes}
     expected = runs / "half-expected.safetensors"
     write_weights(expected, OPT, trained, like=WeightFile(runs / "half.safetensors", OPT))
@@ -157,7 +158,7 @@ def test_weights_of_a_run_that_began_with_none_have_its_type(tmp_path: Path) -> 
     plan = plan_file(tmp_path, "data", 1, GPT_LIKE)
     assert cases.train(tmp_path / "run", plan=plan, steps=1, **given) == 0
     written = load_torch(path)
-    checkpoint = load_torch(saved / "step-00000001.safetensors")
+    checkpoint = tensors_of(saved / "step-00000001")
     assert written.keys() == GPT_LIKE.parameter_shapes.keys()
     for name, tensor in written.items():
         assert tensor.dtype == torch.bfloat16
@@ -192,11 +193,9 @@ def test_a_checkpoint_of_another_model_is_refused(runs: Path, tmp_path: Path) ->
         checkpoint=str(runs / "saved"),
         resume=True,
     )
-    start = (
-        f"CheckpointError: {runs / 'saved' / 'step-00000006.safetensors'}: expected a checkpoint"
-    )
-    assert answer.startswith(f"{start} of the model family=opt layers=1 hidden=16 heads=4 ")
-    assert "got one of family=llama layers=2 hidden=16 heads=8 " in answer
+    start = f"CheckpointError: {runs / 'saved' / 'step-00000006'}: expected a checkpoint"
+    assert answer.startswith(f"{start} of a model with model.family=opt model.layers=1 ")
+    assert "got one with model.family=llama model.layers=2 " in answer
     assert answer.endswith(": give the settings of that run")
 
 

@@ -5,7 +5,6 @@ With HYPOTHESIS_PROFILE=ci also 20 steps on eight: pipeline x data x tensor, 2 x
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +17,8 @@ from distributed_steps import BATCH, POSITIONS
 from lowered_steps import lower_step
 from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
-from safetensors.numpy import load_file
+from profiles import IS_LONG
+from saved_tensors import arrays_of
 
 from primepar.models import ModelConfig
 from primepar.models.config import Family
@@ -127,14 +127,14 @@ def test_training_is_that_of_one_process(four: Runs, one: Path) -> None:
 
 def assert_same_states(folder: Path, other: Path, step: int) -> None:
     """Parameters and moments of two runs are equal up to rounding."""
-    name = f"step-{step:08d}.safetensors"
-    got, right = (load_file(place / "saved" / name) for place in (folder, other))
+    name = f"step-{step:08d}"
+    got, right = (arrays_of(place / "saved" / name) for place in (folder, other))
     assert got.keys() == right.keys()
     for tensor, values in right.items():
         np.testing.assert_allclose(got[tensor], values, rtol=1e-7, atol=1e-9, err_msg=tensor)
 
 
-@pytest.mark.skipif(os.environ.get("HYPOTHESIS_PROFILE") != "ci", reason="a minute each")
+@pytest.mark.skipif(not IS_LONG, reason="a minute each")
 @pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_pipeline_by_data_by_tensor_is_one_process(

@@ -21,6 +21,7 @@ from partitioned_cases import (
     planned_steps,
     step,
 )
+from profiles import pairs
 from step_cases import SMALL
 
 from primepar.errors import ConfigError, IncompleteError, PlanError
@@ -38,11 +39,11 @@ from primepar.schedule.program import AllReduce, Instruction
 RANDOM_PLANS = 100
 
 
-@pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
+@pytest.mark.parametrize(("mesh", "family"), pairs(PRESET_MESHES, list(SHAPES)))
 def test_under_a_preset_loss_and_gradients_are_those_of_one_device(
-    family: str, name: str, ranks: int
+    mesh: tuple[str, int], family: str
 ) -> None:
+    name, ranks = mesh
     assert difference(preset_plan(name, SMALL[family], ranks), 8, 4) < 1e-10
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 from backends import LONG, gpu
 from command_ranks import EndedRank, train_ranks
+from saved_tensors import files_of
 
 from primepar.distributed.training.log import StepRow, read_log
 
@@ -26,7 +27,7 @@ class Run(NamedTuple):
 
     ended: list[EndedRank]
     losses: dict[int, float]
-    saved: dict[str, bytes]
+    saved: dict[str, dict[str, bytes]]
 
 
 def trained(folder: Path, backend: str, steps: int, *more: str, ranks: int = RANKS) -> Run:
@@ -36,7 +37,7 @@ def trained(folder: Path, backend: str, steps: int, *more: str, ranks: int = RAN
     ended = train_ranks(ranks, folder, backend, [*words, "--checkpoint", str(saved)])
     rows = read_log(log) if log.exists() else []
     losses = {row.step: row.loss for row in rows if isinstance(row, StepRow)}
-    files = {path.name: path.read_bytes() for path in sorted(saved.glob("step-*"))}
+    files = {path.name: files_of(path) for path in sorted(saved.glob("step-*"))}
     return Run(ended, losses, files)
 
 
@@ -49,9 +50,10 @@ def straight(backend: str) -> Run:
 
 def resumed(folder: Path, backend: str, after: str, ranks: int = RANKS) -> Run:
     """Go on from the first checkpoint of the straight run of another backend."""
-    (folder / "saved").mkdir(parents=True)
-    name = f"step-{SAVED:08d}.safetensors"
-    (folder / "saved" / name).write_bytes(straight(after).saved[name])
+    name = f"step-{SAVED:08d}"
+    (folder / "saved" / name).mkdir(parents=True)
+    for file, content in straight(after).saved[name].items():
+        (folder / "saved" / name / file).write_bytes(content)
     return trained(folder, backend, STEPS, "--resume", ranks=ranks)
 
 

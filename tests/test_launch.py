@@ -10,24 +10,28 @@ from unittest.mock import patch
 
 import pytest
 from command import Done, run
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training import launch
+from primepar.distributed.training import launch, launchers
 from primepar.distributed.training.agreement import GRACE_SECONDS
-from primepar.distributed.training.launch import Launch, check_installed
-from primepar.errors import PrimeParError
+from primepar.distributed.training.launch import check_installed
+from primepar.distributed.training.launchers import Launch
+from primepar.distributed.training.rendezvous import first_host, meet, srun_port
+from primepar.errors import LaunchError, PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
 MPICH = {"PMI_RANK": "1", "PMI_SIZE": "2"}
-TORCHRUN = {
-    "RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
-    "TORCHELASTIC_RUN_ID": "none",
-}  # fmt: skip
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "gpu07", "MASTER_PORT": "29500"}
+SRUN = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_NODELIST": "gpu[07-08]"}
+BATCH = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_NODELIST": "gpu[07-08]"}
+PROXY = {**SRUN, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+"""Of the step in which mpirun has started one process on each machine."""
 LOCAL = {"PRIMEPAR_RANK": "1", "PRIMEPAR_RANKS": "4", "PRIMEPAR_STORE": "store"}
 
 
 def train(environment: dict[str, str], *arguments: str) -> Done:
     """Run `primepar train` as a process of a launcher that left these variables."""
-    with patch.dict("os.environ", environment), patch.object(launch, "GRACE_SECONDS", 0.0):
+    with patch.dict("os.environ", environment), patch.object(launchers, "GRACE_SECONDS", 0.0):
         return run("train", *arguments)
 
 
@@ -39,11 +43,53 @@ def train(environment: dict[str, str], *arguments: str) -> Done:
         (MPICH, Launch("mpirun", 1, 2)),
         (TORCHRUN, Launch("torchrun", 3, 8)),
         (LOCAL, Launch("local", 1, 4)),
+        (SRUN, Launch("srun", 5, 8)),
+        ({**SRUN, "PMI_RANK": "5", "PMI_SIZE": "8"}, Launch("srun", 5, 8)),
+        ({**SRUN, "PMIX_RANK": "5"}, Launch("srun", 5, 8)),
+        (BATCH, Launch("alone", 0, 1)),
+        ({**BATCH, **TORCHRUN}, Launch("torchrun", 3, 8)),
+        ({**PROXY, **OPEN_MPI, "PMIX_RANK": "2"}, Launch("mpirun", 2, 4)),
+        ({**PROXY, **MPICH, "MPI_LOCALRANKID": "1"}, Launch("mpirun", 1, 2)),
         ({"RANK": "3", "WORLD_SIZE": "8"}, Launch("alone", 0, 1)),
     ],
 )
 def test_the_environment_names_the_launcher(environment: dict[str, str], expected: Launch) -> None:
     assert Launch.of(environment) == expected
+
+
+@pytest.mark.parametrize("name", ["PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK"])
+def test_a_process_of_another_launcher_does_not_train_alone(name: str) -> None:
+    assert train({name: "1"}) == (
+        2,
+        "",
+        "primepar: error: launcher: expected mpirun, torchrun, srun or --ranks, got a process of "
+        f"another one ({name}=1): start all processes with one of these\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("gpu07", "gpu07"), ("gpu[07-09,11],login", "gpu07"), ("a,b", "a"), ("r[1,3-4]n", "r1n")],
+)
+def test_the_processes_of_srun_meet_on_the_first_machine(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host
+
+
+def test_every_step_of_a_job_has_a_port_of_its_own() -> None:
+    steps = [srun_port({"SLURM_JOB_ID": "77", "SLURM_STEP_ID": str(step)}) for step in range(3)]
+    assert steps == [20539, 20540, 20541]
+    assert srun_port({"MASTER_PORT": "12345"}) == 12345
+
+
+def test_an_address_in_use_ends_in_one_line() -> None:
+    used = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    variables = {**TORCHRUN, "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(used.port)}
+    with patch.dict("os.environ", variables), pytest.raises(LaunchError) as caught:
+        meet(Launch.of(variables))
+    assert str(caught.value) == (
+        f"torchrun: expected the processes to meet at 127.0.0.1, port {used.port}, got an address "
+        "that is in use: set MASTER_PORT to a free port of that machine"
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -15,6 +15,7 @@ from primepar.commands.train import train
 from primepar.distributed.training.relaunch import mpirun_line
 from primepar.distributed.training.settings import (
     BATCH,
+    LEAST_VOCABULARY,
     OPTIONS,
     SIZES,
     Settings,
@@ -65,6 +66,8 @@ REFUSED = {
     ("--resume",): "--resume: expected a folder of checkpoints, got none: add --checkpoint DIR",
     ("--set", "checkpoint.every=5"): "checkpoint.every: expected a folder of checkpoints, got "
     "none: add --checkpoint DIR",
+    ("--set", "output.peak_tflops=0"): "output.peak_tflops: expected a positive number, got 0.0",
+    ("--set", "evaluation.batches=-1"): "evaluation.batches: expected 0 or more, got -1",
     ("--set", "output.trace=run.png"): "output.trace: expected a name that ends with .svg (a "
     "picture) or .json (a Chrome trace), got 'run.png'",
     ("--set", "output.log=no/where.jsonl"): "output.log no/where.jsonl: expected a folder that is "
@@ -197,19 +200,28 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "seed": 5, "data": 'a "b".txt',
-    "dtype": "float64",
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "seed": 5,
+    "data": 'a "b".txt', "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
-    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "average_every": 4,
-    "average_after": 2, "evaluate_every": 0, "checkpoint": "ckpt",
-    "checkpoint_every": 2, "resume": True, "override": True, "timeout": 5.5,
+    "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
+    "decay_steps": 2, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-6, "weight_decay": 0.0,
+    "sharded": True, "masters": False, "loss_scale": 64.0, "loss_scale_every": 5,
+    "average_every": 4,
+    "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
+    "peak_tflops": 0.5, "checkpoint": "ckpt",
+    "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
+    "timeout": 5.5,
     "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",
     "trace": "t.svg", "device_memory": "64MiB", "verify": False, "conform": True,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "left_out", [("trace", "device_memory"), ("conform", "average_every", "average_after")]
+    "left_out",
+    [
+        ("trace", "device_memory", "dtype", "loss_scale"),
+        ("conform", "average_every", "average_after"),
+    ],
 )
 def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
     left_out: tuple[str, ...], tmp_path: Path
@@ -223,7 +235,7 @@ def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
                        {}) == expected  # fmt: skip
     path = tmp_path / "run.toml"
     path.write_text(config_text(expected))
-    assert read_settings(path) == {"conform": False, "average_after": 0} | given
+    assert read_settings(path) == {"conform": False, "average_after": 0, "dtype": "float32"} | given
     words = arguments(expected)
     changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
     options = {name: given[name] for name in OPTIONS if name in given}
@@ -249,7 +261,7 @@ WRONG_FILES = {
     "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
     "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
     "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "
-    'bfloat16, got "int8"',
+    'bfloat16, float16, got "int8"',
     "[optimizer]\nlr = 'fast'\n": 'run.toml: optimizer.lr: expected a number, got "fast"',
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
@@ -281,7 +293,10 @@ WRONG_WORDS = {
     ("--set", "optimizer.lr"): "--set optimizer.lr: expected section.key=value, got no =: write it "
     "like optimizer.lr=0.01",
     ("--set", "optimizer.rate=1"): "--set optimizer.rate=1: expected a key like optimizer.lr, got "
-    "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, optimizer.clip",
+    "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, "
+    "optimizer.schedule, optimizer.lr_min, optimizer.decay_steps, optimizer.beta1, "
+    "optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.clip, "
+    "optimizer.masters, optimizer.loss_scale, optimizer.loss_scale_every",
     ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
     "'modle.layers': write model.layers=1",
     ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "
@@ -329,4 +344,6 @@ def test_options_of_the_command_are_settings_and_have_their_defaults() -> None:
 def test_the_defaults_in_words_are_the_sizes_that_are_taken_without_a_plan() -> None:
     sizes = {"batch": BATCH} | {name: getattr(Settings().model, name) for name in SIZES}
     texts = {name: meta_of(name).extra["otherwise"] for name in sizes}
+    assert texts.pop("vocabulary") == "the plan's, or the data's"
+    assert sizes.pop("vocabulary") == LEAST_VOCABULARY  # one entry for each byte
     assert texts == {name: f"the plan's, or {size}" for name, size in sizes.items()}

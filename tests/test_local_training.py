@@ -16,12 +16,12 @@ import training_cases as cases
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from safetensors.numpy import load_file
+from saved_tensors import arrays_of, files_of
 
 import primepar
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
-from primepar.distributed.training.trainer import EVALUATION_BATCHES
+from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
 from primepar.models import GPTConfig, ModelConfig, WeightFile, initial_parameter
 from primepar.operators import parameter_views
@@ -35,7 +35,7 @@ from primepar.schedule.program import AllReduce, Compute, Instruction
 
 CLOSE = 1e-12
 """Not ==: a mean over the rows of a batch is summed in another order than a mean of two means."""
-STEP_8 = "step-00000008.safetensors"
+STEP_8 = "step-00000008"
 
 
 class Runs(NamedTuple):
@@ -91,8 +91,10 @@ def test_a_period_beyond_the_end_averages_once_as_by_hand(four: Runs) -> None:
     for replica in range(2):
         start = {name: initial_parameter(config, name, 0) for name in config.parameter_shapes}
         alone, sgd, own = Transformer(config, start), SGD(local.RATE), []
-        for step in range(1, local.STEPS + 1):
-            batch = cases.TEXT.batch(step, 0, cases.BATCH, config.context)
+        position = cases.TEXT.begin(0)
+        for _ in range(local.STEPS):
+            batch = cases.TEXT.batch(position, cases.BATCH, config.context)
+            position = position.after(cases.BATCH, cases.TEXT.windows(config.context))
             half = slice(replica * cases.BATCH // 2, (replica + 1) * cases.BATCH // 2)
             tokens, targets = (part[half] for part in batch)
             loss, gradients = alone.loss_and_gradients(tokens, targets)
@@ -110,13 +112,13 @@ def test_a_period_beyond_the_end_averages_once_as_by_hand(four: Runs) -> None:
 def test_a_resumed_run_is_the_same_run_bit_by_bit(four: Runs) -> None:
     whole = cases.losses(four.folder / "straight")
     assert cases.losses(four.folder / "resumed") == {n: whole[n] for n in range(5, 9)}
-    files = [(four.folder / name / STEP_8).read_bytes() for name in ("whole", "half")]
+    files = [files_of(four.folder / name / STEP_8) for name in ("whole", "half")]
     assert files[0] == files[1]
 
 
 def test_a_checkpoint_has_the_state_of_every_replica(four: Runs) -> None:
-    tensors = load_file(four.folder / "whole" / "step-00000004.safetensors")
-    last = load_file(four.folder / "whole" / STEP_8)
+    tensors = arrays_of(four.folder / "whole" / "step-00000004")
+    last = arrays_of(four.folder / "whole" / STEP_8)
     names = model().parameter_shapes
     assert set(tensors) == {
         f"replica{replica}.{kind}.{name}"
@@ -153,13 +155,13 @@ def test_an_evaluation_between_averages_is_of_the_mean(four: Runs) -> None:
     log = read_log(four.folder / "straight" / "log.jsonl")
     evaluated = {row.step: row.loss for row in log if isinstance(row, EvaluateRow)}
     config = model()
-    saved = load_file(four.folder / "whole" / "step-00000004.safetensors")
+    saved = arrays_of(four.folder / "whole" / "step-00000004")
     means = {
         name: (saved[f"replica0.model.{name}"] + saved[f"replica1.model.{name}"]) / 2
         for name in config.parameter_shapes
     }
     dense = Transformer(config, means)
-    batches = cases.TEXT.held_out_batches(EVALUATION_BATCHES, cases.BATCH, config.context)
+    batches = cases.TEXT.held_out_batches(Settings().evaluate_batches, cases.BATCH, config.context)
     assert evaluated[4] == pytest.approx(
         np.mean([dense.loss(*batch) for batch in batches]), rel=1e-10
     )
@@ -180,7 +182,7 @@ def test_the_trace_has_the_ranks_of_all_replicas(four: Runs) -> None:
 
 
 def test_replicas_cannot_be_resumed_together(four: Runs) -> None:
-    path = four.folder / "other" / "step-00000004.safetensors"
+    path = four.folder / "other" / "step-00000004"
     assert four.answers[0]["refused"] == (
         f"CheckpointError: {path}: expected a checkpoint of 1 replica, got one of 2: resume with "
         "averaging.every and a plan of 2 replicas"
@@ -194,7 +196,7 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         tmp_path / "b", steps=2, layers=1, checkpoint=str(folder), resume=True, optimizer="sgd"
     )
     assert answer == (
-        f"CheckpointError: {folder / 'step-00000001.safetensors'}: expected a checkpoint of "
+        f"CheckpointError: {folder / 'step-00000001'}: expected a checkpoint of "
         "optimizer.name=sgd, got one of adamw: add --set optimizer.name=adamw"
     )
 

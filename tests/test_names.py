@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -37,12 +38,17 @@ def modules() -> dict[str, Path]:
 
 
 MODULES = modules()
-TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Import name -> syntax tree."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
 
 
 def imported(module: str) -> Iterator[str]:
     """Modules of ours that a module imports, inside functions and for types too."""
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(trees()[module]):
         if isinstance(node, ast.ImportFrom) and node.module:
             for each in node.names:
                 full = f"{node.module}.{each.name}"
@@ -58,7 +64,7 @@ def test_modules_are_found_through_no_link_twice() -> None:
 
 def test_no_public_class_has_the_name_of_another() -> None:
     places = defaultdict(list)
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(module)

@@ -34,7 +34,7 @@ PRIMITIVES = (
 )
 COMMANDS = (
     "list, show, check, verify, certify, exercise, explore, plan, redundancy, pipeline, profile, "
-    "simulate, train"
+    "simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
 MODELS = "opt-6.7b, opt-175b, llama-2-7b, llama-2-70b, bloom-7b1, bloom-176b"

@@ -6,7 +6,6 @@ random programs: with HYPOTHESIS_PROFILE=ci on 1,000 of them.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import msgspec
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import EAGER, LAZY
 from ordered_programs import drawn, program_of
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
+from profiles import IS_LONG
 
 from primepar.schedule import Program
 from primepar.schedule.communicators import message_members
@@ -28,7 +28,7 @@ from primepar.verify import verify_program
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.wait_order import Waits
 
-COUNT = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 60
+COUNT = 1000 if IS_LONG else 60
 DRAWN = [drawn(seed) for seed in range(COUNT)]
 
 

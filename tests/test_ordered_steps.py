@@ -5,7 +5,6 @@ With HYPOTHESIS_PROFILE=ci also the plans that need eight processes, and every p
 
 from __future__ import annotations
 
-import os
 from functools import cache
 
 import msgspec
@@ -18,6 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import LAZY
 from partitioned_cases import ON_FOUR, PRESET_MESHES, SHAPES, dense_step, plan_apart
 from pipelined_plans import pipelined
+from profiles import IS_LONG
 
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
@@ -26,12 +26,11 @@ from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Instruction, IRecv, ISend
 from primepar.verify import verify_program
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 CASES: list[tuple[str, str, int, Passes]] = [
-    *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if ranks == 4 or LONG),
+    *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if ranks == 4 or IS_LONG),
     ("llama", "apart", 4, True), ("opt", "stationary", 4, True), ("bloom", "primepar", 4, False),
     ("llama", "megatron-sp", 4, "chunks"),
-    *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart") if LONG),
+    *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart") if IS_LONG),
 ]  # fmt: skip
 """Family, plan, devices, and whether after the passes, or in chunks."""
 PIPELINES = [

@@ -17,6 +17,7 @@ from partitioned_cases import PRESET_MESHES, planned_steps
 from phase_programs import RIGHT as PHASED
 from phase_programs import Json, built
 from phase_programs import program as program_of
+from profiles import pairs
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
 from primepar.errors import ProgramError
@@ -96,9 +97,9 @@ def test_a_step_is_the_same_after_each_pass(planned: tuple[str, int], family: st
     assert program == passed(*planned, family)  # which is proved below
 
 
-@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
-@pytest.mark.parametrize("family", SMALL)
-def test_a_step_after_all_passes_is_proved(family: str, name: str, ranks: int) -> None:
+@pytest.mark.parametrize(("mesh", "family"), pairs(PRESET_MESHES, list(SMALL)))
+def test_a_step_after_all_passes_is_proved(mesh: tuple[str, int], family: str) -> None:
+    name, ranks = mesh
     program = passed(name, ranks, family)
     assert verify_program(program).verdict == "proved"
     planned = as_planned(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)

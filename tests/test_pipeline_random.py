@@ -5,7 +5,6 @@ With HYPOTHESIS_PROFILE=ci 200 generated plans are emulated and proved.
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise, product
@@ -14,6 +13,7 @@ from random import Random
 import pytest
 from partitioned_cases import SHAPES
 from pipelined_plans import POSITIONS, SCHEDULES, SEVERAL_CHUNKS
+from profiles import IS_LONG
 
 from primepar.errors import PlanError
 from primepar.operators import lower_step
@@ -28,7 +28,7 @@ STAGE_PLANS = (
     ("data", 1), ("megatron", 2), ("megatron-sp", 2), ("data", 2), ("summa", 4), ("primepar", 4),
     ("stationary", 4), ("tesseract", 4), ("M2,megatron", 4), ("megatron-sp", 4),
 )  # fmt: skip
-COUNT = 200 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 6
+COUNT = 200 if IS_LONG else 6
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

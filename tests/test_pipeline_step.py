@@ -5,7 +5,6 @@ With HYPOTHESIS_PROFILE=ci every preset plan is run in a stage of every schedule
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from itertools import cycle, product
 
@@ -14,6 +13,7 @@ import pytest
 from lowered_steps import lower_step
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
+from profiles import IS_LONG
 from step_cases import held_by
 
 from primepar.distributed.runtime.shapes import Shapes
@@ -36,7 +36,7 @@ FEW = [
     ("zbv", "primepar", 4),
 ]
 ALL = [(schedule, *preset) for schedule, preset in product(SCHEDULES, (*PRESETS, ("3d", 8)))]
-CASES = ALL if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else sorted(set(FEW))
+CASES = ALL if IS_LONG else sorted(set(FEW))
 
 
 def step_of(plan: Plan) -> Program:

@@ -5,12 +5,12 @@ With HYPOTHESIS_PROFILE=ci every instruction of the smallest pipeline is left ou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
 from pipelined_plans import smallest
+from profiles import IS_LONG
 from step_cases import place, refuted, spoilt
 
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Wait
@@ -135,7 +135,7 @@ def test_an_instruction_that_is_left_out_is_missed() -> None:
         for number, node in enumerate(nodes)
         if not isinstance(node, Free)  # costs memory alone
     ]
-    every = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 17
+    every = 1 if IS_LONG else 17
     for left_out in places[::every]:
 
         def spoil(

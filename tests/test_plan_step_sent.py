@@ -13,6 +13,7 @@ from partitioned_cases import (
     plan_apart,
     planned_steps,
 )
+from profiles import pairs
 from step_cases import (
     BATCH,
     POSITIONS,
@@ -50,9 +51,9 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
     assert all(map(int.__le__, step.peak, held_by(planned)))
 
 
-@pytest.mark.parametrize("family", SMALL)
-@pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
-def test_a_step_sends_and_holds_what_is_predicted(family: str, name: str, ranks: int) -> None:
+@pytest.mark.parametrize(("mesh", "family"), pairs(PRESET_MESHES, list(SMALL)))
+def test_a_step_sends_and_holds_what_is_predicted(mesh: tuple[str, int], family: str) -> None:
+    name, ranks = mesh
     assert_counted_alike(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 

@@ -50,8 +50,8 @@ def test_two_processes_write_a_cluster_that_can_be_planned_on(tmp_path: Path) ->
         (("-o", "here.toml", "--ranks", "1000"),
          "--ranks: expected a power of two from 2 to 64 processes, got 1000: take 64"),
         (("-o", "here.toml", "--dtype", "int8"),
-         "--dtype: expected one of float32, float64, bfloat16, got 'int8': see primepar profile "
-         "--help"),
+         "--dtype: expected one of float32, float64, bfloat16, float16, got 'int8': see primepar "
+         "profile --help"),
         (("-o", "here.toml", "opt-6.7b"),
          "expected no more arguments of primepar profile, got opt-6.7b: leave it out"),
         (("-o", "here.toml", "--json"),

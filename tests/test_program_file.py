@@ -34,9 +34,8 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
     Wait,
-    schema,
 )
-from primepar.schedule.program_file import program_json
+from primepar.schedule.program_file import program_json, schema
 
 SCHEMA = Path(primepar.schedule.__file__).with_name("program.schema.json")
 EVERY_INSTRUCTION: tuple[Instruction, ...] = (
@@ -44,6 +43,7 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     Compute(("A", "B"), "C"),
     Compute(("A", "B"), "C", scale="1/4"),
     Compute(("I[0]", "W[0]"), "O[0]", "forward", {"M": 0}, scale="3"),
+    Compute(("I[0]", "W[0]"), "O[0]", "forward", {"M": 0}, again=True),
     Send(1, "A", tag=3),
     Recv(1, "A", communicator="rows"),
     ISend(1, "A", request="a"),

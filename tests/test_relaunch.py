@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,7 +14,8 @@ from unittest.mock import patch
 import pytest
 
 from primepar.distributed.training import relaunch
-from primepar.distributed.training.launch import RANK, RANKS, STORE
+from primepar.distributed.training.launcher_output import LauncherOutput
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
 from primepar.distributed.training.relaunch import CommandLine, rank_lines, run, run_all, start_line
 from primepar.errors import LaunchError
 
@@ -85,3 +87,69 @@ def test_the_first_stop_request_asks_and_the_second_ends(tmp_path: Path) -> None
     asking.start()
     assert run_all(shells(text)) == 130
     asking.join()
+
+
+# What mpirun prints
+
+RULER = "-" * 74 + "\n"
+FAILED = [
+    RULER, "prterun detected that one or more processes exited with non-zero status,\n",
+    "thus causing the job to be terminated. The first process to do so was:\n", "\n",
+    "   Process name: [prterun-vm-20081@1,1]\n", "   Exit code:    2\n", RULER,
+]  # fmt: skip
+KILLED = [
+    RULER, "prterun noticed that process rank 1 with PID 20090 on node vm exited on\n",
+    "signal 9 (Killed).\n", RULER,
+]  # fmt: skip
+SLOTS = [RULER, "There are not enough slots available in the system\n", RULER]
+
+
+def test_a_paragraph_about_a_failed_process_is_left_out() -> None:
+    output = LauncherOutput()
+    lines = ["primepar: error: x\n", *FAILED, "y\n", *SLOTS, *FAILED[:3]]
+    assert list(output.lines(lines)) == ["primepar: error: x\n", "y\n", *SLOTS, *FAILED[:3]]
+    assert output.killed == ""
+
+
+def test_a_killed_process_is_reported_in_one_line() -> None:
+    output = LauncherOutput()
+    assert list(output.lines(KILLED)) == []
+    assert output.killed == (
+        "rank 1: expected a process that ends by itself, got SIGKILL: look for what ended it, as a "
+        "lack of memory does"
+    )
+
+
+# Who ends with whom
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")
+def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
+    """The parent starts a child and is killed: so is the child, even if it was stopped."""
+    note = tmp_path / "pid"
+    text = (
+        "import subprocess, sys, time\n"
+        "from primepar.distributed.training.process_tree import end_with_parent\n"
+        "child = subprocess.Popen(['sleep', '60'], preexec_fn=end_with_parent)\n"
+        "child.send_signal(19)\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid) + ' ')\n"
+        "time.sleep(60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", text])
+    while not (note.exists() and note.read_text().endswith(" ")):
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    child = int(note.read_text())
+    deadline = time.monotonic() + 20
+    while _runs(child):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(process: int) -> bool:
+    """Whether there is such a process, and it is no zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().split(") ")[1][0] != "Z"
+    except OSError:
+        return False

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from time import perf_counter
 
 import pytest
 from command import run
+from profiles import IS_LONG
 from stream_k_cases import (
     WRONG_RULES,
     Shifted,
@@ -26,7 +26,6 @@ from primepar.verify.every_size.stream_k import holds, lemmas, prove
 from primepar.verify.every_size.stream_k_faults import smallest_fault
 
 SECONDS = 20.0
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 WITH_FIX_UP = StreamK(workers=5, M=3, N=4, K=2, tile_m=1, tile_n=1, tile_k=1)
 
 
@@ -107,7 +106,7 @@ def test_what_is_proved_of_a_shifted_rule_has_no_fault(rule: Shifted) -> None:
     assert_no_fault(rule)
 
 
-@pytest.mark.skipif(not LONG, reason="takes two minutes")
+@pytest.mark.skipif(not IS_LONG, reason="takes two minutes")
 def test_what_is_proved_of_any_shifted_rule_has_no_fault() -> None:
     assert len(set(shifted_rules()) - {Shifted()}) == 34
     for rule in shifted_rules():
@@ -139,7 +138,7 @@ def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.skipif(not LONG, reason="takes two minutes")
+@pytest.mark.skipif(not IS_LONG, reason="takes two minutes")
 def test_wrong_programs_of_generated_sizes_are_refuted() -> None:
     kinds = sum((refuted(method) for method in generated(60, seed=7)), Counter())
     assert kinds.total() > 3500

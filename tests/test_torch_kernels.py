@@ -284,8 +284,11 @@ def test_loss_of_a_padded_vocabulary(dtype: torch.dtype, grid: dict[str, int]) -
     assert not dx[:, WORDS:].any()
 
 
-@pytest.mark.parametrize("clip", [None, 0.5, 1000.0])
-def test_twenty_updates_are_those_of_adamw(clip: float | None) -> None:
+@pytest.mark.parametrize(
+    ("clip", "scale"), [(None, None), (0.5, None), (1000.0, None), (None, 256.0), (0.5, 256.0)]
+)
+def test_twenty_updates_are_those_of_adamw(clip: float | None, scale: float | None) -> None:
+    """With a scale of the loss each of them comes after one with an infinite gradient."""
     model, rate = SHAPES["gpt2"], 1e-2
     names = ["blocks.0.fc1.weight", "blocks.0.fc1.bias", "norm.weight", "embedding.token"]
     w = {name: drawn(*model.parameter_shapes[name]) for name in names}
@@ -302,11 +305,16 @@ def test_twenty_updates_are_those_of_adamw(clip: float | None) -> None:
     }
     settings = StepSettings(model, BATCH, POSITIONS, clip)
     for number in range(1, 21):
-        step = Step(settings, inputs=StepInputs(rate=rate, number=number))
+        step = Step(settings, inputs=StepInputs(rate=rate, number=number, loss_scale=scale))
         g = {name: drawn(*tensor.shape, seed=number) for name, tensor in w.items()}
         norm = _norm(step, g)
         for name in names:
-            moments[name], w[name] = _updated(step, name, w[name], moments[name], g[name], norm)
+            given, state = g[name] * step.inputs.scale, (w[name], *moments[name])
+            if scale is not None:
+                left = _updated(step, name, state, given / 0, torch.full((1,), torch.inf))
+                assert all(map(torch.equal, left, state))
+            w[name], *rest = _updated(step, name, state, given, norm)
+            moments[name] = rest[0], rest[1]
         factor = 1.0 if clip is None else min(1.0, clip / float(norm))
         for parameter, name in zip(theirs, names, strict=True):
             parameter.grad = g[name] * factor
@@ -325,7 +333,9 @@ def _norm(step: Step, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
             gradient for gradient in gradients.values() if gradient.dim() == len(dims.split(","))
         ]
         for size in {gradient.shape for gradient in alike}:
-            same_shape = [gradient for gradient in alike if gradient.shape == size]
+            same_shape = [
+                gradient * step.inputs.scale for gradient in alike if gradient.shape == size
+            ]
             reads = " ".join(f"g{number}[{dims}]" for number in range(len(same_shape)))
             squares.append(step.run("clip.squares", f"{reads} -> s[0]", *same_shape, shape=(1,)))
     reads = " ".join(f"s{number}[0]" for number in range(len(squares)))
@@ -337,21 +347,24 @@ def _norm(step: Step, gradients: dict[str, torch.Tensor]) -> torch.Tensor:
 def _updated(
     step: Step,
     name: str,
-    w: torch.Tensor,
-    moments: tuple[torch.Tensor, torch.Tensor],
+    state: tuple[torch.Tensor, ...],
     gradient: torch.Tensor,
     norm: torch.Tensor,
-) -> tuple[tuple[torch.Tensor, torch.Tensor], torch.Tensor]:
+) -> tuple[torch.Tensor, ...]:
+    """The new parameter and moments, of the old ones."""
     assert step.settings is not None
+    w, *moments = state
     dims, shape = ("[N]" if w.dim() == 1 else "[N,K]"), tuple(w.shape)
-    clip = [] if step.settings.clip is None else [norm]
+    skip = [] if step.inputs.loss_scale is None else [norm]
+    clip = skip if step.settings.clip is None else [norm]
     reads = f"m{dims} g{dims}" + " norm[0]" * len(clip)
     m, v = (
         step.run(kernel, f"{reads} -> n{dims}", moment, gradient, *clip, shape=shape)
         for kernel, moment in zip(("first.update", "second.update"), moments, strict=True)
     )
-    signature = f"w{dims} m{dims} v{dims} -> n{dims}"
-    return (m, v), step.run("adamw.update", signature, w, m, v, shape=shape, name=name)
+    signature = f"w{dims} m{dims} v{dims}" + " norm[0]" * len(skip) + f" -> n{dims}"
+    new = step.run("adamw.update", signature, w, m, v, *skip, shape=shape, name=name)
+    return new, m, v
 
 
 def test_an_update_in_half_precision_takes_gradients_of_both_types() -> None:
@@ -360,7 +373,7 @@ def test_an_update_in_half_precision_takes_gradients_of_both_types() -> None:
     step = Step(settings, torch.bfloat16, {"N": 2, "K": 3}, StepInputs(rate=0.1, number=1))
     nothing = torch.zeros_like(w)
     for gradient in (g, g.float()):
-        (m, v), new = _updated(step, "norm.weight", w, (nothing, nothing), gradient, g)
+        new, m, v = _updated(step, "norm.weight", (w, nothing, nothing), gradient, g)
         assert_close(m, 0.1 * g_)
         assert_close(v, 0.05 * g_**2)
         assert_close(new, w_ - 0.1 * np.sign(g_))

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import training_cases as cases
 from distributed_ranks import on_ranks
-from safetensors import safe_open
+from saved_tensors import files_of, tensors_of
 
 from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
-from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.trainer import learning_rate
 from primepar.errors import ConfigError
 
-STEP_10 = "step-00000010.safetensors"
-STEP_20 = "step-00000020.safetensors"
+STEP_10 = "step-00000010"
+STEP_20 = "step-00000020"
 
 
 class Runs(NamedTuple):
@@ -45,6 +44,27 @@ def test_losses_of_four_processes_are_those_of_one(four: Runs, one: Path) -> Non
     assert list(expected) == list(range(1, 21))
     assert cases.losses(four.folder / "straight") == pytest.approx(expected, rel=1e-9, abs=0)
     assert expected[20] < expected[1]
+
+
+def test_four_processes_read_the_samples_of_one(four: Runs, one: Path) -> None:
+    """Also over the end of an epoch, and resumed in the middle of one."""
+    read = {
+        name: [
+            (row.step, row.epoch, row.samples) for row in read_log(path) if isinstance(row, StepRow)
+        ]
+        for name, path in {
+            "one": one / "straight" / "log.jsonl",
+            "four": four.folder / "straight" / "log.jsonl",
+            "resumed": four.folder / "resumed" / "log.jsonl",
+        }.items()
+    }
+    assert read["one"] == [(step, int(step > 15), 4 * step) for step in range(1, 21)]
+    assert read["four"] == read["one"]
+    assert read["resumed"] == read["one"][10:]
+    manifest = json.loads((four.folder / "whole" / STEP_10 / "manifest.json").read_text())
+    assert manifest["run_state"]["data"] == {
+        "seed": 0, "text": cases.TEXT.digest, "epoch": 0, "sample": 40
+    }  # fmt: skip
 
 
 def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
@@ -101,7 +121,7 @@ def test_a_resumed_run_is_the_same_run(four: Runs) -> None:
 
 def test_a_resumed_run_leaves_the_same_file(four: Runs) -> None:
     resumed, whole = (four.folder / name / STEP_20 for name in ("half", "whole"))
-    assert resumed.read_bytes() == whole.read_bytes()
+    assert files_of(resumed) == files_of(whole)
 
 
 def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
@@ -109,6 +129,15 @@ def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
     whole = cases.losses(four.folder / "straight")
     expected = {n: whole[n] for n in range(11, 21)}
     assert cases.losses(four.folder / "other") == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+def test_a_run_goes_on_under_a_primitive_of_a_file(four: Runs) -> None:
+    assert [answer["own"] for answer in four.answers] == [0] * 4
+    whole = cases.losses(four.folder / "straight")
+    assert cases.losses(four.folder / "own") == {n: whole[n] for n in range(11, 21)}
+    start, *_ = read_log(four.folder / "own" / "log.jsonl")
+    assert isinstance(start, StartRow)
+    assert start.sequence == f"{four.folder}/mine.py:Mine2x2"
 
 
 def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -> None:
@@ -121,9 +150,8 @@ def test_a_checkpoint_of_four_loads_on_one_process(four: Runs, tmp_path: Path) -
 
 
 def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs) -> None:
-    with safe_open(four.folder / "whole" / STEP_10, framework="numpy") as file:
-        names = list(file.keys())
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    tensors = tensors_of(four.folder / "whole" / STEP_10)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     expected = cases.SMALL.model.parameter_shapes.items()
     assert shapes == {
         f"{kind}.{name}": shape
@@ -133,13 +161,14 @@ def test_a_checkpoint_has_whole_tensors_under_the_names_of_the_model(four: Runs)
 
 
 def test_one_rank_reports_a_torn_checkpoint_and_all_end(four: Runs) -> None:
-    path = four.folder / "half-torn" / STEP_10
-    assert [answer["torn"] for answer in four.answers] == [
-        f"CheckpointError: {path}: expected a whole checkpoint, got Error while deserializing "
-        "header: incomplete metadata, file not fully covered: delete it to resume from the one "
-        "before",
-        *["SystemExit: 0"] * 3,
-    ]
+    path = four.folder / "half-torn" / STEP_10 / "rank-00002.safetensors"
+    size = path.stat().st_size
+    refused = (
+        f"CheckpointError: {path}: expected {size + 1000} bytes, got {size}: the file is cut "
+        "short: no earlier checkpoint is whole"
+    )
+    ended = "SystemExit: 0"
+    assert [answer["torn"] for answer in four.answers] == [ended, ended, refused, ended]
     assert not (four.folder / "torn" / "log.jsonl").exists()
 
 
@@ -147,15 +176,7 @@ def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> Non
     assert [answer["asked"] for answer in four.answers] == [128 + 15] * 4
     *_, end = read_log(four.folder / "asked" / "log.jsonl")
     assert end == EndRow(1, "SIGTERM")
-    assert [path.name for path in (four.folder / "stopped").iterdir()] == [
-        "step-00000001.safetensors"
-    ]
-
-
-def test_the_rate_rises_to_its_full_height() -> None:
-    settings = Settings(lr=0.5, warmup=4)
-    assert [learning_rate(settings, n) for n in range(1, 6)] == [0.125, 0.25, 0.375, 0.5, 0.5]
-    assert learning_rate(Settings(lr=0.5, warmup=0), 1) == 0.5
+    assert [path.name for path in (four.folder / "stopped").glob("step-*")] == ["step-00000001"]
 
 
 def test_a_log_drops_what_its_checkpoint_does_not_know(tmp_path: Path) -> None:
@@ -196,15 +217,31 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
         rows.append([(row.loss, row.gradient_norm) for row in log if isinstance(row, StepRow)])
     free, clipped = rows
     assert clipped[0] == free[0]
+    assert clipped[0][1] is not None
     assert clipped[0][1] > 0.1
     assert abs(clipped[1][0] - clipped[0][0]) < abs(free[1][0] - free[0][0]) / 2
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"dtype": "float16", "loss_scale": 2.0**28, "loss_scale_every": 3}
+    assert cases.train(tmp_path / "a", **changes, lr=0.01, warmup=0) == 0
+    rows = [row for row in read_log(tmp_path / "a" / "log.jsonl") if isinstance(row, StepRow)]
+    scales = [row.loss_scale for row in rows]
+    skipped = [row.gradient_norm is None for row in rows]
+    assert skipped[0]
+    for place, (skips, scale, after) in enumerate(zip(skipped, scales, scales[1:], strict=False)):
+        assert scale is not None
+        good = place >= 2 and not any(skipped[place - 2 : place + 1])
+        doubled = good and scales[place - 2] == scale
+        assert after == scale * (0.5 if skips else 2.0 if doubled else 1.0)
+    assert rows[-1].loss < 0.9 * rows[skipped.index(False)].loss
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
     cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)
     whole = cases.losses(tmp_path / "a")
-    Path(folder, "step-00000004.safetensors").unlink()
+    shutil.rmtree(Path(folder, "step-00000004"))
     assert cases.train(tmp_path / "b", dtype=dtype, checkpoint=folder, resume=True, steps=4) == 0
     assert cases.losses(tmp_path / "b") == {4: whole[4]}

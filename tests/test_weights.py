@@ -5,7 +5,7 @@ The oracle is the transformers library: it makes the files, and loads ours.
 
 from __future__ import annotations
 
-import shutil
+import json
 from itertools import cycle
 from math import prod
 from pathlib import Path
@@ -19,7 +19,8 @@ from safetensors.torch import load_file, save_file
 from weight_oracle import Array, expected_parameters
 
 from primepar.errors import WeightError
-from primepar.models import ModelConfig, WeightFile, write_weights
+from primepar.models import ModelConfig, WeightFile, load_config, write_weights
+from primepar.models.hugging_face import config_content
 from primepar.models.tensor_file import StoredTensor, stored
 
 
@@ -116,10 +117,12 @@ def test_a_model_saved_without_its_head_lacks_the_prefix(saved: Saved, tmp_path:
 
 def test_what_is_written_loads_in_transformers(saved: Saved, tmp_path: Path) -> None:
     parameters = whole_parameters(WeightFile(saved.folder, saved.config))
-    shutil.copy(saved.folder / "config.json", tmp_path)
+    content = json.dumps(config_content(saved.config))
+    (tmp_path / "config.json").write_text(content)
     write_weights(tmp_path / "model.safetensors", saved.config, parameters)
     model, report = type(saved.model).from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())
+    assert load_config(tmp_path) == load_config(saved.folder)
     expected = saved.model.state_dict()
     if saved.config.family == "opt":
         expected["model.decoder.embed_positions.weight"][:2] = 0

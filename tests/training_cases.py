@@ -13,7 +13,8 @@ from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training.data import Text
-from primepar.distributed.training.launch import Launch, World
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
 from primepar.distributed.training.settings import Settings
@@ -26,7 +27,14 @@ BATCH = 4
 SMALL = Settings(
     dtype="float64", batch=BATCH, layers=2, hidden=32, heads=4, context=16, steps=20, warmup=5
 )
-COUNTING = b" ".join(b"%d" % n for n in range(2000))
+COUNTING = b" ".join(b"%d" % n for n in range(300))
+"""An epoch has 61 samples: with batches of 4, step 16 begins another one."""
+OWN = """from primepar.partition import PrimePar
+
+
+class Mine(PrimePar):
+    label = ""
+"""
 TEXT = Text.of("counting", COUNTING, BATCH, SMALL.model.context)
 
 
@@ -44,7 +52,7 @@ def train(folder: Path, **changes: Any) -> Any:
     folder.mkdir(exist_ok=True)
     world = World(rank, size, device("cpu"), FileStore(str(folder / "store"), size))
     launch = Launch("torchrun", rank, size)
-    with Stopping(killed=False) as stopping:
+    with Stopping() as stopping:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:
@@ -52,6 +60,11 @@ def train(folder: Path, **changes: Any) -> Any:
             return train_here(settings, launch, world, layout, TEXT, stopping, prove)
         except (PrimeParError, SystemExit) as error:
             return f"{type(error).__name__}: {error}"
+
+
+def train_plan(folder: Path, file: Path, changes: dict[str, Any]) -> Any:
+    """Train under a plan file on this rank."""
+    return train(folder, plan=str(file), **changes)
 
 
 def four_ranks(folder: Path) -> dict[str, Any]:
@@ -63,14 +76,17 @@ def four_ranks(folder: Path) -> dict[str, Any]:
     }
     if dist.get_rank() == 0:
         keep(Path(whole), Path(half), 10)
-        for name in ("other", "torn"):
+        (folder / "mine.py").write_text(OWN)
+        for name in ("other", "torn", "own"):
             shutil.copytree(half, folder / f"half-{name}")
-        (torn,) = (folder / "half-torn").iterdir()
+        torn = folder / "half-torn" / "step-00000010" / "rank-00002.safetensors"
         torn.write_bytes(torn.read_bytes()[:-1000])
     dist.barrier()
     other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
     answers["resumed"] = train(folder / "resumed", checkpoint=half, resume=True)
     answers["other"] = train(folder / "other", checkpoint=other, resume=True, plan="M2,K2")
+    own = {"checkpoint": str(folder / "half-own"), "plan": f"{folder}/mine.py:Mine2x2"}
+    answers["own"] = train(folder / "own", **own, resume=True)
     answers["torn"] = train(folder / "torn", checkpoint=torn_folder, resume=True)
     answers["asked"] = train(folder / "asked", checkpoint=str(folder / "stopped"))
     return answers
@@ -78,9 +94,8 @@ def four_ranks(folder: Path) -> dict[str, Any]:
 
 def keep(source: Path, target: Path, step: int) -> None:
     """Copy one checkpoint into a folder of its own."""
-    target.mkdir()
-    name = f"step-{step:08d}.safetensors"
-    shutil.copy(source / name, target / name)
+    name = f"step-{step:08d}"
+    shutil.copytree(source / name, target / name)
 
 
 def losses(folder: Path) -> dict[int, float]:

@@ -84,9 +84,9 @@ class ProgramNames:
         self.products: dict[str, list[tuple[tuple[int, int], SubOperator]]] = {}
         for rank, nodes in enumerate(program.programs):
             for index, node in enumerate(nodes):
-                if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
+                if isinstance(node, Compute) and node.phase and not node.again:
                     products = self.products.setdefault(node.phase, [])
-                    products.append(((rank, index), node.sub_operator))
+                    products.append(((rank, index), node.sub_operator or {}))
         self.grid: dict[str, list[SubOperator]] = {}
         for name, slices in (program.grid or {}).items():
             cells = product(*map(range, slices.values()))

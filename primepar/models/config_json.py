@@ -31,7 +31,12 @@ def load_config(path: str | Path) -> ModelConfig:
     not fit one another, and variants of the architectures that are not built here.
     """
     path = Path(path, "config.json") if Path(path).is_dir() else Path(path)
-    keys = Keys(path, _read(path))
+    return read_config(path, _read(path))
+
+
+def read_config(path: Path, content: dict[str, Any]) -> ModelConfig:
+    """Model that the content of a `config.json` describes; raises what `load_config` raises."""
+    keys = Keys(path, content)
     family = keys.word("model_type")
     if family not in _READERS:
         raise ConfigError(

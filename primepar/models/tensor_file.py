@@ -175,9 +175,10 @@ class Head(NamedTuple):
     size: int
 
     @classmethod
-    def of(cls, layout: Layout) -> Head:
-        """Lay the tensors out one after another, without gaps."""
-        entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers asks for it
+    def of(cls, layout: Layout, notes: Mapping[str, str] | None = None) -> Head:
+        """Lay the tensors out one after another, without gaps; `notes` are about the file."""
+        # transformers asks for the format
+        entries: dict[str, Any] = {"__metadata__": {"format": "pt", **(notes or {})}}
         begins, end = {}, 0
         for name, (dtype, shape) in layout.items():
             begins[name], end = end, end + prod(shape) * np.dtype(DTYPES[dtype]).itemsize

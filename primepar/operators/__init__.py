@@ -6,13 +6,14 @@ the kernel that computes it; a reader of programs has one function per kernel.
 """
 
 from primepar.operators.kernel_sites import Site, StepInputs, StepSettings, site_of
-from primepar.operators.optimizers import MASTER, Optimizer, state_suffixes
-from primepar.operators.step import Until, lower_step, parameter_views
+from primepar.operators.optimizers import MASTER, AdamWConstants, Optimizer, state_suffixes
+from primepar.operators.step import Until, lower_step, parameter_views, state_views
 from primepar.operators.step_options import StepOptions
 from primepar.operators.step_part import StepPart, lower_part
 
 __all__ = [
     "MASTER",
+    "AdamWConstants",
     "Optimizer",
     "Site",
     "StepInputs",
@@ -25,4 +26,5 @@ __all__ = [
     "parameter_views",
     "site_of",
     "state_suffixes",
+    "state_views",
 ]

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 
+from msgspec import structs
+
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
@@ -50,6 +52,11 @@ class View:
     def template(self) -> str:
         """The template of its blocks in signatures, `x[M,K]`."""
         return f"{self.name}[{','.join(self.dims)}]"
+
+    @property
+    def grid(self) -> Index:
+        """Number of slices along each dim."""
+        return tuple(len(line) - 1 for line in self.cuts)
 
     def blocks(self, rank: int) -> list[str]:
         """Return the names of a rank's blocks."""
@@ -93,15 +100,38 @@ def phase_name(name: str, kernel: str) -> str:
 
 @dataclass(frozen=True)
 class Section:
-    """The lists of all ranks that are repeated; `last` are positions of what runs only once."""
+    """The lists of all ranks that are repeated; `last` are positions of what runs only once.
+
+    `marks` are positions on all ranks, by name.
+    """
 
     programs: list[list[Instruction]]
     last: list[set[int]]
+    marks: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ranks: int) -> Section:
         """An empty section."""
         return cls([[] for _ in range(ranks)], [set() for _ in range(ranks)])
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """The position after every rank's list."""
+        return tuple(map(len, self.programs))
+
+    def insert(self, rank: int, added: Mapping[int, list[Instruction]]) -> None:
+        """Insert instructions before positions of a rank's list; marks stay as they are."""
+        nodes, last = self.programs[rank], self.last[rank]
+        done: list[Instruction] = []
+        new_last: set[int] = set()
+        for position in range(len(nodes) + 1):
+            done += added.get(position, ())
+            if position in last:
+                new_last.add(len(done))
+            done += nodes[position : position + 1]
+        nodes[:] = done
+        last.clear()
+        last.update(new_last)
 
 
 @dataclass
@@ -135,6 +165,12 @@ class ProgramBuilder:
         self.programs = section.programs
         yield
         self.programs = outside
+
+    def mark(self, name: str) -> None:
+        """Mark, within a section, where every rank's list ends now."""
+        for section in self.sections.values():
+            if section.programs is self.programs:
+                section.marks[name] = tuple(map(len, self.programs))
 
     @contextmanager
     def last_time(self) -> Iterator[None]:
@@ -187,6 +223,12 @@ class ProgramBuilder:
         self.tensors[name] = Tensor(cuts, known.of or view.name, wide)
         self.dims[name] = view.dims
         return View(name, cuts, tuple(map(tuple, held)), view.dims)
+
+    def exchange_names(self, part: str, whole: str) -> None:
+        """Let a tensor be other cuts of `whole`, which was other cuts of it."""
+        known = self.tensors
+        known[part] = structs.replace(known[part], of=whole)
+        known[whole] = structs.replace(known[whole], of=None)
 
     def given(
         self, name: str, space: IterationSpace, *dims: str, fixed: int = 1, wide: bool = False

@@ -8,6 +8,7 @@ from primepar.operators.redistribution import moved, summed_in_parts
 from primepar.operators.step_context import StepContext
 from primepar.plan.layouts import Way, lookup, summed_rows
 from primepar.plan.operator_layouts import part
+from primepar.schedule.layout import Layout
 
 
 class EmbeddingLowering:
@@ -66,8 +67,11 @@ class EmbeddingLowering:
             with step.at_last():
                 builder.all_reduce(table, step.places[name].summed)
         with step.after():
+            parts = [step.own_parts(name, view) for view in (table, head)]
+            sizes = {dim: self.whole.sizes[dim] for dim in ("V", "K")}
+            space = IterationSpace(Layout(parts[0].grid, parts[0].held), sizes)
             step.gradients[name] = builder.compute(
-                name, "sum.fan-in", self.whole, [table, head], writes, wide=True
+                name, "sum.fan-in", space, parts, writes, wide=True
             )
         return ()
 

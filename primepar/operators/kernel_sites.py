@@ -13,26 +13,23 @@ from primepar.errors import ProgramError
 from primepar.models.config import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.models.graph import Operator, operators
-from primepar.operators.optimizers import MASTER
+from primepar.operators.optimizers import ADAMW, MASTER, AdamWConstants
 from primepar.schedule.meaning import Box, Meaning, Phase
 from primepar.schedule.program import Compute
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """Settings that all steps of a run share; AdamW has the values of GPT-3, SGD needs none.
+    """Settings that all steps of a run share.
 
-    `clip` is the largest norm of the gradient, None for no clipping. `decay` applies only to the
-    weights of linear operators.
+    `clip` is the largest norm of the gradient, None for no clipping. SGD does not need `adamw`.
     """
 
     model: ModelConfig
     batch: int
     positions: int
     clip: float | None = None
-    betas: tuple[float, float] = (0.9, 0.95)
-    epsilon: float = 1e-8
-    decay: float = 0.1
+    adamw: AdamWConstants = ADAMW
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
@@ -42,14 +39,22 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class StepInputs:
-    """Inputs that differ from step to step: dropout masks, learning rate, and step number.
+    """Inputs that differ from step to step: dropout masks, learning rate, number, loss scale.
 
-    Without a `draw` there is no dropout; the first step has number 1.
+    Without a `draw` there is no dropout. `number` counts updates; the first is 1. With a loss scale
+    backward is of the scaled loss, the norm and the updates are of the gradient without it, and
+    nothing is updated if the norm is not finite.
     """
 
     draw: Draw | None = None
     rate: float = 0.0
     number: int = 1
+    loss_scale: float | None = None
+
+    @property
+    def scale(self) -> float:
+        """The scale of the loss; 1 without one."""
+        return 1.0 if self.loss_scale is None else self.loss_scale
 
 
 @dataclass(frozen=True)

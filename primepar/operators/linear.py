@@ -37,6 +37,7 @@ class LinearLowering:
             self.names,
             frozenset() if self.table is None else frozenset(("W", "dW")),
             step.wide_sums,
+            frozenset(("dW",)) if step.shards and self.table is None else frozenset(),
         )
         self.bias: View | None = None
         self.takes = self.products.cuts("I")

@@ -23,7 +23,8 @@ class Products:
 
     Blocks of `turned` tensors are (K, N) where those of the operator are (N, K). With `wide_sums` a
     sum of several sub-operators is a wide tensor, `NAME.sum`, until it is complete. Then it is
-    copied to the tensor of its name, which has the model's dtype.
+    copied to the tensor of its name, which has the model's dtype; that of a tensor in `stay_wide`
+    is not.
     """
 
     builder: ProgramBuilder
@@ -33,6 +34,7 @@ class Products:
     names: dict[str, str]
     turned: frozenset[str] = frozenset()
     wide_sums: bool = False
+    stay_wide: frozenset[str] = frozenset()
 
     def take_in(self, *phases: Phase) -> Program:
         """Append the program of some phases, with their signatures."""
@@ -65,7 +67,7 @@ class Products:
 
     def rounded(self, view: View, tensor: str) -> View:
         """Append the copy of a wide sum to its tensor; other tensors are returned unchanged."""
-        if not self._is_wide(tensor):
+        if not self._is_wide(tensor) or tensor in self.stay_wide:
             return view
         return reblocked(self.builder, view, view.cuts, self.names[tensor], copy=True, wide=False)
 

@@ -5,7 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from msgspec import Struct
+
 Optimizer = Literal["adamw", "sgd"]
+
+
+class AdamWConstants(Struct, frozen=True):
+    """The constants of AdamW; the defaults are those of GPT-3 (Brown et al., 2020, appendix B).
+
+    `beta1` and `beta2` are the weights of the old moments. `decay` is that of weights.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    epsilon: float = 1e-8
+    decay: float = 0.1
+
+
+ADAMW = AdamWConstants()
 
 MOMENTS: Mapping[Optimizer, Mapping[str, str]] = {
     "adamw": {"m": "first.update", "v": "second.update"},

@@ -10,12 +10,14 @@ sent to the head's stage before the first micro-batch, and its gradient back aft
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
+from primepar.operators.recomputation import Layer, recompute
 from primepar.operators.stage_lists import TABLE, ModelChunk, StageLists
-from primepar.operators.step_context import StepContext
+from primepar.operators.step_context import AFTER, StepContext
 from primepar.operators.sweeps import (
     Gradients,
     Ways,
@@ -25,7 +27,7 @@ from primepar.operators.sweeps import (
     lowerings,
     ways_of,
 )
-from primepar.plan.pipeline_layout import PipelineLayout
+from primepar.plan.pipeline_layout import PipelineLayout, by_layer
 from primepar.plan.plan import Plan
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Broadcast
@@ -82,6 +84,8 @@ class PipelineStep:
                 chunk.output = forward_sweep(chunk.step, chunk.parts, ways, outputs)
         if self.step.trains:
             self._backward(ways)
+            for chunk in self.chunks:
+                self._recompute(chunk)
         lists = StageLists(self.step.builder, self.micro_batches, self.chunks, self.plan.model.tied)
         orders = self.pipeline.pipeline_orders
         lists.append(orders if self.step.trains else orders.forward_only)
@@ -106,6 +110,32 @@ class PipelineStep:
         for chunk in self.chunks[::-1]:  # the first chunk has the whole gradient of a shared table
             for name, view in chunk.step.gradients.items():
                 self.step.gradients[name] = self._on_stage(view, chunk.stage)
+
+    def _recompute(self, chunk: ModelChunk) -> None:
+        """Let the layers of a chunk be computed again in backward, if the plan asks for it."""
+        if self.plan.recompute is None:
+            return
+        assert chunk.output is not None
+        sections = chunk.builder.sections
+        forward, backward = sections["F"], sections["B"]
+        names = [operator.name for operator in chunk.operators]
+        following = dict(pairwise(names))
+        layers = [
+            Layer(
+                forward.marks[operators[0]],
+                forward.marks.get(following.get(operators[-1], ""), forward.end),
+                backward.marks[operators[-1]],
+            )
+            for operators in by_layer(names)
+        ]
+        output = {
+            (rank, block)
+            for rank in range(chunk.builder.ranks)
+            for block in chunk.output.blocks(rank)
+        }
+        later = [section for name, section in sections.items() if name in ("W", AFTER)]
+        phases = self.tables.phases
+        recompute(self.plan.recompute, layers[::-1], forward, backward, later, phases, output)
 
     def _take_tables(self) -> None:
         """Give the tables of the whole step to its builder, and what begins and ends it."""

@@ -13,12 +13,14 @@ from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.pipeline_step import PipelineStep
+from primepar.operators.shards import own_view
 from primepar.operators.step_context import StepContext
 from primepar.operators.step_options import DEFAULT, StepOptions
 from primepar.operators.sweeps import backward_sweep, forward_sweep, lowerings, ways_of
-from primepar.operators.update import lower_gradient_norm, lower_update
+from primepar.operators.update import lower_gradient_norm, lower_update, shard_gradients
 from primepar.passes import PASSES, apply
 from primepar.passes.offload import offload, with_copies
+from primepar.passes.scatter_sums import scatter_sums
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
 
@@ -56,7 +58,8 @@ def lower_step(
     trains = until in ("gradients", "update")
     step = StepContext(
         plan, builder, batch, positions, trains, options.optimizer, options.wide_sums,
-        options.masters,
+        options.masters, options.skips,
+        shards=plan.sharded_optimizer and until == "update",
     )  # fmt: skip
     builder.end_with(
         _lower_until_gradients(step, plan.operators[: -1 if until == "logits" else None])
@@ -66,16 +69,17 @@ def lower_step(
     else:
         for view in (*step.parameters.values(), *step.gradients.values()):
             builder.end_with(view)
+    program = scatter_sums(builder.program()) if step.shards else builder.program()
     limit = options.device_elements
     if limit is None:
-        return apply(builder.program(), passes, options.chunks)
+        return apply(program, passes, options.chunks)
     kept = [name for name in passes if name != "overlap"]
-    return offload(with_copies(apply(builder.program(), kept, options.chunks)), limit)
+    return offload(with_copies(apply(program, kept, options.chunks)), limit)
 
 
 def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> View:
     """Lower forward, and backward if the step trains; returns the output of the last operator."""
-    pipeline = step.plan.pipeline
+    pipeline = step.plan.schedule
     if pipeline is not None:
         return PipelineStep(step.plan, pipeline, step, known).lower()
     parts, ways = lowerings(step, known), ways_of(step.plan)
@@ -88,20 +92,32 @@ def _lower_until_gradients(step: StepContext, known: tuple[Operator, ...]) -> Vi
 def parameter_views(plan: Plan) -> dict[str, View]:
     """Return the views of all parameters of a plan: cuts, and the blocks that every rank holds.
 
-    The moments have the same views. They do not depend on the batch.
+    They do not depend on the batch.
     """
     positions = plan.model.context
     batch = plan.batch or plan.row_cuts.smallest_batch(positions)
     step = StepContext(plan, ProgramBuilder(plan.ranks), batch, positions)
-    if plan.pipeline is None:
+    if plan.schedule is None:
         lowerings(step, plan.operators)
     else:
-        PipelineStep(plan, plan.pipeline, step, plan.operators)
+        PipelineStep(plan, plan.schedule, step, plan.operators)
     return {name: step.parameters[name] for name in plan.model.parameter_shapes}
 
 
+def state_views(plan: Plan) -> dict[str, View]:
+    """Return the views of what the optimizer keeps of every parameter: of each of its moments.
+
+    They are those of the parameters, or of shards of these.
+    """
+    views = parameter_views(plan)
+    if not plan.sharded_optimizer:
+        return views
+    return {name: own_view(view) for name, view in views.items()}
+
+
 def _update(step: StepContext, clip: bool) -> None:
+    shard_gradients(step)
     norm = lower_gradient_norm(step)
     step.builder.end_with(norm)
     for name in step.plan.model.parameter_shapes:
-        lower_update(step, name, norm if clip else None)
+        lower_update(step, name, norm if clip or step.skips else None)

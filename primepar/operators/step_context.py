@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from primepar.operators.builder import Cuts, IterationSpace, ProgramBuilder, View
 from primepar.operators.optimizers import Optimizer
+from primepar.operators.shards import own_parts
 from primepar.plan.layouts import ParameterPlace, ends, padded_vocabulary, parameter_places
 from primepar.plan.operator_layouts import Ends
 from primepar.plan.plan import Plan
@@ -40,6 +41,10 @@ class StepContext:
     """Whether sums of linear operators are wide until they are complete."""
     masters: bool = False
     """Whether wide copies of the parameters are updated."""
+    skips: bool = False
+    """Whether nothing is updated where the norm of the gradient is not finite."""
+    shards: bool = False
+    """Whether every rank updates its shards of the parameters alone."""
     repeats: bool = False
     splits: bool = False
     """Whether the products of weight gradients have a section of their own."""
@@ -94,6 +99,15 @@ class StepContext:
         """Declare a parameter in the layout of `space`; a number in `dims` is a fixed slice."""
         self.parameters[name] = self.builder.given(name, space, *dims, fixed=fixed)
         return self.parameters[name]
+
+    def own_parts(self, name: str, view: View) -> View:
+        """Return this rank's shards of a view with the blocks of a parameter.
+
+        In a step without shards the view is returned unchanged.
+        """
+        if not self.shards:
+            return view
+        return own_parts(self.builder, self.parameters[name], view, f"{view.name}.own")
 
     def add_gradient(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from primepar.operators.optimizers import Optimizer
+from primepar.operators.optimizers import ADAMW, AdamWConstants, Optimizer
 from primepar.passes import Chunks
 
 
@@ -24,6 +24,9 @@ class StepOptions(Struct, frozen=True):
     Under half precision they are then added, and sent, in float32, and rounded once."""
     masters: bool = False
     """Whether wide copies of the parameters are updated, and the parameters are these, rounded."""
+    skips: bool = False
+    """Whether nothing is updated where the norm of the gradient is not finite."""
+    adamw: AdamWConstants = ADAMW
 
 
 DEFAULT = StepOptions()

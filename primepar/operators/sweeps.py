@@ -52,6 +52,7 @@ def forward_sweep(step: StepContext, parts: Parts, ways: Ways, outputs: dict[str
     consumers = _consumers(step)
     for name, part in parts.items():
         operator = step.plan.operator(name)
+        step.builder.mark(name)
         inputs = [
             moved(
                 step.builder,
@@ -75,6 +76,7 @@ def backward_sweep(step: StepContext, parts: Parts, ways: Ways, gradients: Gradi
     consumers = _consumers(step)
     for name in list(parts)[::-1]:
         operator = step.plan.operator(name)
+        step.builder.mark(name)
         dy = fan_in(step, operator, gradients[operator.name])
         for source, dx in zip(operator.inputs, parts[operator.name].backward(dy), strict=True):
             single = consumers[source] == 1

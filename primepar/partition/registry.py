@@ -16,6 +16,7 @@ from primepar.partition.pipeline.one_forward_one_backward import OneForwardOneBa
 from primepar.partition.pipeline.zero_bubble_h1 import ZeroBubbleH1
 from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
 from primepar.partition.primepar import PrimePar
+from primepar.partition.primitive_file import load_with_lengths, names_file
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
 from primepar.partition.stream_k import StreamK
@@ -67,8 +68,9 @@ def parse_sequence(text: str, *, linear: bool = True) -> Sequence:
 
     `B`, `M`, `N`, `K` split that dim in two, `K4` in four; `P2x2` is PrimePar's primitive on a
     2 x 2 mesh; `R4` replicates, and is for an operator that is not `linear`. Of primitives with
-    one label the first that the lengths fit is taken. The empty text is the sequence of one
-    device. Raises `SequenceError`.
+    one label the first that the lengths fit is taken. `mine.py:Mine2x2` is a primitive of a file,
+    which is run. The empty text is the sequence of one device. Raises `SequenceError`, and for a
+    file `TargetError` or `PrimitiveError`.
 
     Examples:
         >>> str(parse_sequence("K,P2x2"))
@@ -106,6 +108,8 @@ def labelled(label: str) -> Primitive | None:
 
 
 def _element(token: str, text: str, linear: bool) -> Element:
+    if names_file(token):
+        return _element_of_file(token, text)
     match = _TOKEN.fullmatch(token)
     known = _labelled(match[1]) if match else []
     if not match or not known or (linear and Replicated in known):
@@ -115,21 +119,39 @@ def _element(token: str, text: str, linear: bool) -> Element:
             f"{replicated if Replicated in known else _respelt(token, text)}"
         )
     for primitive in (kind() for kind in known):
-        two = "2" if len(primitive.axis_sides) == 1 else ""
-        sides = primitive.sides_of(tuple(map(int, re.findall(r"\d+", match[2] or two))))
+        sides = _sides(primitive, match[2] or "")
         if sides is not None:
             return Element(primitive, sides)
-    raise SequenceError(
+    raise _misspelt(primitive, match[2] or "", token, text)
+
+
+def _element_of_file(token: str, text: str) -> Element:
+    """The element of a primitive in a user's own file, `mine.py:Mine2x2`."""
+    primitive, lengths = load_with_lengths(token)
+    sides = _sides(primitive, lengths)
+    if sides is None:
+        raise _misspelt(primitive, lengths, token, text)
+    return Element(primitive, sides)
+
+
+def _sides(primitive: Primitive, lengths: str) -> tuple[int, ...] | None:
+    """Lengths of the sides as spelt; by default 2 along a single axis."""
+    two = "2" if len(primitive.axis_sides) == 1 else ""
+    return primitive.sides_of(tuple(map(int, re.findall(r"\d+", lengths or two))))
+
+
+def _misspelt(primitive: Primitive, lengths: str, token: str, text: str) -> SequenceError:
+    return SequenceError(
         f"sequence {text!r}: expected {_lengths(primitive)}, got {token!r}"
-        f"{_repeated(primitive, match)}"
+        f"{_repeated(primitive, lengths)}"
     )
 
 
-def _repeated(primitive: Primitive, match: re.Match[str]) -> str:
+def _repeated(primitive: Primitive, spelt: str) -> str:
     """`: write P3x3` for P3, the one length along every axis."""
-    if not match[2] or "x" in match[2]:
+    if not spelt or "x" in spelt:
         return ""
-    lengths = (int(match[2]),) * (primitive.example.count("x") + 1)
+    lengths = (int(spelt),) * len(primitive.axis_sides)
     fits = primitive.sides_of(lengths) is not None
     return f": write {primitive.label}{'x'.join(map(str, lengths))}" if fits else ""
 
@@ -151,7 +173,7 @@ def _labelled(label: str) -> list[type[Primitive]]:
 
 def _lengths(primitive: Primitive) -> str:
     """What a primitive is spelt with, `2 lengths after P, equal along r and c, like P2x2`."""
-    axes, count = primitive.axis_sides, primitive.example.count("x") + 1
+    axes, count = primitive.axis_sides, len(primitive.axis_sides)
     shared = [axis for axis, side in axes.items() if list(axes.values()).count(side) > 1]
     equal = f", equal along {', '.join(shared[:-1])} and {shared[-1]}" if shared else ""
     return (

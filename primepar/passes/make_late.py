@@ -50,11 +50,15 @@ def make_late(program: Program) -> Program:
 
 
 class _Delay(NamedTuple):
-    """What the instructions from `start` to `end` become, and their largest live total."""
+    """What the instructions from `start` to `end` become, and their largest live total.
+
+    `passed` is the largest total of those that come before the delayed ones.
+    """
 
     start: int
     end: int
     nodes: Nodes
+    passed: int
     peak: int
 
 
@@ -99,6 +103,8 @@ class _Lowered:
             for delay in self._delays(steps, start, place, live):
                 if delay.peak < peak:
                     best, peak = delay, delay.peak
+                if delay.passed >= peak:
+                    break  # a longer delay passes these instructions too
         return best
 
     def _unused(self, steps: Followed) -> Iterable[tuple[int, frozenset[str]]]:
@@ -153,8 +159,9 @@ class _Lowered:
         delayed: Iterable[Instruction],
         live: frozenset[str],
     ) -> _Delay:
-        nodes = (*passed, *delayed)
-        return _Delay(start, end, nodes, LiveBlocks(self.size, self.rank, live).peak(nodes))
+        totals = LiveBlocks(self.size, self.rank, live)
+        first, last = totals.peak(passed), totals.peak(delayed)
+        return _Delay(start, end, (*passed, *delayed), first, max(first, last))
 
 
 def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:

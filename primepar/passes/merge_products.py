@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from msgspec.structs import replace
+
 from primepar.passes.block_uses import Rank, RankList
 from primepar.passes.in_place_parts import Edits, edited, tidied
 from primepar.passes.program_tables import Tables, template_text
@@ -224,6 +226,7 @@ class _Round:
                 slices_of = (node.sub_operator or {}).items()
                 key = (
                     node.scale,
+                    node.again,
                     *(number // factor if dim == self.dim else number for dim, number in slices_of),
                 )
                 parts.setdefault(key, []).append((place, node))
@@ -298,7 +301,7 @@ class _Round:
         last = group.products[-1][1]
         slices = {**(last.sub_operator or {})}
         slices[self.dim] //= factor
-        merged = Compute(tuple(reads), made, last.phase, slices, last.scale)
+        merged = replace(last, reads=tuple(reads), accumulates=made, sub_operator=slices)
         edits[group.last] = [*joins, merged, *cuts]
         return edits
 

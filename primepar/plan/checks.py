@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from math import prod
 
-from primepar.errors import PlanError, SequenceError
+from primepar.errors import PlanError, PrimitiveError, SequenceError, TargetError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.by_dimension import ByBatch, ByInput
@@ -30,7 +30,7 @@ def check_sequences(
     for operator in operators(model):
         try:
             check_sequence(model, ranks, operator, sequences[operator.name], stages)
-        except (SequenceError, PlanError) as error:
+        except (SequenceError, PlanError, TargetError, PrimitiveError) as error:
             raise PlanError(f'$.sequences["{operator.name}"]: {error}') from None
 
 

@@ -8,9 +8,10 @@ the k-th part of the step's sequences. Stages are outermost: rank = stage x rank
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Annotated, cast, get_args
 
 from msgspec import Meta, Struct
@@ -117,6 +118,14 @@ class PipelineLayout(
         return tuple(map(tuple, chunks))
 
 
+def micro_batches(count: int) -> PipelineLayout:
+    """A step of `count` micro-batches one after another: gradient accumulation.
+
+    It is a pipeline of one stage. There 1F1B does the backward of each right after its forward.
+    """
+    return PipelineLayout(schedule="1f1b", stages=1, micro_batches=count)
+
+
 _PREFIX = re.compile(r"([^,:]*)(:[^,]*)?(?:,(.*))?")
 _SIZES = re.compile(r":([1-9]\d{0,8})x([1-9]\d{0,8})(?:x([1-9]\d{0,8}))?")
 
@@ -166,3 +175,10 @@ def layer_of(name: str) -> int | None:
     """The layer of an operator; None for one outside of the layers."""
     first, *rest = name.split(".")
     return int(rest[0]) if first == "blocks" else None
+
+
+def by_layer(names: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the operators of every layer, in order; those outside of layers are left out."""
+    for layer, operators in groupby(names, layer_of):
+        if layer is not None:
+            yield list(operators)

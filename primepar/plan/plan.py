@@ -14,10 +14,12 @@ from primepar.models.graph import Operator, operators
 from primepar.partition.by_dimension import Replicated
 from primepar.plan.checks import check_sequences, operator_named
 from primepar.plan.operator_layouts import sequence_of
-from primepar.plan.pipeline_layout import PipelineLayout
+from primepar.plan.pipeline_layout import PipelineLayout, micro_batches
 from primepar.plan.row_cuts import RowCuts, row_cuts
 from primepar.schedule.sequence import Element, Sequence
 
+Recomputation = Literal["selective", "full"]
+"""Which activations are computed again, from what is kept of a layer."""
 MOST_RANKS = 4096
 """Largest mesh that is planned device by device."""
 
@@ -26,8 +28,10 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     """A sequence for every operator of `model` on `ranks` devices.
 
     `batch` is the number of sequences of a training step, each of the model's context; None leaves
-    it open. With a `pipeline` every sequence is for the devices of one stage. Raises `PlanError`
-    where the sequences, the pipeline or the batch do not fit the model or the mesh.
+    it open. With a `pipeline` every sequence is for the devices of one stage. A `sharded_optimizer`
+    keeps its states in shards over the devices that have the same block (ZeRO-1). With `recompute`
+    activations are computed again in backward: all of a layer, or what is cheap. Raises
+    `PlanError` where the sequences, the pipeline or the batch do not fit the model or the mesh.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -36,6 +40,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     ranks: Annotated[int, Meta(ge=1, le=MOST_RANKS)]
     batch: Annotated[int, Meta(ge=1)] | None = None
     pipeline: PipelineLayout | None = None
+    sharded_optimizer: bool = False
+    recompute: Recomputation | None = None
     sequences: dict[str, str]
 
     def __post_init__(self) -> None:
@@ -56,6 +62,13 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     def stage_ranks(self) -> int:
         """Devices of one stage: all devices where the plan has no pipeline."""
         return self.ranks if self.pipeline is None else self.ranks // self.pipeline.stages
+
+    @property
+    def schedule(self) -> PipelineLayout | None:
+        """The pipeline, or one micro-batch on one stage where activations are computed again."""
+        if self.pipeline is None and self.recompute is not None:
+            return micro_batches(1)
+        return self.pipeline
 
     @property
     def micro_batches(self) -> int:

@@ -91,8 +91,9 @@ def save_plan(plan: Plan, path: Path) -> None:
 def plan_json(plan: Plan) -> str:
     """JSON text of a plan, keys in fixed order, one operator per line for readable diffs."""
     document = msgspec.to_builtins(plan)
-    if plan.pipeline is None:
-        del document["pipeline"]
+    for name in ("pipeline", "sharded_optimizer", "recompute"):
+        if not document[name]:
+            del document[name]
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 

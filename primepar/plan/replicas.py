@@ -48,7 +48,7 @@ def replicas_of(plan: Plan) -> Replicas:
     Raises `PlanError` unless every sequence begins with the same number of slices of the rows, if
     the plan has a pipeline, or if its batch cannot be shared equally.
     """
-    if plan.pipeline is not None:
+    if plan.pipeline is not None and plan.pipeline.stages > 1:
         raise PlanError(
             "plan: expected none with a pipeline to average replicas, as a replica has devices on "
             f"every stage, got {plan.pipeline.stages} stages: leave the period out"

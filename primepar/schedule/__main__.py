@@ -2,7 +2,7 @@
 
 import json
 
-from primepar.schedule.program import schema
+from primepar.schedule.program_file import schema
 
 if __name__ == "__main__":
     print(json.dumps(schema(), indent=2))

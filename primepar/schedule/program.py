@@ -13,7 +13,7 @@
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
 
-    compute    = reads, accumulates, phase?, sub_operator?, scale?
+    compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
     send recv  = peer, block, tag                              until both sides are there
@@ -35,6 +35,7 @@
     cut            = block, blocks, in_place?                  its parts, under their own names
     join           = blocks, block, in_place?                  the whole of its parts
     A cut in place gives the block's memory to its parts, a join in place theirs to the whole.
+    Computed again: what the rank has computed before, and is not counted twice by coverage.
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
@@ -47,7 +48,6 @@ from __future__ import annotations
 from math import prod
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from primepar.schedule.operators import DIMS, PHASES, Dim
@@ -61,6 +61,7 @@ from primepar.schedule.signature import (
     Scale,
     Signature,
     Tensor,
+    check_again,
     check_scale,
     coefficient,
     reduction_into,
@@ -93,10 +94,13 @@ class Compute(Node, frozen=True, tag="compute"):
     phase: Name | None = None
     sub_operator: dict[Name, Rank] | None = None
     scale: Coefficient = "1"
+    again: bool = False
 
     def __post_init__(self) -> None:
         if (self.phase is None) != (self.sub_operator is None):
             raise ValueError("expected phase and sub_operator together, or neither for an addition")
+        if self.again and self.phase is None:
+            raise ValueError("expected no addition to be computed again: leave again out")
         check_scale(self.scale, "sum")
 
     @property
@@ -313,6 +317,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
         for rank, instructions in enumerate(self.programs):
+            done: set[object] = set()
             for place, instruction in enumerate(instructions):
                 if type(instruction) in _LOCAL:
                     continue
@@ -322,6 +327,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                         continue
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
+                        slices = instruction.sub_operator or {}
+                        check_again(instruction.phase, slices, instruction.again, done)
                     if instruction.scale != "1":
                         block, phase = instruction.accumulates, instruction.phase
                         reduction = reduction_into(block, phase, self.phases, self.tensors)
@@ -384,16 +391,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:
     """Ranks that an instruction names: a peer, or the members of a collective."""
-    match instruction:
-        case Send() | Recv() | ISend() | IRecv():
-            return (instruction.peer,)
-        case Group(body=body):
-            return tuple(message.peer for message in body)
-        case _:
-            members: tuple[int, ...] = getattr(instruction, "group", ())
-            return members
-
-
-def schema() -> dict[str, object]:
-    """JSON Schema of the program format; shipped as `program.schema.json` in this folder."""
-    return dict(msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Program))))
+    if isinstance(instruction, Send | Recv | ISend | IRecv):
+        return (instruction.peer,)
+    if isinstance(instruction, Group):
+        return tuple(message.peer for message in instruction.body)
+    return tuple(getattr(instruction, "group", ()))

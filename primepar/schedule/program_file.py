@@ -123,7 +123,8 @@ def instruction_text(instruction: Instruction) -> str:
             product = " * ".join(reads) if phase else " + ".join(reads)
             if scale != "1" and phase is None and len(reads) > 1:
                 product = f"({product})"
-            return f"{phase or 'add':8} {block} += {_scale(instruction)}{product}"
+            again = " again" * instruction.again
+            return f"{phase or 'add':8} {block} += {_scale(instruction)}{product}{again}"
         case Send() | ISend():
             return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}"
         case Recv() | IRecv():
@@ -172,3 +173,8 @@ def _scale(node: Compute | Collective) -> str:
 
 def _op(instruction: Instruction) -> str:
     return str(instruction.__struct_config__.tag)
+
+
+def schema() -> dict[str, object]:
+    """JSON Schema of the program format; shipped as `program.schema.json` in this folder."""
+    return dict(msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Program))))

@@ -106,6 +106,23 @@ def check_scale(text: str, reduction: Reduction) -> None:
         )
 
 
+def check_again(
+    phase: str, sub_operator: Mapping[str, int], again: bool, done: set[object]
+) -> None:
+    """Raise `ValueError` for a product that is computed again and is not among those `done`.
+
+    These are the products of its rank before it; this one is added to them.
+    """
+    product = phase, frozenset(sub_operator.items())
+    if again and product not in done:
+        cell = ", ".join(f"{dim}={index}" for dim, index in sub_operator.items())
+        raise ValueError(
+            f"expected {phase} sub-operator ({cell}) to be computed before it is computed again, "
+            "got it never before: leave again out"
+        )
+    done.add(product)
+
+
 def multiplies(kernel: str | None) -> bool:
     """Whether a kernel is a product of two blocks of a linear operator."""
     return kernel is not None and kernel.startswith("linear.")

@@ -197,7 +197,8 @@ class _Run:
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
-            self.computed.setdefault(term, []).append((device.rank, place))
+            if not node.again:
+                self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += self.clock.units(node.phase)
         if device.holds(node.accumulates):
             added = self.combine([device.read(node.accumulates), added], reduction)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from math import isfinite
 
 import numpy as np
 
@@ -110,17 +111,19 @@ class EmulatedModel:
         rate: float,
         draw: Draw | None = None,
         clip: float | None = None,
+        loss_scale: float | None = None,
     ) -> ModelStep:
         """Update parameters and moments by the optimizer; returns the mean cross-entropy in nats.
 
-        With `clip`, a gradient of a larger norm is scaled down to that norm.
+        With `clip`, a gradient of a larger norm is scaled down to that norm. With `loss_scale`
+        backward is of the scaled loss, and nothing changes if the gradient is not finite.
         """
-        inputs = StepInputs(draw, rate, self.updates + 1)
+        inputs = StepInputs(draw, rate, self.updates + 1, loss_scale)
         outputs, run = self._run("update", tokens_BT, targets_BT, inputs, clip)
         self.parameters = {name: outputs[f"{name}.new"] for name in self.parameters}
         self.moments = {name: outputs[f"{name}.new"] for name in self.moments}
-        self.updates += 1
         loss, norm = float(outputs["loss"][0]), float(outputs["gradient.norm"][0])
+        self.updates += loss_scale is None or isfinite(norm)
         return ModelStep(loss, {}, run.sent, run.peak, norm)
 
     def _run(
@@ -134,7 +137,9 @@ class EmulatedModel:
         """Run the program of a step; it is lowered once. Returns its outputs as full tensors."""
         check_pair(self.config, tokens_BT, targets_BT)
         batch, positions = tokens_BT.shape
-        key = batch, positions, until, StepOptions(clip, self.optimizer, masters=self.masters)
+        skips = inputs.loss_scale is not None
+        options = StepOptions(clip, self.optimizer, masters=self.masters, skips=skips)
+        key = batch, positions, until, options
         if key not in self._known:
             self._known[key] = Meaning(lower_step(self.plan, *key))
         meaning = self._known[key]

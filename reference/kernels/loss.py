@@ -42,10 +42,10 @@ def shares(site: Site, inputs: StepInputs, x_MV: Array, largest_M: Array, sums_2
 
 
 def backward(site: Site, inputs: StepInputs, shares_MV: Array, targets_M: Tokens) -> Array:
-    """Return the gradient of the rows' losses; the program divides it by the step's rows."""
+    """Return the gradient of the rows' scaled losses; the program divides it by the step's rows."""
     dx_MV = shares_MV.copy()
     dx_MV[inside(targets_M, site.reads[0], 1)] -= 1
-    return dx_MV
+    return dx_MV * inputs.scale
 
 
 def _without_padding(site: Site, x_MV: Array) -> Array:

@@ -20,32 +20,45 @@ def squares(site: Site, inputs: StepInputs, *gradients: Array) -> Array:
 
 
 def norm(site: Site, inputs: StepInputs, *squares_1: Array) -> Array:
-    """Return the norm of the whole gradient: (1)."""
-    return np.asarray(np.sqrt(np.sum(squares_1, axis=0)))
+    """Return the norm of the whole gradient, without the scale of the loss: (1)."""
+    return np.asarray(np.sqrt(np.sum(squares_1, axis=0)) / inputs.scale)
 
 
 def first(
     site: Site, inputs: StepInputs, moment: Array, gradient: Array, norm_1: Array | None = None
 ) -> Array:
     """Return the new first moment; the gradient is clipped if its norm is given."""
-    beta, _ = site.step.betas
-    return beta * moment + (1 - beta) * _clipped(site, gradient, norm_1)
+    if _skipped(inputs, norm_1):
+        return moment
+    beta = site.step.adamw.beta1
+    return beta * moment + (1 - beta) * _clipped(site, inputs, gradient, norm_1)
 
 
 def second(
     site: Site, inputs: StepInputs, moment: Array, gradient: Array, norm_1: Array | None = None
 ) -> Array:
     """Return the new second moment; the gradient is clipped if its norm is given."""
-    _, beta = site.step.betas
-    return beta * moment + (1 - beta) * _clipped(site, gradient, norm_1) ** 2
+    if _skipped(inputs, norm_1):
+        return moment
+    beta = site.step.adamw.beta2
+    return beta * moment + (1 - beta) * _clipped(site, inputs, gradient, norm_1) ** 2
 
 
-def adamw(site: Site, inputs: StepInputs, parameter: Array, first: Array, second: Array) -> Array:
+def adamw(
+    site: Site,
+    inputs: StepInputs,
+    parameter: Array,
+    first: Array,
+    second: Array,
+    norm_1: Array | None = None,
+) -> Array:
     """Return the new parameter, like torch.optim.AdamW."""
-    beta1, beta2 = site.step.betas
-    decay = site.step.decay if site.decays else 0.0
-    deviation = np.sqrt(second) / math.sqrt(1 - beta2**inputs.number) + site.step.epsilon
-    step_size = inputs.rate / (1 - beta1**inputs.number)
+    if _skipped(inputs, norm_1):
+        return parameter
+    constants, number = site.step.adamw, inputs.number
+    decay = constants.decay if site.decays else 0.0
+    deviation = np.sqrt(second) / math.sqrt(1 - constants.beta2**number) + constants.epsilon
+    step_size = inputs.rate / (1 - constants.beta1**number)
     return parameter * (1 - inputs.rate * decay) - step_size * first / deviation
 
 
@@ -53,14 +66,21 @@ def sgd(
     site: Site, inputs: StepInputs, parameter: Array, gradient: Array, norm_1: Array | None = None
 ) -> Array:
     """Return the new parameter of plain SGD; the gradient is clipped if its norm is given."""
-    return parameter - inputs.rate * _clipped(site, gradient, norm_1)
+    if _skipped(inputs, norm_1):
+        return parameter
+    return parameter - inputs.rate * _clipped(site, inputs, gradient, norm_1)
 
 
-def _clipped(site: Site, gradient: Array, norm_1: Array | None) -> Array:
-    """Return the gradient, scaled down to the allowed norm if its norm is larger."""
-    if norm_1 is None or site.step.clip is None:
+def _skipped(inputs: StepInputs, norm_1: Array | None) -> bool:
+    """Return whether the step has a loss scale and its gradient is not finite."""
+    return inputs.loss_scale is not None and norm_1 is not None and not np.isfinite(norm_1).all()
+
+
+def _clipped(site: Site, inputs: StepInputs, gradient: Array, norm_1: Array | None) -> Array:
+    """Return the gradient without loss scale, scaled down to the allowed norm if it is larger."""
+    clip, gradient = site.step.clip, gradient / inputs.scale
+    if norm_1 is None or clip is None:
         return gradient
-    clip = site.step.clip
     return gradient * (clip / np.maximum(norm_1, clip))
 
 

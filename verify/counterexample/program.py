@@ -108,7 +108,10 @@ class _Lookup:
             tuple(node.sub_operator.get(dim, 0) for dim in grid)
             for nodes in self.program.programs
             for node in nodes
-            if isinstance(node, Compute) and node.phase == phase and node.sub_operator
+            if isinstance(node, Compute)
+            and node.phase == phase
+            and node.sub_operator
+            and not node.again
         )
         return plane_around(grid, cell, counts)
 

@@ -49,7 +49,10 @@ def wrong_coverage(program: Program) -> set[str]:
         done = Counter(
             cell_of(node.sub_operator)
             for node in chain.from_iterable(program.programs)
-            if isinstance(node, Compute) and node.phase == phase and node.sub_operator is not None
+            if isinstance(node, Compute)
+            and node.phase == phase
+            and node.sub_operator is not None
+            and not node.again
         )
         if done != Counter(cells_of(grid)):
             return {"coverage"}

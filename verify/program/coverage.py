@@ -62,8 +62,9 @@ def _products(program: Program) -> dict[Phase, list[tuple[int, int, dict[Dim, in
     products: dict[Phase, list[tuple[int, int, dict[Dim, int]]]] = {}
     for rank, instructions in enumerate(program.programs):
         for index, node in enumerate(in_time(instructions)):
-            if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
-                products.setdefault(node.phase, []).append((rank, index, node.sub_operator))
+            if isinstance(node, Compute) and node.phase and not node.again:
+                of_phase = products.setdefault(node.phase, [])
+                of_phase.append((rank, index, node.sub_operator or {}))
     return products
 
 

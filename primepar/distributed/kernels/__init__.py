@@ -7,6 +7,8 @@ computed in float32 at least, and rounded once. `product` is the kernel of linea
 form that accumulates into a block.
 """
 
+from collections.abc import Callable, Mapping
+
 from primepar.distributed.kernels import (
     attention,
     elementwise,
@@ -19,6 +21,7 @@ from primepar.distributed.kernels import (
 )
 from primepar.distributed.kernels.common import Kernel
 from primepar.distributed.kernels.linear import product
+from primepar.operators import Site
 
 KERNELS: dict[str, Kernel] = {
     "linear.forward": linear.multiply,
@@ -65,10 +68,36 @@ KERNELS: dict[str, Kernel] = {
 }
 """`Signature.kernel` -> the function that computes the phase."""
 
-IN_PLACE = frozenset({"first.update", "second.update", "adamw.update", "sgd.update"})
-"""Kernels whose `into` may be the first block that they read."""
+IN_PLACE: Mapping[str, int] = {
+    "norm.normalize": 0,
+    "norm.forward": 0,
+    "norm.backward": 0,
+    "bias.forward": 0,
+    "attention.backward": 0,
+    "activation.forward": 0,
+    "activation.backward": 1,
+    "add.forward": 1,
+    "add.backward": 0,
+    "embedding.backward": 0,
+    "sum.fan-in": 0,
+    "loss.shares": 0,
+    "loss.backward": 0,
+    "first.update": 0,
+    "second.update": 0,
+    "adamw.update": 0,
+    "sgd.update": 0,
+}
+"""Kernel -> the position of the block among those it reads whose memory `into` may have.
 
+Both have one shape and dtype: an activation with a gate is not meant.
+"""
+UNCHANGED: Mapping[str, Callable[[Site], bool]] = {
+    "add.backward": lambda site: not site.step.model.dropout,
+    "embedding.backward": lambda site: not site.step.model.embedding_dropout,
+    "sum.fan-in": lambda site: len(site.reads) == 1,
+}
+"""Kernel -> whether its result is always the first block that it reads."""
 WITHOUT_SETTINGS = frozenset({"workers.average"})
 """Kernels that read no settings of a training step."""
 
-__all__ = ["IN_PLACE", "KERNELS", "WITHOUT_SETTINGS", "Kernel", "product"]
+__all__ = ["IN_PLACE", "KERNELS", "UNCHANGED", "WITHOUT_SETTINGS", "Kernel", "product"]

@@ -12,7 +12,11 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from primepar.distributed.kernels.attention_chunks import attend_in_chunks, gradients_in_chunks
+from primepar.distributed.kernels.attention_chunks import (
+    Gradients,
+    attend_in_chunks,
+    gradients_in_chunks,
+)
 from primepar.distributed.kernels.attention_part import AttentionBlock, Three
 from primepar.models.dropout import Draw
 from primepar.operators import Site, StepInputs
@@ -35,10 +39,11 @@ def forward(
     """Write the heads, concatenated, `[R, A D]`; `kv_SC`: keys and values of full sequences."""
     part = AttentionBlock.of(site)
     operands = part.operands(x_RC, kv_SC)
-    plain = _plain(part, inputs.draw)
-    o_BATD = _attend(*operands) if plain else attend_in_chunks(part, inputs.draw, operands)
-    o_BTAD = o_BATD.transpose(1, 2)
-    into_RC.view(o_BTAD.shape).copy_(o_BTAD)
+    into_BGQTD = part.by_group(into_RC)
+    if _plain(part, inputs.draw):
+        into_BGQTD.copy_(_attend(*operands).view(into_BGQTD.shape))
+    else:
+        attend_in_chunks(part, inputs.draw, operands, into_BGQTD)
 
 
 def backward(
@@ -48,18 +53,23 @@ def backward(
     x_RC: torch.Tensor,
     *others: torch.Tensor,
 ) -> None:
-    """Write the gradient of the columns.
+    """Write the gradient of the columns; `into_RC` may be `x_RC`.
 
     `others` is dy for full sequences; for a part of a sequence KV, dy and the part's summed dKV.
     """
     part = AttentionBlock.of(site)
+    dq_BGQTD, dk_BGTD, dv_BGTD = part.split(into_RC)
     if len(others) == 1:
-        three = _gradients(part, inputs.draw, part.operands(x_RC, None), *others)
+        operands = part.operands(x_RC, None)
+        into = Gradients(dq_BGQTD, dk_BGTD, dv_BGTD)
+        _write_gradients(part, inputs.draw, operands, *others, into)
     else:
         kv_SC, dy_RC, dkv_RC = others
-        dq_BATD, _, _ = _gradients(part, inputs.draw, part.operands(x_RC, kv_SC), dy_RC)
-        three = dq_BATD, *part.heads(dkv_RC)
-    part.gather(into_RC, *three)
+        operands = part.operands(x_RC, kv_SC)
+        _write_gradients(part, inputs.draw, operands, dy_RC, Gradients(dq_BGQTD, None, None))
+        for into_BGTD, sum_BGTD in zip((dk_BGTD, dv_BGTD), part.heads(dkv_RC), strict=True):
+            into_BGTD.copy_(sum_BGTD)
+    part.turn_back(into_RC)
 
 
 def backward_keys(
@@ -72,13 +82,11 @@ def backward_keys(
 ) -> None:
     """Write the terms of the block's queries in the gradients of all their keys and values."""
     part = AttentionBlock.of(site)
-    operands = part.operands(x_RC, kv_SC)
-    _, dk_BGSD, dv_BGSD = _gradients(part, inputs.draw, operands, dy_RC)
-    B, _, S, D = dk_BGSD.shape
-    dkv_BSG2D = into_SC.view(B, part.positions, part.groups, 2, D)
-    dkv_BSG2D[:, :S, :, 0] = dk_BGSD.transpose(1, 2)
-    dkv_BSG2D[:, :S, :, 1] = dv_BGSD.transpose(1, 2)
-    dkv_BSG2D[:, S:] = 0
+    end = part.query_positions[1]
+    dk_BGSD, dv_BGSD = part.heads(into_SC, part.positions)
+    into = Gradients(None, dk_BGSD[:, :, :end], dv_BGSD[:, :, :end])
+    _write_gradients(part, inputs.draw, part.operands(x_RC, kv_SC), dy_RC, into)
+    dk_BGSD[:, :, end:] = dv_BGSD[:, :, end:] = 0
 
 
 def _plain(part: AttentionBlock, draw: Draw | None) -> bool:
@@ -87,29 +95,36 @@ def _plain(part: AttentionBlock, draw: Draw | None) -> bool:
     return part.query_positions[0] == 0 and part.config.positions != "alibi" and not drops
 
 
-def _attend(q_BATD: torch.Tensor, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) -> torch.Tensor:
+def _attend(q_BGQTD: torch.Tensor, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) -> torch.Tensor:
     """Return the heads of all queries of full sequences, `[B, A, T, D]`."""
-    queries = q_BATD.shape[1] // k_BGTD.shape[1]
+    queries = q_BGQTD.shape[2]
     if queries > 1:
         k_BGTD, v_BGTD = (x.repeat_interleave(queries, dim=1) for x in (k_BGTD, v_BGTD))
+    q_BATD = q_BGQTD.flatten(1, 2)
     return functional.scaled_dot_product_attention(q_BATD, k_BGTD, v_BGTD, is_causal=True)
 
 
-def _gradients(
-    part: AttentionBlock, draw: Draw | None, operands: Three, dy_RC: torch.Tensor
-) -> Three:
-    """Return the gradients of queries, keys and values.
+def _write_gradients(
+    part: AttentionBlock,
+    draw: Draw | None,
+    operands: Three,
+    dy_RC: torch.Tensor,
+    into: Gradients,
+) -> None:
+    """Write the gradients of queries, keys and values that are wanted.
 
     On a CPU, in single and double precision, chunks take less time than torch's forward and
     backward.
     """
-    q_BATD = operands[0]
-    do_BTAD = dy_RC.reshape(len(q_BATD), -1, q_BATD.shape[1], q_BATD.shape[3])
-    single = q_BATD.dtype in (torch.float32, torch.float64)
-    if not _plain(part, draw) or (q_BATD.device.type == "cpu" and single):
-        return gradients_in_chunks(part, draw, operands, do_BTAD.transpose(1, 2))
+    do_BGQTD, q_BGQTD = part.by_group(dy_RC), operands[0]
+    single = q_BGQTD.dtype in (torch.float32, torch.float64)
+    if not _plain(part, draw) or (q_BGQTD.device.type == "cpu" and single):
+        gradients_in_chunks(part, draw, operands, do_BGQTD, into)
+        return
     leaves = [operand.detach().requires_grad_() for operand in operands]
     with torch.enable_grad():
         o_BATD = _attend(*leaves)
-    dq_BATD, dk_BGTD, dv_BGTD = torch.autograd.grad(o_BATD, leaves, do_BTAD.transpose(1, 2))
-    return dq_BATD, dk_BGTD, dv_BGTD
+    gradients = torch.autograd.grad(o_BATD, leaves, do_BGQTD.flatten(1, 2))
+    for whole, gradient in zip(into, gradients, strict=True):
+        if whole is not None:
+            whole.copy_(gradient)

@@ -1,10 +1,11 @@
 """Attention by matrix products, in chunks of groups and queries, with the keys that they attend to.
 
 So masked keys cost little, no full `[T, S]` matrix of weights is stored, and the matrix of a chunk
-stays in a CPU's cache. Backward recomputes the softmax of each chunk. In half precision all
-computation is in float32.
-Legend: N = B G groups of all sequences, Q query heads of each, T positions of queries, S of the
-keys that a chunk sees, D elements of one head; R = Q T rows of a chunk.
+stays in a CPU's cache. Operands and results are views of the blocks, so that only a chunk has
+memory of its own. Backward recomputes the softmax of each chunk. In half precision all computation
+is in float32.
+Legend: B sequences, G key/value heads, N groups of a chunk, Q query heads of each, T positions of
+queries, S of the keys that a chunk sees, D elements of one head; R = Q T rows of a chunk.
 """
 
 from __future__ import annotations
@@ -12,79 +13,108 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 import torch
 
 from primepar.distributed.kernels.attention_part import AttentionBlock, Three
-from primepar.distributed.kernels.common import Line, counted, kept_elements, widened
+from primepar.distributed.kernels.common import Line, counted, kept_elements, widened, working_dtype
 from primepar.models.dropout import Draw
 
-_SCORES = {"cpu": 1 << 17}
+_SCORES = {"cpu": 1 << 16}
 """Device type -> largest number of scores in a chunk of several groups."""
+Group = tuple[slice | int, slice | int]
+"""Some sequences of one group, or some groups of one sequence."""
 
 
-def attend_in_chunks(part: AttentionBlock, draw: Draw | None, operands: Three) -> torch.Tensor:
-    """Return the heads of all queries, `[B, A, T, D]`."""
+class Gradients(NamedTuple):
+    """Where the gradients of queries, keys and values are written; None: they are not wanted.
+
+    They are views `[B, G, Q, T, D]` and `[B, G, S, D]`, and may have the memory of the operands.
+    """
+
+    q: torch.Tensor | None
+    k: torch.Tensor | None
+    v: torch.Tensor | None
+
+
+def attend_in_chunks(
+    part: AttentionBlock, draw: Draw | None, operands: Three, into_BGQTD: torch.Tensor
+) -> None:
+    """Write the heads of all queries, `[B, G, Q, T, D]`."""
     attention = _Attention.of(part, draw, operands)
-    o_NQTD = torch.empty_like(attention.q)
-    for chunk in attention.chunks:
-        p_NRS, kept_NRS = attention.shares(chunk)
-        if kept_NRS is not None:
-            p_NRS *= kept_NRS
-        into = chunk.queries(o_NQTD)
-        into.copy_(torch.bmm(p_NRS, chunk.keys(attention.v)).view_as(into))
-    if attention.dropped:
-        o_NQTD /= 1 - attention.dropped
-    return o_NQTD.view(operands[0].shape).to(operands[0].dtype)
+    for group in attention.groups:
+        v_NSD = widened(attention.v[group])
+        for chunk in attention.chunks(group):
+            p_NRS, kept_NRS = attention.shares(chunk)
+            if kept_NRS is not None:
+                p_NRS *= kept_NRS
+            into_NQTD = chunk.queries(into_BGQTD)
+            _multiply(p_NRS, v_NSD[:, : chunk.seen], into_NQTD, attention.kept_scale)
 
 
 def gradients_in_chunks(
-    part: AttentionBlock, draw: Draw | None, operands: Three, do_BATD: torch.Tensor
-) -> Three:
-    """Return the gradients of queries, keys and values from the gradient of the heads."""
+    part: AttentionBlock,
+    draw: Draw | None,
+    operands: Three,
+    do_BGQTD: torch.Tensor,
+    into: Gradients,
+) -> None:
+    """Write the gradients of queries, keys and values from the gradient of the heads."""
     attention = _Attention.of(part, draw, operands)
-    do_NQTD = widened(do_BATD).reshape(attention.q.shape)
-    if attention.dropped:
-        do_NQTD = do_NQTD / (1 - attention.dropped)
-    dq_NQTD = torch.empty_like(attention.q)
-    dk_NSD, dv_NSD = torch.zeros_like(attention.k), torch.zeros_like(attention.v)
-    for chunk in attention.chunks:
-        do_NRD, q_NRD = chunk.rows(do_NQTD), chunk.rows(attention.q)
-        ds_NRS = attention.score_gradients(chunk, do_NRD, chunk.keys(dv_NSD))
-        into = chunk.queries(dq_NQTD)
-        into.copy_(torch.bmm(ds_NRS, chunk.keys(attention.k)).view_as(into))
-        chunk.keys(dk_NSD).baddbmm_(ds_NRS.transpose(1, 2), q_NRD)
-    dq_NQTD *= attention.scale
-    dq, dk, dv = (
-        gradient.view(x.shape).to(x.dtype)
-        for gradient, x in zip((dq_NQTD, dk_NSD, dv_NSD), operands, strict=True)
-    )
-    return dq, dk, dv
+    for group in attention.groups:
+        k_NSD = widened(attention.k[group])
+        dk_NSD, dv_NSD = (room[: len(k_NSD)].zero_() for room in attention.sums)
+        for chunk in attention.chunks(group):
+            q_NRD, do_NRD = chunk.rows(attention.q), chunk.rows(do_BGQTD)
+            ds_NRS = attention.score_gradients(chunk, do_NRD, dv_NSD[:, : chunk.seen])
+            if into.k is not None:
+                _add_product(dk_NSD[:, : chunk.seen], ds_NRS, q_NRD, attention.scale)
+            if into.q is not None:
+                # The queries of a chunk are not read any more: their memory may be the result's.
+                into_NQTD = chunk.queries(into.q)
+                _multiply(ds_NRS, k_NSD[:, : chunk.seen], into_NQTD, attention.scale)
+        for whole_BGSD, gradient_NSD in ((into.k, dk_NSD), (into.v, dv_NSD)):
+            if whole_BGSD is not None:
+                whole_BGSD[group].copy_(gradient_NSD)
+
+
+def _multiply(
+    left_NRS: torch.Tensor, right_NSD: torch.Tensor, into_NQTD: torch.Tensor, scale: float
+) -> None:
+    """Write `scale * left @ right`, straight into the result if it has one query head a group."""
+    if into_NQTD.shape[1] == 1 and into_NQTD.dtype == left_NRS.dtype:
+        into_NQTD[:, 0].baddbmm_(left_NRS, right_NSD, beta=0, alpha=scale)
+    else:
+        into_NQTD.copy_(torch.bmm(left_NRS, right_NSD).mul_(scale).view(into_NQTD.shape))
+
+
+def _add_product(
+    into_NSD: torch.Tensor, left_NRS: torch.Tensor, right_NRD: torch.Tensor, scale: float
+) -> None:
+    into_NSD.baddbmm_(left_NRS.transpose(1, 2), right_NRD, alpha=scale)
 
 
 @dataclass(frozen=True)
 class _Chunk:
     """Some groups and queries, and the keys that the last of the queries attends to."""
 
-    groups: slice
+    group: Group
     first: int
     end: int
     seen: int
 
-    def queries(self, x_NQTD: torch.Tensor) -> torch.Tensor:
-        return x_NQTD[self.groups, :, self.first : self.end]
+    def queries(self, x_BGQTD: torch.Tensor) -> torch.Tensor:
+        return x_BGQTD[self.group][:, :, self.first : self.end]
 
-    def rows(self, x_NQTD: torch.Tensor) -> torch.Tensor:
+    def rows(self, x_BGQTD: torch.Tensor) -> torch.Tensor:
         """Return the queries of each group as the rows of a matrix, `[N, R, D]`."""
-        return self.queries(x_NQTD).flatten(1, 2)
-
-    def keys(self, x_NSD: torch.Tensor) -> torch.Tensor:
-        return x_NSD[self.groups, : self.seen]
+        return widened(self.queries(x_BGQTD).flatten(1, 2))
 
 
 @dataclass(frozen=True)
 class _Attention:
-    """Operands by groups, with `q` already scaled, and workspace for the scores of a chunk."""
+    """Operands by groups, and workspace for the scores of a chunk."""
 
     part: AttentionBlock
     dropped: float
@@ -96,66 +126,86 @@ class _Attention:
 
     @classmethod
     def of(cls, part: AttentionBlock, draw: Draw | None, operands: Three) -> _Attention:
-        q_BATD, k_BGSD, v_BGSD = map(widened, operands)
-        B, G, S, D = k_BGSD.shape
-        q_NQTD = q_BATD.new_empty(B * G, part.queries, q_BATD.shape[2], D)
-        torch.mul(q_BATD, D**-0.5, out=q_NQTD.view(q_BATD.shape))
-        k_NSD, v_NSD = (x.reshape(B * G, S, D) for x in (k_BGSD, v_BGSD))
         dropped = 0.0 if draw is None else part.config.attention_dropout
-        return cls(part, dropped, draw, q_NQTD, k_NSD, v_NSD, D**-0.5)
+        return cls(part, dropped, draw, *operands, scale=part.config.head_dim**-0.5)
+
+    @property
+    def kept_scale(self) -> float:
+        """What dropout multiplies the kept weights by."""
+        return 1 / (1 - self.dropped)
 
     @cached_property
     def _sizes(self) -> tuple[int, int]:
         """Groups and queries of a chunk."""
-        _, Q, T, _ = self.q.shape
+        B, G, Q, T, _ = self.q.shape
         scores = _SCORES.get(self.q.device.type, 1 << 26)
-        queries = min(T, max(64, min(256, T // 8)))
-        groups = scores // (Q * queries * self.k.shape[1])
-        return max(1, min(len(self.q), groups)), queries
+        queries = min(T, max(128, min(256, T // 8)))
+        groups = scores // (Q * queries * self.k.shape[2])
+        return max(1, min(max(B, G), groups)), queries
 
     @cached_property
     def _room(self) -> list[torch.Tensor]:
         """Workspace for the scores of a chunk, which all chunks share."""
         groups, queries = self._sizes
-        size = groups * self.part.queries * queries * self.k.shape[1]
-        return [self.q.new_empty(size) for _ in range(3)]
+        size = groups * self.part.queries * queries * self.k.shape[2]
+        rooms = 3 if self.dropped else 2
+        return [self.q.new_empty(size, dtype=self._dtype) for _ in range(rooms)]
+
+    @cached_property
+    def sums(self) -> list[torch.Tensor]:
+        """Workspace for the gradients of keys and values of a chunk, `[N, S, D]`."""
+        shape = self._sizes[0], *self.k.shape[2:]
+        return [self.q.new_empty(shape, dtype=self._dtype) for _ in range(2)]
 
     @property
-    def chunks(self) -> Iterator[_Chunk]:
-        (groups, queries), (N, _, T, _) = self._sizes, self.q.shape
-        for group in range(0, N, groups):
-            for first in range(0, T, queries):
-                end = min(first + queries, T)
-                seen = self.part.query_positions[0] + end
-                yield _Chunk(slice(group, min(group + groups, N)), first, end, seen)
+    def _dtype(self) -> torch.dtype:
+        return working_dtype(self.q.dtype)
+
+    @property
+    def groups(self) -> Iterator[Group]:
+        """The groups of each chunk, in one dim: then a chunk of a block has one stride by group."""
+        (B, G), count = self.k.shape[:2], self._sizes[0]
+        for index in range(min(B, G)):
+            for start in range(0, max(B, G), count):
+                some = slice(start, start + count)
+                yield (some, index) if G <= B else (index, some)
+
+    def chunks(self, group: Group) -> Iterator[_Chunk]:
+        """The chunks of some groups."""
+        T, queries = self.q.shape[3], self._sizes[1]
+        for first in range(0, T, queries):
+            end = min(first + queries, T)
+            yield _Chunk(group, first, end, self.part.query_positions[0] + end)
 
     def shares(self, chunk: _Chunk) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return the softmax of a chunk's scores, `[N, R, S]`, and its dropout mask if any."""
-        q_NRD, k_NSD, T = chunk.rows(self.q), chunk.keys(self.k), chunk.end - chunk.first
-        s_NRS, p_NRS, _ = self._rooms(chunk, q_NRD)
-        torch.bmm(q_NRD, k_NSD.transpose(1, 2), out=s_NRS)
+        q_NRD, k_NSD = chunk.rows(self.q), widened(self.k[chunk.group][:, : chunk.seen])
+        T, s_NRS = chunk.end - chunk.first, self._rooms(chunk, q_NRD)[0]
+        s_NRS.baddbmm_(q_NRD, k_NSD.transpose(1, 2), beta=0, alpha=self.scale)
         s_NQTS = s_NRS.view(len(q_NRD), -1, T, chunk.seen)
         if self.part.config.positions == "alibi":
             # The distance from the last query: softmax ignores a constant that a row has more.
             ago_S = counted((1 - chunk.seen, 1), s_NRS.device).to(s_NRS.dtype)
-            s_NQTS.addcmul_(self._slopes[chunk.groups], ago_S)
+            s_NQTS.addcmul_(self._slopes[chunk.group], ago_S)
         s_NQTS[..., chunk.seen - T :] += future(T, s_NRS.dtype, s_NRS.device)
-        torch.softmax(s_NRS, 2, out=p_NRS)
-        return p_NRS, self._kept(chunk, p_NRS) if self.dropped else None
+        torch.softmax(s_NRS, 2, out=s_NRS)
+        return s_NRS, self._kept(chunk, s_NRS) if self.dropped else None
 
     def score_gradients(
         self, chunk: _Chunk, do_NRD: torch.Tensor, dv_NSD: torch.Tensor
     ) -> torch.Tensor:
         """Return the gradient of a chunk's scores, `[N, R, S]`; add that of values to `dv_NSD`."""
         p_NRS, kept_NRS = self.shares(chunk)
-        used_NRS, _, dp_NRS = self._rooms(chunk, do_NRD)
-        torch.bmm(do_NRD, chunk.keys(self.v).transpose(1, 2), out=dp_NRS)
+        _, dp_NRS, *more = self._rooms(chunk, do_NRD)
+        v_NSD, scale = widened(self.v[chunk.group][:, : chunk.seen]), self.kept_scale
+        dp_NRS.baddbmm_(do_NRD, v_NSD.transpose(1, 2), beta=0, alpha=scale)
+        used_NRS = p_NRS
         if kept_NRS is not None:
-            torch.mul(p_NRS, kept_NRS, out=used_NRS)
+            used_NRS = torch.mul(p_NRS, kept_NRS, out=more[0])
             dp_NRS *= kept_NRS
-        dv_NSD.baddbmm_((p_NRS if kept_NRS is None else used_NRS).transpose(1, 2), do_NRD)
-        along_NR1 = torch.mul(dp_NRS, p_NRS, out=used_NRS).sum(2, keepdim=True)
-        return dp_NRS.sub_(along_NR1).mul_(p_NRS)
+        _add_product(dv_NSD, used_NRS, do_NRD, scale)
+        torch._softmax_backward_data(dp_NRS, p_NRS, 2, dp_NRS.dtype, grad_input=dp_NRS)
+        return dp_NRS
 
     def _rooms(self, chunk: _Chunk, rows_NRD: torch.Tensor) -> list[torch.Tensor]:
         shape = len(rows_NRD), rows_NRD.shape[1], chunk.seen
@@ -163,25 +213,25 @@ class _Attention:
 
     @cached_property
     def _slopes(self) -> torch.Tensor:
-        """Slopes of ALiBi, `[N, Q, 1, 1]`."""
-        part, like = self.part, self.q
-        slope_A = slopes(part.config.heads, part.head_numbers, like.dtype, like.device)
-        return slope_A.repeat(len(like) // part.groups).view(len(like), -1, 1, 1)
+        """Slopes of ALiBi, `[B, G, Q, 1, 1]`."""
+        part, (B, G, Q) = self.part, self.q.shape[:3]
+        slope_A = slopes(part.config.heads, part.head_numbers, self._dtype, self.q.device)
+        return slope_A.view(G, Q, 1, 1).expand(B, G, Q, 1, 1)
 
     @cached_property
     def _lines(self) -> torch.Tensor:
-        """Numbers of the heads of all sequences within the step, `[N, Q, 1]`."""
+        """Numbers of the heads of all sequences within the step, `[B, G, Q, 1]`."""
         part, device = self.part, self.q.device
         sequence = part.rows[0] // part.positions
-        b_B = counted((sequence, sequence + len(self.q) // part.groups), device)
+        b_B = counted((sequence, sequence + len(self.q)), device)
         line_BA = b_B[:, None] * part.config.heads + counted(part.head_numbers, device)
-        return line_BA.view(len(self.q), -1, 1)
+        return line_BA.view(*self.q.shape[:3], 1)
 
     def _kept(self, chunk: _Chunk, like_NRS: torch.Tensor) -> torch.Tensor:
         assert self.draw is not None
         part, device, first = self.part, self.q.device, self.part.query_positions[0]
         position_T = counted((first + chunk.first, first + chunk.end), device)
-        row_NQT = self._lines[chunk.groups] * part.positions + position_T
+        row_NQT = self._lines[chunk.group] * part.positions + position_T
         kept = kept_elements(
             self.draw,
             self.dropped,

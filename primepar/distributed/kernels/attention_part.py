@@ -85,15 +85,15 @@ class AttentionBlock:
         to_first.copy_(turned_first)
 
     def operands(self, x_RC: torch.Tensor, kv_SC: torch.Tensor | None) -> Three:
-        """Return queries `[B, A, T, D]`, and the keys and values for them, `[B, G, S, D]`."""
+        """Return queries `[B, G, Q, T, D]`, and their keys and values, `[B, G, S, D]`."""
         x_BTGXD, queries = self.turned(x_RC), self.queries
-        q_BATD = x_BTGXD[:, :, :, :queries].flatten(2, 3).transpose(1, 2)
+        q_BGQTD = x_BTGXD[:, :, :, :queries].permute(0, 2, 3, 1, 4)
         if kv_SC is None:
             k_BTGD, v_BTGD = x_BTGXD[:, :, :, queries], x_BTGXD[:, :, :, queries + 1]
-            return q_BATD, k_BTGD.transpose(1, 2), v_BTGD.transpose(1, 2)
+            return q_BGQTD, k_BTGD.transpose(1, 2), v_BTGD.transpose(1, 2)
         end = self.query_positions[1]
         k_BGSD, v_BGSD = (x[:, :, :end] for x in self.heads(kv_SC, self.positions))
-        return q_BATD, k_BGSD, v_BGSD
+        return q_BGQTD, k_BGSD, v_BGSD
 
     def heads(
         self, kv_RC: torch.Tensor, positions: int | None = None
@@ -105,20 +105,25 @@ class AttentionBlock:
         k_BGTD, v_BGTD = kv_BTG2D.permute(3, 0, 2, 1, 4)
         return k_BGTD, v_BGTD
 
-    def gather(
-        self,
-        into_RC: torch.Tensor,
-        dq_BATD: torch.Tensor,
-        dk_BGTD: torch.Tensor,
-        dv_BGTD: torch.Tensor,
-    ) -> None:
-        """Write the gradient of the columns, `[R, C]`, from those of the rotated heads."""
-        B, _, T, D = dq_BATD.shape
-        dx_BTGXD = into_RC.view(B, T, self.groups, self.queries + 2, D)
-        dq_BTAD, dk_BTGD, dv_BTGD = (x.transpose(1, 2) for x in (dq_BATD, dk_BGTD, dv_BGTD))
-        dx_BTGXD[:, :, :, : self.queries] = dq_BTAD.view(B, T, self.groups, self.queries, D)
-        dx_BTGXD[:, :, :, -2], dx_BTGXD[:, :, :, -1] = dk_BTGD, dv_BTGD
+    def by_group(self, o_RC: torch.Tensor) -> torch.Tensor:
+        """Return the concatenated heads, `[R, A D]`, as `[B, G, Q, T, D]`."""
+        first, end = self.query_positions
+        o_BTGQD = o_RC.view(-1, end - first, self.groups, self.queries, self.config.head_dim)
+        return o_BTGQD.permute(0, 2, 3, 1, 4)
+
+    def split(self, dx_RC: torch.Tensor) -> Three:
+        """Return views of a block of columns, in the shapes of the operands."""
+        first, end = self.query_positions
+        shape = -1, end - first, self.groups, self.queries + 2, self.config.head_dim
+        dx_BGXTD = dx_RC.view(shape).permute(0, 2, 3, 1, 4)
+        return dx_BGXTD[:, :, : self.queries], dx_BGXTD[:, :, -2], dx_BGXTD[:, :, -1]
+
+    def turn_back(self, dx_RC: torch.Tensor) -> None:
+        """Change the gradients of rotated queries and keys to those before the rotation."""
         if self.config.positions == "rotary":
+            first, end = self.query_positions
+            shape = -1, end - first, self.groups, self.queries + 2, self.config.head_dim
+            dx_BTGXD = dx_RC.view(shape)
             self._turn(dx_BTGXD, dx_BTGXD, -1)
 
 

@@ -78,7 +78,7 @@ def backward(
     shares_RC: torch.Tensor,
     target_R: torch.Tensor,
 ) -> None:
-    """Write the gradient of the rows' losses: the shares, minus 1 at the target.
+    """Write the gradient of the rows' losses: the shares, minus 1 at the target, times their scale.
 
     The program divides it by the rows of the whole step.
     """
@@ -87,6 +87,8 @@ def backward(
     at_target_R1 = mine_R1.to(shares_RC.dtype).neg_()
     # In half precision the difference is rounded, not the share.
     room_RC = wide_room(into_RC).copy_(shares_RC).scatter_add_(1, column_R1, at_target_R1)
+    if inputs.loss_scale is not None:
+        room_RC.mul_(inputs.loss_scale)
     if room_RC is not into_RC:
         into_RC.copy_(room_RC)
 

@@ -10,7 +10,7 @@ import math
 
 import torch
 
-from primepar.distributed.kernels.common import wide_room, widened
+from primepar.distributed.kernels.common import wide_room, widened, working_dtype
 from primepar.operators import Site, StepInputs
 
 
@@ -21,8 +21,8 @@ def squares(site: Site, inputs: StepInputs, into_1: torch.Tensor, *gradients: to
 
 
 def norm(site: Site, inputs: StepInputs, into_1: torch.Tensor, *squares_1: torch.Tensor) -> None:
-    """Write the root of the sum of the squares, `[1]`."""
-    torch.sum(torch.cat(squares_1), 0, keepdim=True, out=into_1).sqrt_()
+    """Write the root of the sum of the squares, `[1]`, over the scale of the loss."""
+    torch.sum(torch.cat(squares_1), 0, keepdim=True, out=into_1).sqrt_().div_(inputs.scale)
 
 
 def first_moment(
@@ -37,8 +37,9 @@ def first_moment(
 
     With the gradient's norm `norm_1`, `gradient` is clipped first.
     """
-    gradient, room = _clipped(site, gradient, norm_1), wide_room(into)
-    _rounded(into, torch.lerp(widened(m), gradient, 1 - site.step.betas[0], out=room))
+    gradient, room = _clipped(site, inputs, gradient, norm_1), _room(into, inputs)
+    made = torch.lerp(widened(m), gradient, 1 - site.step.adamw.beta1, out=room)
+    _write(into, made, m, inputs, norm_1)
 
 
 def second_moment(
@@ -50,23 +51,42 @@ def second_moment(
     norm_1: torch.Tensor | None = None,
 ) -> None:
     """Write the running mean of the squared gradients with the second beta; see `first_moment`."""
-    gradient, beta = _clipped(site, gradient, norm_1), site.step.betas[1]
-    room = torch.mul(widened(v), beta, out=wide_room(into))
-    _rounded(into, room.addcmul_(gradient, gradient, value=1 - beta))
+    gradient, beta = _clipped(site, inputs, gradient, norm_1), site.step.adamw.beta2
+    made = torch.mul(widened(v), beta, out=_room(into, inputs))
+    _write(into, made.addcmul_(gradient, gradient, value=1 - beta), v, inputs, norm_1)
 
 
-def _rounded(into: torch.Tensor, room: torch.Tensor) -> None:
-    """Write what was computed in the dtype of sums; nothing is to be done in that dtype."""
-    if room is not into:
-        into.copy_(room)
+def _room(into: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+    """Return where to compute: the block, or other memory for a short type, or if it may stay."""
+    if inputs.loss_scale is None:
+        return wide_room(into)
+    return torch.empty_like(into, dtype=working_dtype(into.dtype))
 
 
-def _clipped(site: Site, gradient: torch.Tensor, norm_1: torch.Tensor | None) -> torch.Tensor:
-    """Return the gradient in the dtype of sums, scaled to at most the allowed norm."""
-    if norm_1 is None:
-        return widened(gradient)
-    assert site.step.clip is not None
-    return gradient * (site.step.clip / norm_1).clamp_(max=1)
+def _write(
+    into: torch.Tensor,
+    made: torch.Tensor,
+    old: torch.Tensor,
+    inputs: StepInputs,
+    norm_1: torch.Tensor | None,
+) -> None:
+    """Write what was made, or with a loss scale `old` where the gradient's norm is not finite."""
+    if inputs.loss_scale is not None and norm_1 is not None:
+        made = torch.where(norm_1.isfinite(), made, widened(old))
+    if made is not into:
+        into.copy_(made)
+
+
+def _clipped(
+    site: Site, inputs: StepInputs, gradient: torch.Tensor, norm_1: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the gradient in the dtype of sums and without loss scale, of the allowed norm."""
+    gradient, clip = widened(gradient), site.step.clip
+    if inputs.loss_scale is not None:
+        gradient = gradient / inputs.loss_scale
+    if norm_1 is None or clip is None:
+        return gradient
+    return gradient * (clip / norm_1).clamp_(max=1)
 
 
 def sgd(
@@ -78,7 +98,9 @@ def sgd(
     norm_1: torch.Tensor | None = None,
 ) -> None:
     """Write the new parameter of plain SGD; see `first_moment` for the gradient's norm."""
-    torch.sub(widened(w), _clipped(site, gradient, norm_1), alpha=inputs.rate, out=into)
+    gradient = _clipped(site, inputs, gradient, norm_1)
+    made = torch.sub(widened(w), gradient, alpha=inputs.rate, out=_room(into, inputs))
+    _write(into, made, w, inputs, norm_1)
 
 
 def adamw(
@@ -88,16 +110,16 @@ def adamw(
     w: torch.Tensor,
     m: torch.Tensor,
     v: torch.Tensor,
+    norm_1: torch.Tensor | None = None,
 ) -> None:
-    """Write the new parameter; weight decay applies to the weights of linear operators."""
-    step, rate = site.step, inputs.rate
-    beta1, beta2 = step.betas
-    root = math.sqrt(1 - beta2**inputs.number)
-    deviation = widened(v).sqrt().div_(root).add_(step.epsilon)
-    kept = 1 - rate * step.decay if site.decays else 1.0
-    size = rate / (1 - beta1**inputs.number)
-    room = torch.mul(widened(w), kept, out=wide_room(into))
-    _rounded(into, room.addcdiv_(widened(m), deviation, value=-size))
+    """Write the new parameter; see `Site.decays` for what decays."""
+    constants, rate = site.step.adamw, inputs.rate
+    root = math.sqrt(1 - constants.beta2**inputs.number)
+    deviation = widened(v).sqrt().div_(root).add_(constants.epsilon)
+    kept = 1 - rate * constants.decay if site.decays else 1.0
+    size = rate / (1 - constants.beta1**inputs.number)
+    made = torch.mul(widened(w), kept, out=_room(into, inputs))
+    _write(into, made.addcdiv_(widened(m), deviation, value=-size), w, inputs, norm_1)
 
 
 def master(site: Site, inputs: StepInputs, into: torch.Tensor, wide: torch.Tensor) -> None:

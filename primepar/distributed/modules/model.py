@@ -6,7 +6,7 @@ Legend: B sequences, T positions; R rows (tokens) and C columns of this rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from primepar.distributed.runtime.training_state import (
     initial_value,
     places,
     side_by_side,
+    written,
 )
 from primepar.errors import ShapeError
 from primepar.models.dropout import Draw
@@ -64,6 +65,11 @@ class PartitionedModel(nn.Module):
     def set_parameter(self, name: str, part: ParameterBlock, read: Callable[[Slices], Any]) -> None:
         """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
         part.fill(self.block(name, part), read)
+
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files."""
+        for part in written(self.places[name]):
+            yield part, self.block(name, part)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:
         """Return this rank's block of the logits, `[R, C]`, in the head's output layout.
@@ -142,8 +148,16 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients times the gradient of the loss."""
-        return (*(None,) * 5, *(gradient * gradients[0] for gradient in ctx.gradients))
+        """Return the gradients times the gradient of the loss; they are multiplied in place.
+
+        Raises `RuntimeError` at a second call: the gradients are the caller's then.
+        """
+        made, ctx.gradients = ctx.gradients, None
+        if made is None:
+            raise RuntimeError(
+                "loss: expected one backward, got a second one: call loss again before it"
+            )
+        return (*(None,) * 5, *(gradient.mul_(gradients[0]) for gradient in made))
 
 
 def _joined(run: StepProgram, blocks: Blocks, names: list[str]) -> torch.Tensor:

@@ -5,8 +5,8 @@ Every rank reads and writes only its own blocks; all ranks must share one file s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,13 +16,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from primepar.distributed.runtime.training_state import Holder, written
+from primepar.distributed.runtime.training_state import Holder
 from primepar.distributed.training.launch import World
 from primepar.errors import WeightError
-from primepar.files import publish, reason, reserve
-from primepar.models import WeightFile
+from primepar.files import flush, publish, reason, remove, reserve
+from primepar.models import ModelConfig, WeightFile
+from primepar.models.hugging_face import (
+    SHARD_BYTES,
+    check_config,
+    config_content,
+    shards,
+    write_rest,
+)
 from primepar.models.names import Source, sources
-from primepar.models.tensor_file import Head
+from primepar.models.tensor_file import Head, Layout
 from primepar.models.weights import file_layout
 from primepar.schedule.layout import Slices
 
@@ -41,6 +48,8 @@ def load_weights(path: str | Path, model: Holder) -> WeightFile:
     Returns the file; `save_weights` can write with its dtypes. Raises `WeightError` if it is
     truncated, or of another model.
     """
+    if Path(path).is_dir():
+        check_config(Path(path), model.plan.model)
     file = WeightFile(path, model.plan.model)
     for name, parts in model.places.items():
         for part in parts:
@@ -48,43 +57,88 @@ def load_weights(path: str | Path, model: Holder) -> WeightFile:
     return file
 
 
-def save_weights(
-    path: str | Path, model: Holder, world: World, like: WeightFile | None = None
-) -> None:
-    """Write every parameter; a collective call.
+def is_folder(path: Path) -> bool:
+    """Whether weights are saved as a Hugging Face folder, and not as one file."""
+    return path.suffix != ".safetensors"
 
-    Each tensor has its dtype in `like`, by default the dtype of the model. The file gets its final
-    name after every rank has written its part. Raises `WeightError` if it cannot be written.
+
+def check_place(path: Path, config: ModelConfig) -> None:
+    """Check before a run that weights can be saved there.
+
+    Raises `WeightError` for a folder that has files, and `ConfigError` for a model that a folder
+    cannot describe.
+    """
+    if is_folder(path):
+        config_content(config)
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise WeightError(
+                f"weights.save {path}: expected an empty folder or none, got one with files: "
+                "choose another one, or a file that ends with .safetensors"
+            )
+
+
+def save_weights(
+    path: str | Path,
+    model: Holder,
+    world: World,
+    like: WeightFile | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Write every parameter into a file, or into a folder that transformers loads.
+
+    A collective call. Each tensor has its dtype in `like`, by default the dtype of the model. A
+    folder has files of at most `shard_bytes`, `config.json`, and the tokenizer of `like`. File or
+    folder gets its name after every rank has written its part. Raises `WeightError` if it cannot
+    be written.
     """
     path = Path(path)
     part = path.with_name(f"{path.name}.part")
     try:
-        _save(path, part, model, world, like)
+        _save(path, part, model, world, like, shard_bytes)
     except BaseException:
-        with suppress(OSError):
-            part.unlink()
+        if world.rank == 0:
+            remove(part)
         raise
 
 
-def _save(path: Path, part: Path, model: Holder, world: World, like: WeightFile | None) -> None:
+def _save(
+    path: Path, part: Path, model: Holder, world: World, like: WeightFile | None, shard_bytes: int
+) -> None:
+    config = model.plan.model
     code = next(code for code, dtype in _DTYPES.items() if dtype == model.mesh.dtype)
-    layout = file_layout(model.plan.model, dict.fromkeys(model.places, code), like)
-    head = Head.of(layout)
+    layout = file_layout(config, dict.fromkeys(model.places, code), like)
+    files = shards(layout, shard_bytes) if is_folder(path) else {"": layout}
+    heads = {part / name if name else part: Head.of(inside) for name, inside in files.items()}
     with world.agreement(f"{path} opened"), _writing(path):
         if world.rank == 0:
-            reserve(part, head.text, head.size)
+            if is_folder(path):
+                remove(part)
+                part.mkdir()
+            for file, head in heads.items():
+                reserve(file, head.text, head.size)
     with world.agreement(f"{path} filled"), _writing(path):
-        for name, parts in model.places.items():
-            for part_block, source in product(written(parts), sources(model.plan.model, name)):
-                block = model.block(name, part_block)[part_block.unpadded].cpu()
-                bits = _bits(block, layout[source.tensor][0])
-                begin = head.begins[source.tensor]
-                whole = np.memmap(part, bits.dtype, "r+", begin, source.shape)
-                _put(whole, source, part_block.whole, bits)
-                whole.flush()
+        _fill(model, layout, heads)
     with world.agreement(f"{path} named"), _writing(path):
         if world.rank == 0:
+            if is_folder(path):
+                origin = like.path if like is not None and like.path.is_dir() else None
+                write_rest(part, config, files, origin)
+                for file in part.iterdir():
+                    flush(file)
             publish(part, path)
+
+
+def _fill(model: Holder, layout: Layout, heads: Mapping[Path, Head]) -> None:
+    """Write the blocks that this rank is responsible for."""
+    places = {name: (file, head) for file, head in heads.items() for name in head.begins}
+    for name in model.places:
+        written, of_file = model.written_blocks(name), sources(model.plan.model, name)
+        for (block_part, block), source in product(written, of_file):
+            bits = _bits(block[block_part.unpadded].cpu(), layout[source.tensor][0])
+            file, head = places[source.tensor]
+            whole = np.memmap(file, bits.dtype, "r+", head.begins[source.tensor], source.shape)
+            _put(whole, source, block_part.whole, bits)
+            whole.flush()
 
 
 def _bits(block: torch.Tensor, code: str) -> NDArray[Any]:

@@ -13,7 +13,9 @@ from msgspec import Struct
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launchers import Launch
+from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import on_terminal
 from primepar.distributed.training.relaunch import cores, has_mpirun, run, start_line
 from primepar.distributed.training.settings import DeviceChoice, Dtype
@@ -84,8 +86,8 @@ def profile(asked: Profile) -> int:
             print(line, flush=True)
             return run(line)
         check_ranks(launch.size)
-    killed = launch.launcher in ("mpirun", "local")
-    with Stopping(killed=killed) as stopping, joined(launch, asked.device) as world:
+    end_with_parent()
+    with Stopping() as stopping, joined(launch, asked.device) as world:
         return profile_here(asked, launch, world, stopping)
 
 

@@ -1,8 +1,9 @@
 """Gives every block of one rank a buffer, by a walk over its list before it runs.
 
 Given blocks are never written. Blocks that exist at the end have memory of their own, which the
-caller owns. Large buffers have memory of their own too, while they are needed. All other buffers
-are in the arena, where they and their views are made once.
+caller owns. Large buffers have memory of their own too, while they are needed, as
+`buffer_owners` chooses. All other buffers are in the arena, where they and their views are made
+once.
 """
 
 from __future__ import annotations
@@ -29,12 +30,6 @@ from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
 from primepar.schedule.program import Evict, Free, Instruction
 from primepar.schedule.program_uses import frees, uses
 
-LARGE = 2**20
-"""Bytes of a buffer that is allocated when it is needed, and released after that.
-
-So its memory serves outputs and blocks of the caller too, which the arena's does not. Next to the
-work on so much data an allocation takes no time.
-"""
 SCRATCH = "#"
 """Name of what has the memory that one instruction, or one message, takes for itself."""
 
@@ -105,6 +100,10 @@ class BufferPlaces:
         """Return whether the block exists after the last instruction: then the caller gets it."""
         return max(self.place, place) > self._last_end.get(name, -1)
 
+    def is_used_after(self, name: str, place: int) -> bool:
+        """Return whether an instruction after `place`, or the caller, reads the block."""
+        return name not in self._last_end or self._last_use.get(name, -1) > place
+
     def _fill(self, name: str, buffer: Buffer) -> list[Action]:
         """Register a block that fills its buffer, which is allocated here."""
         actions: list[Action] = [] if buffer.owner == "given" else [Allocate(buffer, self.device)]
@@ -119,7 +118,7 @@ class BufferPlaces:
 
     def _buffer(self, shape: Shape, dtype: torch.dtype) -> Buffer:
         buffer = Buffer(shape, dtype, "arena", self.place, self.place)
-        if self._observer is not None or buffer.bytes >= LARGE:
+        if self._observer is not None:
             buffer.hand_over()
         self.buffers.append(buffer)
         return buffer
@@ -223,8 +222,11 @@ class BufferPlaces:
         return actions
 
     def end(self, place: int) -> list[Action]:
-        """Hand the blocks that exist to the caller; buffers in flight are needed up to `place`."""
-        for buffers in self._in_flight.values():
+        """Hand the blocks that exist to the caller; their buffers are needed up to `place`.
+
+        So are buffers in flight.
+        """
+        for buffers in (*self._in_flight.values(), self.here.values()):
             for buffer in buffers:
                 buffer.last = place
         return [handing_over({name: self.slots[name] for name in self.here})]

@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.distributed.kernels import IN_PLACE, KERNELS, WITHOUT_SETTINGS, Kernel
+from primepar.distributed.kernels import (
+    IN_PLACE,
+    KERNELS,
+    UNCHANGED,
+    WITHOUT_SETTINGS,
+    Kernel,
+)
+from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Slot
@@ -123,8 +130,11 @@ class Computes:
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
         begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
-        if phase.kernel in IN_PLACE and self.places.takes_over(name, node.reads):
-            actions = self.places.take_over(name, node.reads[0])
+        if self._unchanged(node, phase, site):
+            return self.places.alias(name, node.reads[0])
+        taken = IN_PLACE.get(str(phase.kernel))
+        if taken is not None and self.places.takes_over(name, node.reads, taken):
+            actions = self.places.take_over(name, node.reads[taken])
         else:
             actions = self.places.room(name, keep=begun)
         block = made = self.places.slot(name)
@@ -136,6 +146,16 @@ class Computes:
         if begun:
             actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
         return actions
+
+    def _unchanged(self, node: Compute, phase: Phase, site: Site) -> bool:
+        """Return whether a kernel's result is the block that it reads, and may be a view of it."""
+        same = UNCHANGED.get(str(phase.kernel))
+        return (
+            same is not None
+            and node.scale == "1"
+            and same(site)
+            and self.places.is_alias(node.accumulates, node.reads[0])
+        )
 
     def _addition(self, node: Compute) -> list[Action]:
         name = node.accumulates
@@ -169,15 +189,15 @@ class Computes:
 def _calling(
     kernel: Kernel, site: Site, reads: list[Slot], into: Slot, factor: Factor | None
 ) -> Action:
-    """Return the closure of a kernel; its result is scaled in place."""
+    """Return the closure of a kernel; its result is scaled in the dtype of sums, rounded once."""
 
     def call(frame: Frame) -> None:
         kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
 
     def call_scaled(frame: Frame) -> None:
-        scale = factor() if factor else 1.0
-        call(frame)
-        into[0].mul_(scale)
+        scale, room = factor() if factor else 1.0, wide_room(into[0])
+        kernel(site, frame.inputs, room, *[read[0] for read in reads])
+        torch.mul(room, scale, out=into[0])
 
     return call if factor is None else call_scaled
 

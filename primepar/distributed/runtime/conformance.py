@@ -8,6 +8,7 @@ instruction defines.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -119,7 +120,7 @@ class Watch:
         self.seen.gone.add(name)
         self._blocks.pop(name)
 
-    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+    def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps.
 
         Raises `ConformanceError` at the first step that differs from its instruction.

@@ -14,6 +14,7 @@ from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
+from primepar.distributed.runtime.running import Running
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
@@ -79,7 +80,7 @@ class Executor:
         mesh.arena.serve(size, self._bind)
         self.arena_bytes = size
         """Bytes of the arena that this rank's list needs."""
-        self._runs = [action for step in self._steps for action in step.actions]
+        self._running = Running(self._steps, mesh.rank, mesh.first)
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
         self.measured = 0
@@ -124,6 +125,7 @@ class Executor:
             for buffer in (*self._given.values(), *self._emptied):
                 buffer.clear()
         self._checked = True
+        self._running.stop()
         self.mesh.host.finish()
         for kind, elements, itemsize in self.sent:
             self.mesh.traffic.add(kind, elements, itemsize)
@@ -132,16 +134,17 @@ class Executor:
     def _run(self, frame: Frame) -> None:
         for name, buffer in self._given.items():
             buffer.bind(frame.blocks[name])
+        self.mesh.running = self._running
         if self.watch is not None:
-            self.watch.run(self._steps, frame)
+            self.watch.run(self._running.steps(), frame)
             self._check_watched(self.watch.peak)
             return
         if self._count is not None:
             self._count.start(frame.blocks)
         if self.mesh.events is not None:
-            Recorder(self.mesh, self.shapes, self.mesh.events).run(self._steps, frame)
+            Recorder(self.mesh, self.shapes, self.mesh.events).run(self._running.steps(), frame)
         else:
-            for action in self._runs:
+            for action in self._running.actions():
                 action(frame)
         if self._count is not None:
             self.measured = self._count.peak

@@ -21,28 +21,53 @@ from primepar.distributed.runtime.shapes import Slices
 class MemoryPlaces(BufferPlaces):
     """Adds to `BufferPlaces` the blocks that are views of shared buffers."""
 
-    def takes_over(self, name: str, reads: Sequence[str]) -> bool:
-        """Return whether a new block may have the memory of the first block that is read here.
+    def takes_over(self, name: str, reads: Sequence[str], index: int = 0) -> bool:
+        """Return whether a new block may have the memory of a block that is read here.
 
-        The caller has donated that block, this is its last use, and it fills its buffer alone.
+        This is the last use of that block, which fills its buffer alone. A given one is donated.
         """
-        old = self.here.get(reads[0])
+        read = reads[index]
+        old = self.here.get(read)
         return (
             name not in self.here
             and old is not None
-            and reads[0] in self._donated
-            and self.given.get(reads[0]) is old
-            and list(old.views) == [reads[0]]
-            and reads[0] not in reads[1:]
-            and self._last_use[reads[0]] == self.place < self._last_end.get(reads[0], -1)
+            and (self._is_donated(read, old) if old.owner == "given" else self._observer is None)
+            and list(old.views) == [read]
+            and reads.count(read) == 1
+            and self._last_use[read] == self.place < self._last_end.get(read, -1)
+            and not any(old in buffers for buffers in self._in_flight.values())
             and old.dtype == self.dtype(name)
             and old.shape == self.shapes.shape(name)
         )
 
+    def _is_donated(self, name: str, buffer: Buffer) -> bool:
+        return name in self._donated and self.given.get(name) is buffer
+
     def take_over(self, name: str, old: str) -> list[Action]:
-        """Give a new block the memory of a donated block."""
+        """Give a new block the memory of another one."""
         buffer = self.here[old]
+        if self.leaves(name) or name in self._evicted:
+            buffer.hand_over()
         return self._view(buffer, {name: all_of(buffer.shape)})
+
+    def is_alias(self, name: str, source: str) -> bool:
+        """Return whether a new block that equals another one may be a view of it.
+
+        The caller gets no such view. A block that is written later is copied first.
+        """
+        return (
+            name not in self.here
+            and self._shares
+            and self._observer is None
+            and not self.leaves(name)
+            and name not in self._evicted
+            and self.dtype(name) == self.dtype(source)
+        )
+
+    def alias(self, name: str, source: str) -> list[Action]:
+        """Make a block a view of another one."""
+        buffer = self.here[source]
+        return self._view(buffer, {name: buffer.views[source]})
 
     # Cut and join
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from primepar.distributed.runtime.arena import Arena
 from primepar.distributed.runtime.backend_support import check_device
 from primepar.distributed.runtime.host_memory import HostMemory
+from primepar.distributed.runtime.running import Running
 from primepar.errors import MeshError
 from primepar.schedule import Movement, Sequence
 from primepar.schedule.events import Event
@@ -94,6 +95,8 @@ class Mesh:
         """Events since `start_trace`, None when nothing is recorded."""
         self.origin = 0.0
         """Start of the recording, on the clock of `time.perf_counter`."""
+        self.running: Running[Any] | None = None
+        """The list that was started last."""
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
         self.barrier()  # NCCL needs every rank in the first call of a communicator
 
@@ -118,7 +121,11 @@ class Mesh:
         if communicator == "world" and everyone and world is not None:
             return world
         firsts = [replica * self.ranks for replica in range(self.replicas)]
-        groups = [dist.new_group([first + rank for rank in members]) for first in firsts]
+        options = None if world is None else world._get_backend(self.device).options
+        timeout = None if options is None else options._timeout  # else torch's own, 30 minutes
+        groups = [
+            dist.new_group([first + rank for rank in members], timeout=timeout) for first in firsts
+        ]
         group: dist.ProcessGroup = groups[self.replica]
         return group
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from primepar.distributed.runtime.collectives import elements_sent
@@ -35,7 +36,7 @@ class Recorder:
         self.mesh, self.shapes, self.events = mesh, shapes, events
         self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
 
-    def run(self, steps: list[CompiledStep], frame: Frame) -> None:
+    def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps in order."""
         for step in steps:
             start = self._now()
@@ -45,9 +46,11 @@ class Recorder:
                 self._post(node, start)
             if step.instructions and not posted:
                 self.mesh.synchronize()
-            for node in step.instructions:
-                if node not in posted:
-                    self._done(node, start)
+            waited = [node for node in step.instructions if node not in posted]
+            length = (self._now() - start) / max(1, len(waited))
+            for place, node in enumerate(waited):
+                # Computes that one kernel does at once share its time.
+                self._done(node, start + place * length, start + (place + 1) * length)
 
     def _post(self, node: Instruction, start: float) -> None:
         """Store a posted instruction until its wait, with the elements that it sends."""
@@ -60,7 +63,7 @@ class Recorder:
     def _now(self) -> float:
         return time.perf_counter() - self.mesh.origin
 
-    def _done(self, node: Instruction, start: float) -> None:
+    def _done(self, node: Instruction, start: float, end: float) -> None:
         if isinstance(node, Wait):
             posted, start, size = self._posted.pop(node.request)
             if isinstance(posted, Collective):
@@ -75,7 +78,12 @@ class Recorder:
         elif isinstance(node, Compute):
             dims = {str(dim): index for dim, index in (node.sub_operator or {}).items()}
             self._append(
-                node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
+                node,
+                start,
+                end=end,
+                block=node.accumulates,
+                phase=node.phase or "",
+                sub_operator=dims,
             )
         elif isinstance(node, Collective):
             sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
@@ -94,8 +102,7 @@ class Recorder:
                 track="compute" if isinstance(node, Compute) else "communication",
                 op=str(node.__struct_config__.tag),
                 start=start,
-                end=self._now(),
-                **{"block": str(getattr(node, "block", "")), **fields},
+                **{"end": self._now(), "block": str(getattr(node, "block", "")), **fields},
             )
         )
 

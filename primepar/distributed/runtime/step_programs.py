@@ -168,7 +168,8 @@ class StepPrograms:
         """Return the compiled program for batches of this size; a collective call."""
         key = batch, positions, until
         if key not in self._compiled:
-            settings = StepSettings(self.plan.model, batch, positions, self.options.clip)
+            options = self.options
+            settings = StepSettings(self.plan.model, batch, positions, options.clip, options.adamw)
             program = self.lowered(*key)
             self._compiled[key] = StepProgram(program, self.mesh, settings, self.conform)
         return self._compiled[key]

@@ -8,8 +8,9 @@ every update. Moments and copies have the mesh's dtype of sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,7 +18,8 @@ import torch
 
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.models import initial_parameter
-from primepar.operators import MASTER, Optimizer, parameter_views, state_suffixes
+from primepar.operators import MASTER, Optimizer, parameter_views, state_suffixes, state_views
+from primepar.operators.builder import View
 from primepar.plan import Plan
 from primepar.schedule.layout import Slices
 from primepar.schedule.meaning import Box
@@ -52,6 +54,11 @@ class ParameterBlock:
         """Whether the block is all padding."""
         return any(line.start == line.stop for line in self.whole)
 
+    def is_in(self, other: ParameterBlock) -> bool:
+        """Return whether this is a part of another block, or the whole of it."""
+        sides = zip(self.box, other.box, strict=True)
+        return all(low <= first and end <= high for (first, end), (low, high) in sides)
+
     def fill(self, block: torch.Tensor, read: Callable[[Slices], Any]) -> None:
         """Set the block to what `read` returns for its slices of the whole; padding is zero."""
         block.zero_()
@@ -68,8 +75,17 @@ def places(plan: Plan, rank: int, first: int = 0) -> Places:
 
     It `writes` those that no lower rank has; only ranks from `first` on count.
     """
+    return _blocks(plan, parameter_views(plan), rank, first)
+
+
+def shards(plan: Plan, rank: int) -> Places:
+    """Return the blocks of every moment that a rank holds: shards, if the plan has them."""
+    return _blocks(plan, state_views(plan), rank)
+
+
+def _blocks(plan: Plan, views: Mapping[str, View], rank: int, first: int = 0) -> Places:
     shapes, blocks = plan.model.parameter_shapes, {}
-    for name, view in parameter_views(plan).items():
+    for name, view in views.items():
         lower = {index for held in view.held[first:rank] for index in held}
         blocks[name] = tuple(
             _part(view.cuts, index, shapes[name], index not in lower)
@@ -109,6 +125,10 @@ class Holder(Protocol):
         """Set a block of a parameter to what `read` returns for its slices; padding is zero."""
         ...
 
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files."""
+        ...
+
 
 class TrainingState:
     """The blocks of one rank between steps.
@@ -141,14 +161,16 @@ class TrainingState:
             self.places if alone else places(plan, mesh.rank, self.replica * size)
         )
         """The same blocks; this rank `writes` one if no lower rank of its replica has it."""
+        self._shards = shards(plan, mesh.rank) if plan.sharded_optimizer else None
         self.blocks: dict[str, torch.Tensor] = {}
         self.host: dict[str, torch.Tensor] = {}
         """The blocks in host memory: all of them, if the mesh has a limit of device memory."""
+        for name, kind in product(self.places, self.kinds):
+            for part in self.places_of(name, kind):
+                self._add(name + kind + part.index, part.shape, self.dtype(kind))
         for name, parts in self.places.items():
             whole = initial_value(plan, name, seed) if parts else None
             for part in parts:
-                for kind in self.kinds:
-                    self._add(name + kind + part.index, part.shape, self.dtype(kind))
                 assert whole is not None
                 self.set_parameter(name, part, whole.__getitem__)
 
@@ -158,9 +180,18 @@ class TrainingState:
 
     def set_parameter(self, name: str, part: ParameterBlock, read: Callable[[Slices], Any]) -> None:
         """Set a block of a parameter, and of its copy, to what `read` returns for its slices."""
-        kinds = ("", f".{MASTER}") if f".{MASTER}" in self.kinds else ("",)
-        for kind in kinds:
-            part.fill(self.block(name + kind, part), read)
+        part.fill(self.block(name, part), read)
+        kind = f".{MASTER}"
+        for copy in self.places_of(name, kind) if kind in self.kinds else ():
+            if copy.is_in(part):
+                copy.fill(self.block(name + kind, copy), read)
+
+    def written_blocks(self, name: str) -> Iterator[tuple[ParameterBlock, torch.Tensor]]:
+        """Yield the blocks of a parameter that this rank writes to files: of its copy, if any."""
+        kind = f".{MASTER}" if f".{MASTER}" in self.kinds else ""
+        places = self.places_of(name, kind) if self.replicas == 1 else self.places[name]
+        for part in written(places):
+            yield part, self.block(name + kind, part)
 
     def _add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         mesh = self.mesh
@@ -168,6 +199,17 @@ class TrainingState:
             self.blocks[name] = torch.zeros(shape, device=mesh.device, dtype=dtype)
         else:
             self.host[name] = mesh.host.zeros(shape, dtype)
+
+    def places_of(self, name: str, suffix: str) -> tuple[ParameterBlock, ...]:
+        """Return the blocks of `<name><suffix>` on this rank, as those of one replica.
+
+        The suffix is one of `kinds`. This rank `writes` a block if no lower rank of its replica has
+        it. Blocks of a parameter, and of its moments if the plan shards the optimizer, differ.
+        """
+        assert suffix in self.kinds
+        if suffix and self._shards is not None:
+            return self._shards[name]
+        return self.places_in_replica[name]
 
     def block(self, name: str, part: ParameterBlock) -> torch.Tensor:
         """Return a block of a parameter, copy or moment, from the device or from the host."""

@@ -1,14 +1,12 @@
-"""One error of all ranks: parts that all of them finish or none, and who reports a failure."""
+"""Parts of a run that all ranks finish or none, and which rank reports a failure."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from primepar.distributed.training.failures import failure_of, is_lost_peer
 from primepar.errors import PrimeParError
 
 if TYPE_CHECKING:
@@ -16,10 +14,12 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
+FAILURES = "failures"
+"""Key of the number of ranks that have failed."""
 PATIENCE = timedelta(days=1)
 """How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
 
-The launcher ends the job if a rank dies."""
+The watchdog ends the rank if another one is silent."""
 
 
 @contextmanager
@@ -57,33 +57,12 @@ def answers(store: Store, size: int, name: str) -> list[bytes]:
     return [store.get(key) for key in keys]
 
 
-@contextmanager
-def first_error(store: Store, rank: int) -> Iterator[None]:
-    """Report an error that ranks meet on their own once: the first rank to fail raises it.
+def is_first(store: Store, rank: int) -> bool:
+    """Whether no rank has failed before: this one is to report it.
 
-    A rank that fails later, or because another has ended, waits for the launcher to end the job,
-    and exits without a message. Where nobody ends it, it reports the other's end itself. An error
-    that is no user's error, with its traceback, is raised on each rank.
+    If the store is gone, with rank 0 that kept it, rank 1 is.
     """
     try:
-        yield
-    except Exception as raised:
-        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank)
-        lost = is_lost_peer(raised)
-        if lost:
-            time.sleep(GRACE_SECONDS)
-        first = _is_first(store)
-        if error is None:
-            raise
-        if not first:
-            time.sleep(0.0 if lost else GRACE_SECONDS)
-            raise SystemExit(error.exit_code) from None
-        raise error from None
-
-
-def _is_first(store: Store) -> bool:
-    """Whether no rank has failed before; not, if the store is gone with the rank that kept it."""
-    try:
-        return bool(store.add("failures", 1) == 1)
+        return bool(store.add(FAILURES, 1) == 1)
     except RuntimeError:
-        return False
+        return rank == 1

@@ -18,11 +18,12 @@ from primepar import __version__
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings, key_of
 from primepar.files import digest_of_code
+from primepar.partition.primitive_file import files_of
 from primepar.plan import Plan
 from primepar.schedule import Sequence as PartitionSequence
 
 Facts = Mapping[str, str]
-PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights")
+PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights", "tensorboard")
 """Settings that are paths: ranks may have other ones, but all or none."""
 DIGITS = 8
 """Length of a digest in messages."""
@@ -38,7 +39,11 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
     }
     given = layout if isinstance(layout, Plan) else str(layout)
     facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
-    facts["text"] = sha256(text.train.tobytes() + text.held_out.tobytes()).hexdigest()[:DIGITS]
+    sequences = given.sequences.values() if isinstance(given, Plan) else [given]
+    files = sorted({file for sequence in sequences for file in files_of(sequence)})
+    content = b"".join(file.read_bytes() for file in files)
+    facts["primitives"] = sha256(content).hexdigest()[:DIGITS] if files else "none"
+    facts["text"] = text.digest[:DIGITS]
     facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     return facts | {"torch": str(torch.__version__)}
 

@@ -1,4 +1,8 @@
-"""The training text as bytes; a batch is a function of (seed, step), the same on every rank.
+"""The text of a run, as bytes or as tokens, and the batches that are cut from it.
+
+A sample is a window of `context` tokens and the token after it; windows follow one another. A
+run reads every window once in an epoch, in shuffled order. A batch is a function of the position in
+the data, so that it is the same on every rank and on every mesh.
 
 Legend: B batch, T context.
 """
@@ -8,39 +12,49 @@ from __future__ import annotations
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import sha256
+from math import ceil, log
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from primepar.distributed.text.sample_order import DataPosition, Places
+from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens
 from primepar.errors import DataError
 from primepar.files import reason
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""tokens_BT and targets_BT; a target is the byte after its token."""
+"""tokens_BT and targets_BT; a target is the token after its token."""
 _REMEDY = "give a longer file, or a smaller training.batch or model.context"
+_BYTES = 256
 
 
 @dataclass(frozen=True)
 class Text:
-    """Bytes to train on, and the held-out bytes from the end of the same text."""
+    """Tokens to train on, and those that are held out, from the end of the same text."""
 
     name: str
-    train: NDArray[np.uint8]
-    held_out: NDArray[np.uint8]
+    train: Tokens
+    held_out: Tokens
+    digest: str
+    """Identifies the text; SHA-256."""
+    vocabulary: int = _BYTES
+    """Each token is below."""
+    held_out_bytes: int | None = None
+    """Bytes of text that the held-out tokens stand for; None where the tokens are bytes."""
 
     @classmethod
     def of(cls, name: str, content: bytes, batch: int, context: int) -> Text:
-        """Hold out the last tenth. Raises `DataError` if one of the two parts is too short.
+        """Read bytes as tokens and hold out the last tenth.
 
-        The training part needs the bytes of one batch, `batch * context + 1`; the held-out part
-        those of one window, `context + 1`.
+        Raises `DataError` as `check` does, or if there is nothing.
         """
         if not content:
             raise DataError(f"{name}: expected text to train on, got an empty file: {_REMEDY}")
         letters = np.frombuffer(content, np.uint8)
         cut = len(letters) - len(letters) // 10
-        text = cls(name, letters[:cut], letters[cut:])
+        text = cls(name, letters[:cut], letters[cut:], sha256(content).hexdigest())
         needed = max(batch * context + 1 + batch * context // 9, 10 * (context + 1))
         if len(text.train) <= batch * context or len(text.held_out) <= context:
             raise DataError(
@@ -49,32 +63,87 @@ class Text:
             )
         return text
 
-    def batch(self, step: int, seed: int, batch: int, context: int) -> Batch:
-        """Return windows of the training part at random positions from (seed, step)."""
-        generator = np.random.default_rng([seed, step])
-        return windows(self.train, generator.integers(0, len(self.train) - context, batch), context)
+    @classmethod
+    def of_tokens(cls, path: Path, batch: int, context: int) -> Text:
+        """Map a file of tokens into memory. Raises `DataError` as `open_tokens`, or if too short.
 
-    def held_out_batches(self, count: int, batch: int, context: int) -> Iterator[Batch]:
-        """Yield `count` batches of windows at fixed, equal distances in the held-out part."""
+        The training part needs the tokens of one batch, `batch * context + 1`; the held-out part
+        those of one window, `context + 1`.
+        """
+        header, tokens = open_tokens(path)
+        cut = header.train.tokens
+        needed = {"training": (cut, batch * context + 1),
+                  "held-out": (header.held_out.tokens, context + 1)}  # fmt: skip
+        for part, (count, least) in needed.items():
+            if count < least:
+                raise DataError(
+                    f"{path}: expected {least} {part} tokens or more for a batch of {batch} and a "
+                    f"context of {context}, got {count}: {_REMEDY}"
+                )
+        return cls(str(path), tokens[:cut], tokens[cut:], header.digest, header.vocabulary,
+                   header.held_out.bytes)  # fmt: skip
+
+    @property
+    def unit(self) -> str:
+        """What the text is counted in."""
+        return "bytes" if self.held_out_bytes is None else "tokens"
+
+    def windows(self, context: int) -> int:
+        """Return the number of samples of an epoch."""
+        return (len(self.train) - 1) // context
+
+    def begin(self, seed: int) -> DataPosition:
+        """Return the position of a run that has read nothing."""
+        return DataPosition(seed, self.digest)
+
+    def batch(self, position: DataPosition, batch: int, context: int) -> Batch:
+        """Return the next `batch` samples. Raises `DataError` for a token that is none."""
+        samples = position.next_samples(batch, self.windows(context))
+        return self._windows(self.train, samples * context, context)
+
+    def held_out_batches(self, count: int | None, batch: int, context: int) -> Iterator[Batch]:
+        """Yield `count` batches of windows at fixed, equal distances in the held-out part.
+
+        None is as many as reach every token; then some windows may overlap.
+        """
         last = len(self.held_out) - context - 1
+        count = count or ceil((len(self.held_out) - 1) / (batch * context))
         places = np.linspace(0, last, count * batch).astype(np.int64)
         for batch_places in places.reshape(count, batch):
-            yield windows(self.held_out, batch_places, context)
+            yield self._windows(self.held_out, batch_places, context)
+
+    def bits_per_byte(self, loss: float) -> float:
+        """Return a held-out loss, in nats per token, as bits per byte of the held-out text."""
+        per_byte = 1.0 if self.held_out_bytes is None else len(self.held_out) / self.held_out_bytes
+        return loss / log(2) * per_byte
+
+    def _windows(self, tokens: Tokens, places: Places, context: int) -> Batch:
+        read = windows(tokens, places, context)
+        largest = max(part.max() for part in read)
+        if largest >= self.vocabulary:
+            raise DataError(
+                f"{self.name}: expected tokens below {self.vocabulary}, the tokenizer's "
+                f"vocabulary, got {largest}: make the file again with primepar tokenize"
+            )
+        return read
 
 
-def windows(letters: NDArray[np.uint8], places: NDArray[np.int64], context: int) -> Batch:
-    """Return one window for each place: tokens_BT and, one byte later, targets_BT."""
+def windows(tokens: Tokens, places: Places, context: int) -> Batch:
+    """Return one window for each place: tokens_BT and, one token later, targets_BT."""
     index_BT = places[:, None] + np.arange(context)
-    return letters[index_BT].astype(np.int64), letters[index_BT + 1].astype(np.int64)
+    return tokens[index_BT].astype(np.int64), tokens[index_BT + 1].astype(np.int64)
 
 
 def load_text(path: str | None, batch: int, context: int) -> Text:
     """Read a file, or the sources of Python's standard library if `path` is None.
 
-    Raises `DataError` if the file is missing, cannot be read, is empty or too short.
+    A name that ends with `.bin` is a file of tokens, any other one is read as bytes. Raises
+    `DataError` if the file is missing, cannot be read, is empty or too short.
     """
     if path is None:
         return Text.of("the standard library", library_sources(), batch, context)
+    if path.endswith(SUFFIX):
+        return Text.of_tokens(Path(path), batch, context)
     try:
         content = Path(path).read_bytes()
     except OSError as error:

@@ -15,8 +15,11 @@ _LOST = (
 _NO_MEMORY = "defaultcpuallocator: can't allocate memory"
 
 
-def failure_of(error: Exception, rank: int) -> PrimeParError | None:
-    """Return the error of one line for a failure of the machine; None for any other exception."""
+def failure_of(error: Exception, rank: int, where: str) -> PrimeParError | None:
+    """Return the error of one line for a failure of the machine; None for any other exception.
+
+    `where` is the part of the run in which it was raised.
+    """
     from torch import OutOfMemoryError
 
     if isinstance(error, OutOfMemoryError | MemoryError) or _NO_MEMORY in str(error).lower():
@@ -27,7 +30,7 @@ def failure_of(error: Exception, rank: int) -> PrimeParError | None:
         )
     if is_lost_peer(error):
         return LaunchError(
-            f"rank {rank}: expected every process to answer, got one that has ended: "
+            f"rank {rank}: expected every process to answer, got one that has ended, in {where}: "
             "look for the message of that process"
         )
     return None

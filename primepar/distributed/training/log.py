@@ -1,21 +1,24 @@
 """The log of a run: one JSON object per line, whose field `row` names its kind.
 
 start     the settings, the mesh and the sizes, once
-step      one training step: loss, gradient norm, speed, bytes sent by every rank
-evaluate  the loss on the held-out text
+step      one training step: loss, gradient norm, speed, memory, bytes sent by every rank
+evaluate  the loss on the held-out text, and its bits per byte
 end       the last step done, and the signal that ended the run, if one did
 """
 
 from __future__ import annotations
 
 import os
+from errno import ENOSPC
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.tensorboard import ScalarCurves
 from primepar.errors import ConfigError
 from primepar.files import reason, replace
 from primepar.models import ModelConfig
@@ -39,6 +42,12 @@ class StartRow(LogRow, frozen=True, tag="start"):
     """The model of the options or of the plan."""
     batch: int
     """Sequences of a step; each has as many tokens as the model's context."""
+    flops_per_token: int = 0
+    """Floating-point operations of the model in a step, for each token."""
+    peak_tflops: float | None = None
+    """What each device could do, in 10^12 operations per second; None where it is not known."""
+    memory_of: Literal["device", "process"] = "process"
+    """Whose peak `memory_bytes` is: of torch on a GPU, or of the process of rank 0."""
 
 
 class StepRow(LogRow, frozen=True, tag="step"):
@@ -46,13 +55,25 @@ class StepRow(LogRow, frozen=True, tag="step"):
 
     step: int
     loss: float
-    gradient_norm: float
+    gradient_norm: float | None
+    """Before clipping, without the scale of the loss. None if it is not finite: then the step was
+    skipped."""
     lr: float
     tokens_per_second: float
     sent_bytes: tuple[float, ...]
     """Bytes that each rank sent for linear operators: forward, backward and gradient."""
     other_bytes: tuple[float, ...]
     """Bytes that each rank sent for the rest: redistribution, norms, embeddings, loss."""
+    loss_scale: float | None = None
+    """The scale of the loss in this step, in float16."""
+    samples: int = 0
+    """Samples that the run has read, each as many tokens as the model's context."""
+    epoch: int = 0
+    """The epoch of the next sample; the first is 0."""
+    memory_bytes: int = 0
+    """The most memory that rank 0 has had so far."""
+    mfu: float | None = None
+    """Share of the devices' peak that the model's operations took; None where that is not known."""
 
 
 class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
@@ -60,6 +81,9 @@ class EvaluateRow(LogRow, frozen=True, tag="evaluate"):
 
     step: int
     loss: float
+    """In nats per token."""
+    bits_per_byte: float | None = None
+    """The loss per byte of the text; None in logs of earlier versions."""
 
 
 class EndRow(LogRow, frozen=True, tag="end"):
@@ -73,14 +97,18 @@ AnyRow = StartRow | StepRow | EvaluateRow | EndRow
 
 
 class Log:
-    """Appends rows to a file, each line in one write; without a path it does nothing."""
+    """Appends rows to a file, each line in one write, and to curves; without a path to no file."""
 
-    def __init__(self, path: str | None, keep_until: int | None = None) -> None:
+    def __init__(
+        self, path: str | None, keep_until: int | None = None, curves: ScalarCurves | None = None
+    ) -> None:
         """Begin a new file; with `keep_until`, keep the old rows up to that step.
 
         The old file is replaced atomically. Raises `ConfigError` if it cannot be written.
         """
         self._file: int | None = None
+        self._curves = curves or ScalarCurves(None)
+        self._path = path
         if path is None:
             return
         kept = [] if keep_until is None else _kept(path, keep_until)
@@ -94,9 +122,23 @@ class Log:
             ) from None
 
     def write(self, row: AnyRow) -> None:
-        """Append one row."""
+        """Append one row, as a whole or not at all. Raises `ConfigError` on a full disk."""
         if self._file is not None:
-            os.write(self._file, _line(row))
+            self._append(_line(row))
+        self._curves.write(row)
+
+    def _append(self, line: bytes) -> None:
+        assert self._file is not None
+        before = os.fstat(self._file).st_size
+        try:
+            if os.write(self._file, line) < len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+        except OSError as error:
+            os.ftruncate(self._file, before)
+            raise ConfigError(
+                f"output.log {self._path}: expected room for a row of {len(line)} bytes, got "
+                f"{reason(error)}: make room, and resume from the last checkpoint"
+            ) from None
 
     def __enter__(self) -> Log:
         return self
@@ -105,6 +147,7 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
+        self._curves.close()
         if self._file is not None:
             os.close(self._file)
 

@@ -9,7 +9,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from primepar.distributed.training.launch import Launch
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EvaluateRow, StepRow
 
 TERMINAL = "PRIMEPAR_TERMINAL"
@@ -28,6 +28,12 @@ def on_terminal(launch: Launch) -> bool:
     if launch.launcher == "mpirun":
         return TERMINAL in os.environ
     return sys.stdout.isatty()
+
+
+def _used(row: StepRow) -> str:
+    """Memory and, where it is known, the share of the devices' peak."""
+    share = "" if row.mfu is None else f", {row.mfu:.1%} MFU"
+    return f"{row.memory_bytes / 2**20:.0f} MiB{share}"
 
 
 class Reporter:
@@ -54,14 +60,17 @@ class Reporter:
 
     def step(self, row: StepRow) -> None:
         """Show a training step."""
-        text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s"
+        text = f"loss {row.loss:.4f}, {row.tokens_per_second:.0f} tokens/s, {_used(row)}"
+        if row.gradient_norm is None:
+            text += f", skipped at loss scale {row.loss_scale:g}"
         self._bar.update(self._task, completed=row.step, description=text)
         if self._bar.disable and (row.step % self._every == 0 or row.step == self._steps):
             self.line(f"step {row.step}/{self._steps}: {text}")
 
     def evaluation(self, row: EvaluateRow) -> None:
         """Show a held-out loss."""
-        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}")
+        bits = "" if row.bits_per_byte is None else f", {row.bits_per_byte:.3f} bits per byte"
+        self.line(f"step {row.step}/{self._steps}: held-out loss {row.loss:.4f}{bits}")
 
     def line(self, text: str) -> None:
         """Show one line of text."""

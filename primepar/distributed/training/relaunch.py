@@ -1,9 +1,9 @@
 """Starts `primepar train --ranks N` or `primepar profile`, and forwards stop requests.
 
 mpirun starts the processes; where there is none, they are started one by one. Open MPI's mpirun
-kills its processes a quarter of a second after a stop signal. So the first signal is not forwarded
-as it is: the processes get SIGUSR1, and stop after their current step. A second signal is forwarded
-as SIGTERM.
+kills its processes half a second after a stop signal. So the first signal is not forwarded as it
+is: the processes get SIGUSR1, and stop after their current step. A second signal ends them. So does
+the end of this process, even if it is killed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from primepar.distributed.training.launch import RANK, RANKS, STORE
+from primepar.distributed.training.launcher_output import LauncherOutput, killed_message
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
+from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import TERMINAL
 from primepar.errors import ConfigError, LaunchError
 
 STOP_SECONDS = 2.0
-"""How long processes have after SIGTERM, when one of them has failed, before SIGKILL."""
+"""How long a launcher has after SIGTERM to end its processes, before SIGKILL."""
 _PROGRAM = ("-m", "primepar", "train")
 
 
@@ -105,9 +108,22 @@ def run(line: CommandLine) -> int:
         with tempfile.TemporaryDirectory(prefix="primepar-") as folder:
             return run_all(rank_lines(line, Path(folder, "store")))
     terminal = {TERMINAL: "1"} if sys.stdout.isatty() else {}
-    with _started([replace(line, variables=line.variables | terminal)]) as (children, asked):
+    line, output = replace(line, variables=line.variables | terminal), LauncherOutput()
+    with _started([line], signal.SIGTERM, stderr=subprocess.PIPE) as (children, asked):
+        for text in output.lines(_text_of(children[0])):
+            print(text, end="", file=sys.stderr, flush=True)
         code = children[0].wait()
-    return 128 + asked[0] if asked else code
+    if asked:
+        return 128 + asked[0]
+    if output.killed:
+        raise LaunchError(output.killed)
+    return code
+
+
+def _text_of(child: subprocess.Popen[bytes]) -> Iterator[str]:
+    """Yield the lines that a process writes to its stderr, with their ends."""
+    for line in child.stderr or ():
+        yield line.decode(errors="replace")
 
 
 def rank_lines(line: CommandLine, store: Path) -> list[CommandLine]:
@@ -125,16 +141,13 @@ def run_all(lines: Sequence[CommandLine]) -> int:
     The others are then ended. After a stop request it returns 128 + the signal. Raises
     `LaunchError` if a process was killed.
     """
-    with _started(lines) as (children, asked):
+    with _started(lines, signal.SIGKILL) as (children, asked):
         failed = _first_failure(children)
     if asked:
         return 128 + asked[0]
     rank, code = failed
     if code < 0:
-        raise LaunchError(
-            f"rank {rank}: expected a process that ends by itself, got "
-            f"{signal.Signals(-code).name}: look for what ended it, as a lack of memory does"
-        )
+        raise LaunchError(killed_message(rank, -code))
     return code
 
 
@@ -150,18 +163,19 @@ def _first_failure(children: Sequence[subprocess.Popen[bytes]]) -> tuple[int, in
 
 @contextmanager
 def _started(
-    lines: Sequence[CommandLine],
+    lines: Sequence[CommandLine], ending: signal.Signals, stderr: int | None = None
 ) -> Iterator[tuple[list[subprocess.Popen[bytes]], list[int]]]:
     """Start processes, forward stop requests, and end at last what still runs.
 
-    Yields the processes and the signals that came.
+    `ending` is the signal that ends one: SIGTERM a launcher, which then ends its processes, and
+    SIGKILL a rank. Yields the processes and the signals that came.
     """
     children: list[subprocess.Popen[bytes]] = []
     asked: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         for child in children:
-            child.send_signal(signal.SIGTERM if asked else signal.SIGUSR1)
+            child.send_signal(ending if asked else signal.SIGUSR1)
         asked.append(number)
 
     before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -170,20 +184,25 @@ def _started(
             environment = {**os.environ, **line.variables}
             children.append(
                 subprocess.Popen(
-                    line.words, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+                    line.words,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stderr=stderr,
+                    start_new_session=True,
+                    preexec_fn=partial(end_with_parent, ending),
                 )
             )
         yield children, asked
     finally:
-        _end(children)
+        _end(children, ending)
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End the processes that still run: SIGTERM first, SIGKILL for those that wait in a call."""
+def _end(children: Sequence[subprocess.Popen[bytes]], ending: signal.Signals) -> None:
+    """End the processes that still run, by SIGKILL if the signal for it does not."""
     for child in children:
-        child.terminate()
+        child.send_signal(ending)
     deadline = time.monotonic() + STOP_SECONDS
     for child in children:
         try:

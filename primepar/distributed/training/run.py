@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
-from primepar.distributed.training.launch import Launch, World, check_installed, joined
+from primepar.distributed.training.launch import World, check_installed, joined
+from primepar.distributed.training.launcher_hold import launcher_held
+from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
+from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.relaunch import has_mpirun, run, start_line
+from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
-from primepar.distributed.training.settings_layout import layout_of, sizes_of
-from primepar.distributed.training.stopping import Stopping, exit_code
-from primepar.errors import CheckpointError, ConfigError, LaunchError
+from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
+from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
+from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
+from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
+from primepar.errors import ConfigError, LaunchError
 from primepar.files import reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
@@ -31,6 +37,7 @@ from primepar.schedule.events import Event
 from primepar.schedule.hidden_time import communication, together
 
 if TYPE_CHECKING:
+    from primepar.distributed.checkpoints.saving import Checkpoints
     from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.trainer import Prove, Trainer
     from primepar.models import WeightFile
@@ -52,16 +59,28 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
         check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
         line = None if ranks is None else start_line(ranks, arguments(settings))
+        settings = with_vocabulary(settings)
         layout = layout_of(settings, launch.size if ranks is None else ranks)
         text = load_text(settings.data, *sizes_of(settings, layout))
+        model = layout.model if isinstance(layout, Plan) else settings.model
+        check_vocabulary(text, model.vocabulary, settings)
         _check_folders(settings)
         settings.check_device_memory()
+        check_tensorboard(settings.tensorboard)
+        until = stop_time(settings, os.environ)
     if line is not None:
         print(line, flush=True)
         return run(line)
-    killed = launch.launcher in ("mpirun", "local")
+    if launch.launcher != "alone":
+        end_with_parent()
+        # Without it torch prints the C++ stack of every lost connection.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     facts = facts_of(settings, layout, text)
-    with Stopping(killed=killed) as stopping, joined(launch, settings.device, facts) as world:
+    with (
+        Stopping(until) as stopping,
+        launcher_held(),
+        joined(launch, settings.device, facts, settings.timeout) as world,
+    ):
         prove = prove if settings.verify else None
         return train_here(settings, launch, world, layout, text, stopping, prove)
 
@@ -86,10 +105,16 @@ def train_here(
     prove: Prove | None = None,
 ) -> int:
     """Train on this rank of an initialised world; returns the exit code. A collective call."""
-    with world.agreement("setup"):
-        trainer, weights = _prepare(settings, launch, world, layout, text)
-    with trainer.log, trainer.reporter:
-        _open(trainer, layout)
+    with ExitStack() as ending:
+        with world.agreement("setup"):
+            state = _state(settings, world, layout)
+            state.plan.check_batch(*sizes_of(settings, layout))
+            saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
+        with world.agreement("state"):
+            trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
+        ending.enter_context(trainer.log)
+        ending.enter_context(trainer.reporter)
+        _open(trainer, layout, saved)
         with world.agreement("start"):
             world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
@@ -97,7 +122,7 @@ def train_here(
         with world.agreement("compiled"):
             trainer.compile()
         number, events = trainer.run(stopping)
-        name = signal.Signals(number).name if number else None
+        name = stop_reason(number)
         trainer.log.write(EndRow(trainer.done, name))
         if name:
             trainer.reporter.line(f"stopped by {name} after step {trainer.done}")
@@ -109,26 +134,30 @@ def train_here(
 
 
 def _prepare(
-    settings: Settings, launch: Launch, world: World, layout: Sequence | Plan, text: Text
+    settings: Settings,
+    launch: Launch,
+    world: World,
+    state: TrainingState,
+    text: Text,
+    saves: Checkpoints | None,
+    saved: SavedRun | None,
 ) -> tuple[Trainer, WeightFile | None]:
     """Return the trainer with this rank's state, and the file of weights if there is one."""
-    from primepar.distributed.training import checkpoint
+    from primepar.distributed.modules.weights import check_place
     from primepar.distributed.training.trainer import Trainer
 
-    state = _state(settings, world, layout)
-    state.plan.check_batch(*sizes_of(settings, layout))
-    saved = _saved(settings, checkpoint.latest(settings.checkpoint or ""))
-    done = checkpoint.load(saved, state) if saved else 0
+    if settings.save_weights is not None:
+        check_place(Path(settings.save_weights), state.plan.model)
+    done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
+    if saved is not None:
+        load_saved(saved, state)
     weights = _weights(settings, state, begins=saved is None)
-    if done >= settings.steps:
-        raise ConfigError(
-            f"--steps: expected more than the {done} steps of {saved}, got {settings.steps}"
-        )
-    if settings.checkpoint is not None and world.rank == 0:
-        checkpoint.make_folder(settings.checkpoint)
-    log = Log(settings.log if world.rank == 0 else None, done if saved else None)
+    first = world.rank == 0
+    curves = ScalarCurves(settings.tensorboard if first else None, done)
+    log = Log(settings.log if first else None, done if saved else None, curves)
     reporter = Reporter(launch, done, settings.steps)
-    return Trainer(settings, world, state, text, log, reporter, done), weights
+    trainer = Trainer(settings, world, state, text, log, reporter, saves, done, run_state)
+    return trainer, weights
 
 
 def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
@@ -151,7 +180,9 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.training_state import TrainingState
 
-    plan = layout if isinstance(layout, Plan) else uniform_plan(settings.model, layout)
+    plan = layout
+    if isinstance(plan, Sequence):
+        plan = planned(settings, uniform_plan(settings.model, plan))
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
     mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count
@@ -160,38 +191,28 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     )
 
 
-def _saved(settings: Settings, latest: Path | None) -> Path | None:
-    """Return the checkpoint to resume from, None for a new run.
+def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> None:
+    from primepar.distributed.training.speed import memory_of
 
-    Raises `CheckpointError` if there is none to resume from, or if a new run finds one.
-    """
-    if settings.resume and latest is None:
-        raise CheckpointError(
-            f"{settings.checkpoint}: expected a checkpoint to resume from, found none: leave "
-            "--resume out to begin a new run"
-        )
-    if latest is not None and not settings.resume:
-        raise CheckpointError(
-            f"{settings.checkpoint}: expected a folder without checkpoints for a new run, got "
-            f"{latest.name}: add --resume to go on from it, or choose another folder"
-        )
-    return latest
-
-
-def _open(trainer: Trainer, layout: Sequence | Plan) -> None:
     settings, world = trainer.settings, trainer.world
     parameters = trainer.state.plan.model.parameters
     plan = settings.plan_file
     sequence = str(plan or layout)
     model, batch = trainer.state.plan.model, sizes_of(settings, layout)[0]
-    row = StartRow(settings, sequence, world.size, parameters, trainer.done, model, batch)
+    row = StartRow(
+        settings, sequence, world.size, parameters, trainer.done, model, batch,
+        trainer.speed.flops_per_token, trainer.speed.peak_tflops, memory_of(world.device),
+    )  # fmt: skip
     trainer.log.write(row)
     kind = "plan" if plan else "sequence"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.line(
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
-        f"{world.device.type}; {len(trainer.text.train)} bytes of {trainer.text.name}"
+        f"{world.device.type}; {len(trainer.text.train)} {trainer.text.unit} of {trainer.text.name}"
     )
+    if saved is not None:
+        for note in saved.notes:
+            trainer.reporter.line(f"{saved.path}: {note}")
 
 
 def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:

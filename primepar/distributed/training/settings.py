@@ -10,21 +10,23 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
-from msgspec import Meta, Struct
 
 from primepar.distributed.training.memory_size import memory_bytes
+from primepar.distributed.training.optimizer_settings import HALF, OptimizerSettings
+from primepar.distributed.training.setting_description import described as _at
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cost.chunks import MOST_CHUNKS
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
-HALF = ("bfloat16", "float16")
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-OptimizerChoice = Literal["adamw", "sgd"]
+Recompute = Literal["none", "selective", "full"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
+TIMEOUT = 60.0
+"""Seconds that a rank waits for another one."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
 OPTIONS = (
@@ -37,21 +39,18 @@ _AT_LEAST: dict[str, float] = {
     "steps": 1,
     "seed": 0,
     "batch": 1,
+    "accumulate": 1,
     "vocabulary": LEAST_VOCABULARY,
-    "warmup": 0,
     "average_every": 1,
     "average_after": 0,
     "evaluate_every": 0,
+    "evaluate_batches": 0,
     "checkpoint_every": 0,
+    "keep": 0,
 }
 
 
-def _at(key: str, meaning: str, otherwise: str = "") -> Meta:
-    """Describe a setting: its key in a settings file, its meaning, and its default for None."""
-    return Meta(description=meaning, extra={"key": key, "otherwise": otherwise})
-
-
-class Settings(Struct, frozen=True, kw_only=True):
+class Settings(OptimizerSettings, frozen=True, kw_only=True):
     """Settings of `primepar train`.
 
     A setting that a plan file has too is None if it is not given: then the value of the plan is
@@ -71,10 +70,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     batch: Annotated[
         int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
     ] = None
+    accumulate: Annotated[
+        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
+    ] = 1
+    recompute: Annotated[
+        Recompute,
+        _at("training.recompute", "activations that backward computes again: cheap ones, or all"),
+    ] = "none"
     seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[
         str | None,
-        _at("training.data", "text, read as bytes; the last tenth is held out",
+        _at("training.data",
+            "text, read as bytes; the last tenth is held out; or tokens (.bin)",
             "the standard library's sources"),
     ] = None  # fmt: skip
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
@@ -89,25 +96,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = None
     heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
     context: Annotated[
-        int | None, _at("model.context", "bytes in a sequence", "the plan's, or 128")
+        int | None, _at("model.context", "tokens of a sequence", "the plan's, or 128")
     ] = None
     vocabulary: Annotated[
         int | None,
-        _at("model.vocabulary", "entries; above 256 the rest is padding", "the plan's, or 256"),
+        _at(
+            "model.vocabulary",
+            "entries; above the data's the rest is padding",
+            "the plan's, or the data's",
+        ),
     ] = None
-    optimizer: Annotated[
-        OptimizerChoice, _at("optimizer.name", "AdamW, or plain SGD without moments")
-    ] = "adamw"
-    lr: Annotated[float, _at("optimizer.lr", "learning rate after the warm-up")] = 1e-3
-    warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up")] = 20
-    clip: Annotated[
-        float | None,
-        _at("optimizer.clip", "scale gradients of a larger norm down to this one", "any norm"),
-    ] = None
-    masters: Annotated[
-        bool,
-        _at("optimizer.masters", "in half precision, update copies of the parameters in float32"),
-    ] = True
     average_every: Annotated[
         int | None,
         _at("averaging.every", "local steps of each replica between two averages",
@@ -119,12 +117,23 @@ class Settings(Struct, frozen=True, kw_only=True):
     evaluate_every: Annotated[
         int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
     ] = 50
+    evaluate_batches: Annotated[
+        int, _at("evaluation.batches", "batches of an evaluation; 0: all that is held out")
+    ] = 8
     checkpoint: Annotated[
         str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
     ] = None
     checkpoint_every: Annotated[
         int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
     ] = 0
+    keep: Annotated[
+        int, _at("checkpoint.keep", "keep this many checkpoints, the last ones; 0: all")
+    ] = 3
+    asynchronous: Annotated[
+        bool,
+        _at("checkpoint.asynchronous",
+            "write while the training goes on, from a copy of the state in host memory"),
+    ] = True  # fmt: skip
     resume: Annotated[
         bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
     ] = False
@@ -133,10 +142,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     ] = False
     weights: Annotated[
         str | None,
-        _at("weights.load", "begin with these weights, in safetensors", "drawn by the seed"),
+        _at(
+            "weights.load",
+            "begin with these: a safetensors file, or a Hugging Face folder",
+            "drawn by the seed",
+        ),
     ] = None
     save_weights: Annotated[
-        str | None, _at("weights.save", "write the final weights, in safetensors", "none")
+        str | None,
+        _at(
+            "weights.save",
+            "write the final weights: a .safetensors file, or a folder for transformers",
+            "none",
+        ),
     ] = None
     log: Annotated[str | None, _at("output.log", "write the log here, as JSON lines", "none")] = (
         None
@@ -145,9 +163,18 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None,
         _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
     ] = None
+    tensorboard: Annotated[
+        str | None,
+        _at("output.tensorboard", "write curves for TensorBoard into this folder", "none"),
+    ] = None
+    peak_tflops: Annotated[
+        float | None,
+        _at("output.peak_tflops", "what a device can do, in 10^12 operations a second, for MFU",
+            "from the name of the GPU, if known"),
+    ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
-    ] = 60.0
+    ] = TIMEOUT
     save_before: Annotated[
         float | None,
         _at("faults.save_before", "save and end this many seconds before the time limit", "never"),
@@ -177,25 +204,34 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("lr", "clip", "timeout", "save_before", "time_limit"):
+        for name in ("peak_tflops", "timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
-        for name in ("resume", "checkpoint_every"):
+        for name in ("resume", "override", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
+        self._check_averaging()
+        self.check_optimizer(self.steps, self.dtype)
+        self._check_trace()
+        if self.plan_file is not None:
+            self._check_model_of_plan()
+        self.model  # noqa: B018  its own checks
+
+    def _check_averaging(self) -> None:
         if self.average_after and self.average_every is None:
             raise ConfigError(
                 "averaging.after: expected a period of averages, got none: add --set "
                 "averaging.every=H"
             )
-        self._check_trace()
-        if self.plan_file is not None:
-            self._check_model_of_plan()
-        self.model  # noqa: B018  its own checks
+        if self.average_every is not None and self.dtype == "float16":
+            raise ConfigError(
+                "averaging.every: expected none with training.dtype float16, whose replicas would "
+                f"skip different steps, got {self.average_every}: take bfloat16"
+            )
 
     def _check_trace(self) -> None:
         if self.trace is None:
@@ -233,7 +269,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     def step_options(self, device_elements: int | None) -> StepOptions:
         """Return how the steps of a run are lowered, under a limit of device memory or without."""
         return StepOptions(
-            self.clip, self.optimizer, self.chunks, device_elements, masters=self.has_masters
+            self.clip,
+            self.optimizer,
+            self.chunks,
+            device_elements,
+            masters=self.has_masters,
+            skips=self.dtype == "float16",
+            adamw=self.adamw,
         )
 
     @property
@@ -259,11 +301,12 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.plan is None:
             return None
         path = Path(self.plan)
-        return path if path.suffix == ".json" or path.is_file() else None
+        is_file = path.is_file() and path.suffix != ".py"
+        return path if path.suffix == ".json" or is_file else None
 
     @property
     def model(self) -> GPTConfig:
-        """The byte-level model with the sizes of the settings."""
+        """The model with the sizes of the settings."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})
 

@@ -18,6 +18,8 @@ from primepar.distributed.training.settings import OPTIONS, Settings, key_of, me
 from primepar.errors import ConfigError, nearest
 from primepar.files import read_bytes
 
+SECTIONS = ("parallelism", "training", "model", "optimizer")
+"""The first sections of a file, in order."""
 _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string",
                            bool: "true or false"}  # fmt: skip
 
@@ -67,7 +69,7 @@ def config_text(settings: Settings) -> str:
     """Return all settings as TOML with their meanings; settings without a value are comments."""
     lines: list[str] = []
     section = ""
-    for name in Settings.__struct_fields__:
+    for name in sorted(Settings.__struct_fields__, key=_place):
         head, _, key = key_of(name).partition(".")
         if head != section:
             lines += ["", f"[{head}]"]
@@ -82,7 +84,7 @@ def config_text(settings: Settings) -> str:
 def arguments(settings: Settings) -> list[str]:
     """Return the command-line arguments that give these settings, without defaults."""
     words: list[str] = []
-    for field in msgspec.structs.fields(Settings):
+    for field in sorted(msgspec.structs.fields(Settings), key=lambda field: _place(field.name)):
         value = getattr(settings, field.name)
         if value == field.default:
             continue
@@ -93,11 +95,17 @@ def arguments(settings: Settings) -> list[str]:
     return words
 
 
+def _place(name: str) -> int:
+    """Return the place of a setting's section in a file; others come last."""
+    section = key_of(name).partition(".")[0]
+    return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS)
+
+
 @cache
 def _names() -> dict[str, dict[str, str]]:
     """Section -> key -> field of `Settings`."""
     sections: dict[str, dict[str, str]] = {}
-    for name in Settings.__struct_fields__:
+    for name in sorted(Settings.__struct_fields__, key=_place):
         section, _, key = key_of(name).partition(".")
         sections.setdefault(section, {})[key] = name
     return sections

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from math import isqrt, lcm
 
+from msgspec.structs import replace
+
 from primepar.distributed.training.settings import BATCH, LEAST_VOCABULARY, Settings, shown
-from primepar.errors import ConfigError, MeshError, SequenceError
+from primepar.errors import ConfigError, MeshError, PlanError, SequenceError
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, RowCuts, load_plan
+from primepar.plan.pipeline_layout import micro_batches
 from primepar.plan.presets import names_preset
 from primepar.plan.replicas import check_replicas
 from primepar.schedule import Sequence
@@ -35,7 +38,7 @@ def layout_of(settings: Settings, processes: int) -> Plan | Sequence:
 
 def _plan(settings: Settings, processes: int) -> Plan:
     assert settings.plan_file is not None
-    plan = load_plan(settings.plan_file)
+    plan = planned(settings, load_plan(settings.plan_file))
     plan.check_ranks(processes)
     if plan.batch is None:
         plan.check_batch(sizes_of(settings, plan)[0], plan.model.context)
@@ -51,6 +54,36 @@ def _plan(settings: Settings, processes: int) -> Plan:
             f"one entry for each byte, got {plan.model.vocabulary}: take another model"
         )
     return plan
+
+
+def planned(settings: Settings, plan: Plan) -> Plan:
+    """Return a plan with what the settings add to it to take less memory.
+
+    Micro-batches are those of a pipeline of one stage. Raises `ConfigError` if the plan has some
+    already, if there are too many, or for shards together with averages of replicas.
+    """
+    if settings.recompute != "none":
+        plan = replace(plan, recompute=settings.recompute)
+    if settings.sharded:
+        plan = replace(plan, sharded_optimizer=True)
+    if plan.sharded_optimizer and settings.average_every is not None:
+        raise ConfigError(
+            f"{shown('average_every')}: expected none together with a sharded optimizer, as "
+            f"replicas with moments of their own cannot share them, got {settings.average_every}: "
+            "leave one of the two out"
+        )
+    if settings.accumulate == 1:
+        return plan
+    if plan.pipeline is not None:
+        raise ConfigError(
+            f"{shown('accumulate')}: expected none together with the plan file {settings.plan}, "
+            f"whose pipeline has {plan.micro_batches} micro-batches, got {settings.accumulate}: "
+            "leave it out, or change micro_batches in the plan"
+        )
+    try:
+        return replace(plan, pipeline=micro_batches(settings.accumulate))
+    except PlanError as error:
+        raise ConfigError(f"{shown('accumulate')}: {error}") from None
 
 
 def sizes_of(settings: Settings, layout: Plan | Sequence) -> tuple[int, int]:
@@ -81,7 +114,8 @@ def sequence_of(settings: Settings, processes: int) -> Sequence:
 def _check_divided(settings: Settings, sequence: Sequence) -> None:
     """Raise `ConfigError` unless the slices of rows, heads, hidden and vocabulary are equal."""
     rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
-    model, cuts = settings.model, RowCuts(rows, {f"sequence {sequence}": rows})
+    attention = {f"sequence {sequence}": rows}
+    model, cuts = settings.model, RowCuts(rows, attention, settings.accumulate)
     refusal = cuts.refusal(sizes_of(settings, sequence)[0], model.context)
     if refusal is not None:
         raise ConfigError(f"{shown('batch')}: {refusal}, or another --plan")

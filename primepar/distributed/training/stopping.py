@@ -1,49 +1,91 @@
-"""Stop requests: a signal is noted at once, and all ranks stop after the same step."""
+"""Stop requests: a signal or a time limit; all ranks stop after the same step."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
+from primepar.distributed.training.settings import Settings, shown
+from primepar.errors import ConfigError
+
 _ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+TIME_LIMIT = signal.SIGALRM
+"""Stands for the time limit among the signals; nobody sends it."""
+JOB_END = "SLURM_JOB_END_TIME"
+"""Variable in which SLURM gives the end of a job, in seconds since 1970."""
 
 
 class Stopping:
-    """Notes the first SIGINT, SIGTERM or SIGUSR1 in `signal`; a second one has its usual effect.
+    """Notes a SIGINT, SIGTERM or SIGUSR1 in `signal`, and when the time comes to save.
 
-    Job schedulers send SIGUSR1 before a time limit, and `--ranks` sends it too. `killed` states
-    that the launcher sends SIGKILL soon after SIGTERM, too soon for another step. Then SIGTERM
-    ends the process at once.
+    After a SIGINT or SIGTERM the next one of either has its usual effect. SIGUSR1 is a request and
+    no more, however often it comes: job schedulers send it before a time limit, and `--ranks` does.
+    `until` is the time to stop at, in seconds since 1970.
     """
 
-    def __init__(self, *, killed: bool) -> None:
-        self.signal = 0
-        self._killed = killed
+    def __init__(self, until: float | None = None) -> None:
+        self._signal, self._until = 0, until
         self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+
+    @property
+    def signal(self) -> int:
+        """The request, 0 without one; `TIME_LIMIT` if the time has come."""
+        late = self._until is not None and time.time() >= self._until
+        return self._signal or (int(TIME_LIMIT) if late else 0)
 
     def __enter__(self) -> Stopping:
         self._before = {number: signal.signal(number, self._note) for number in _ASKING}
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        self._restore()
-        if self._killed and number == signal.SIGTERM:
-            raise SystemExit(exit_code(number))
+        self._signal = number
+        if number != signal.SIGUSR1:
+            self._restore(signal.SIGINT, signal.SIGTERM)
 
-    def _restore(self) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def _restore(self, *numbers: int) -> None:
+        for number in numbers:
+            signal.signal(number, self._before[number])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._restore()
+        self._restore(*_ASKING)
+
+
+def stop_time(settings: Settings, environment: Mapping[str, str]) -> float | None:
+    """Return when a run is to save and end, in seconds since 1970; None for never.
+
+    Raises `ConfigError` if one of the two settings that it needs is missing.
+    """
+    before, limit = settings.save_before, settings.time_limit
+    if before is None and limit is not None:
+        raise ConfigError(
+            f"{shown('time_limit')}: expected the seconds to save in too, got none: add "
+            "--save-before SECONDS"
+        )
+    if before is None:
+        return None
+    if limit is not None:
+        return time.time() + limit - before
+    if JOB_END not in environment:
+        raise ConfigError(
+            f"{shown('save_before')}: expected the end of a SLURM job, or a limit in the settings, "
+            f"got neither: add --set {shown('time_limit')}=SECONDS"
+        )
+    return float(environment[JOB_END]) - before
+
+
+def stop_reason(number: int) -> str | None:
+    """Return what stopped a run, as text; None for 0."""
+    if number == TIME_LIMIT:
+        return "the time limit"
+    return signal.Signals(number).name if number else None
 
 
 def exit_code(number: int) -> int:
-    """Return the exit code of a stopped run: 0 for SIGUSR1, else 128 + the signal."""
-    return 0 if number in (0, signal.SIGUSR1) else 128 + number
+    """Return the exit code of a stopped run: 0 for SIGUSR1 and a time limit, else 128 + signal."""
+    return 0 if number in (0, signal.SIGUSR1, TIME_LIMIT) else 128 + number

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import isfinite, prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -19,14 +21,16 @@ from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms, update_on_device
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.distributed.training import checkpoint
+from primepar.distributed.text.sample_order import DataPosition
 from primepar.distributed.training.data import Batch, Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.log import EvaluateRow, Log, StepRow
+from primepar.distributed.training.loss_scale import LossScale
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_layout import sequence_of, sizes_of
+from primepar.distributed.training.speed import Speed, peak_memory, speed_of
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import ConfigError, MemoryLimitError
 from primepar.models.dropout import Draw
@@ -36,18 +40,19 @@ from primepar.schedule.events import Event
 from primepar.schedule.one_order import check_order
 from primepar.schedule.program import Program
 
+if TYPE_CHECKING:
+    from primepar.distributed.checkpoints.saving import Checkpoints
+
 Bytes = tuple[tuple[float, ...], tuple[float, ...]]
 """Of every rank, for linear operators and for the rest."""
 Prove = Callable[[Program, str], str]
 """Proves a program, given its name, and returns the result as text; raises if it is not proved."""
-EVALUATION_BATCHES = 8
+SCALE = "loss_scale"
+"""Its key in the state of a run."""
+DATA = "data"
+"""Key of the position in the data in the run state of a checkpoint."""
 TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
-
-
-def learning_rate(settings: Settings, step: int) -> float:
-    """Return the rate of a step (the first is 1): linear warm-up over `warmup`, then constant."""
-    return settings.lr * min(1.0, step / max(1, settings.warmup))
 
 
 @dataclass
@@ -60,20 +65,35 @@ class Trainer:
     text: Text
     log: Log
     reporter: Reporter
+    checkpoints: Checkpoints | None = None
     done: int = 0
+    run_state: dict[str, Any] = field(default_factory=dict)
+    """What a checkpoint has besides tensors and the step, as JSON."""
+    loss_scale: LossScale | None = field(init=False)
+    """The scale of the next step's loss, in float16."""
     _bytes: dict[tuple[bool, bool], Bytes] = field(init=False, default_factory=dict)
     """What the ranks send in a step: (local, averaging) -> bytes."""
+    _writing: bool = field(init=False, default=False)
+    """Whether a rank was writing a checkpoint in the last step."""
     programs: StepPrograms = field(init=False)
     replicas: ReplicaSteps | None = field(init=False, default=None)
     """The local steps of local SGD."""
+    position: DataPosition = field(init=False)
+    """Where the run is in its data."""
+    speed: Speed = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
+        self.loss_scale = LossScale.of(settings, self.run_state.get(SCALE))
         mesh = self.state.mesh
+        self.position = self._resumed(self.text.begin(settings.seed))
+        model, device = self.state.plan.model, self.world.device
+        self.speed = speed_of(model, self.world.size, device, settings.dtype, settings.peak_tflops)
         options = settings.step_options(mesh.limit)
         self.programs = StepPrograms(self.state.plan, mesh, options, settings.conform)
         if settings.average_every is not None:
             self.replicas = ReplicaSteps(settings, replicas_of(self.state.plan), self.state)
+        self.world.activity.meshes = self._meshes
 
     def check(self, prove: Prove | None) -> None:
         """Lower the programs of the run and prove them on rank 0.
@@ -134,14 +154,20 @@ class Trainer:
             if self.done + 1 == traced:
                 for mesh in self._meshes:
                     mesh.start_trace()
-            signal = self.step(stopping)
+            with self.world.activity.part(f"step {self.done + 1}", in_step=True):
+                signal = self.step(stopping)
+            if not self._writing:
+                self._finish_saved()
             if self.done == traced:
                 events = [event for mesh in self._meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
-                self.evaluate()
-            if settings.checkpoint and _due(self.done, settings.checkpoint_every, last):
-                self.save()
+                with self.world.activity.part(f"evaluation of step {self.done}", in_step=True):
+                    self.evaluate()
+            if self.checkpoints and _due(self.done, settings.checkpoint_every, last):
+                with self.world.activity.part(f"checkpoint of step {self.done}"):
+                    self._report_saved(self.checkpoints.begin(self.done, self._run_state()))
+        self._finish_saved()
         if self.replicas is not None:
             self.state.blocks.update(self.replicas.means())
         return signal, events
@@ -153,31 +179,46 @@ class Trainer:
     def step(self, stopping: Stopping) -> int:
         """Do one training step on every rank; returns the signal that any rank received, or 0."""
         begin = time.perf_counter()
-        step, seed = self.done + 1, self.settings.seed
-        rate, sizes = learning_rate(self.settings, step), self._sizes
-        batch = self._on_device(self.text.batch(step, seed, *sizes))
+        step = self.done + 1
+        rate, sizes = self.settings.rate(step, self.settings.steps), self._sizes
+        batch = self._on_device(self.text.batch(self.position, *sizes))
         local = self._local(step)
         if local is not None:
             numbers_2 = local.step(step, *batch, rate)
         else:
-            inputs = StepInputs(Draw(seed, step), rate, step)
+            inputs = self._inputs(step, rate)
             numbers_2 = update_on_device(self._program("update"), self.state, *batch, inputs)
-        loss, norm, signal = self._read(numbers_2, stopping.signal)
+        loss, norm, signal, self._writing = self._read(numbers_2, stopping.signal)
         self._check_finite(loss, norm)
-        self.done = step
+        scale, self.done, self.position = self.loss_scale, step, self._later(self.position, 1)
+        if scale is not None:
+            self.loss_scale = scale.after(norm, self.settings.loss_scale_every)
         linear, other = self._sent(step)
+        tokens_per_second = prod(sizes) / (time.perf_counter() - begin)
         row = StepRow(
             step=step,
             loss=loss,
-            gradient_norm=norm,
+            gradient_norm=norm if isfinite(norm) else None,
             lr=rate,
-            tokens_per_second=prod(sizes) / (time.perf_counter() - begin),
+            tokens_per_second=tokens_per_second,
             sent_bytes=linear,
             other_bytes=other,
+            samples=self.position.samples(self.text.windows(sizes[1])),
+            epoch=self.position.epoch,
+            memory_bytes=peak_memory(self.world.device),
+            mfu=self.speed.mfu(tokens_per_second),
+            loss_scale=None if scale is None else scale.scale,
         )
         self.log.write(row)
         self.reporter.step(row)
         return signal
+
+    def _inputs(self, step: int, rate: float) -> StepInputs:
+        """Return the inputs of a synchronous step; a skipped step is no update."""
+        draw, scale = Draw(self.settings.seed, step), self.loss_scale
+        if scale is None:
+            return StepInputs(draw, rate, step)
+        return StepInputs(draw, rate, step - scale.skipped, scale.scale)
 
     def _local(self, step: int) -> ReplicaSteps | None:
         """The replicas, if they do this step by themselves."""
@@ -186,9 +227,10 @@ class Trainer:
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise `ConfigError`, on one rank, if the loss or the norm is not finite.
 
-        Both are the same on all ranks.
+        Both are the same on all ranks. With a loss scale that may be too large the norm may be so.
         """
-        if not (isfinite(loss) and isfinite(norm)):
+        skips = self.loss_scale is not None and self.loss_scale.can_skip()
+        if not (isfinite(loss) and (isfinite(norm) or skips)):
             with self.world.agreement("loss"):
                 raise ConfigError(
                     "optimizer.lr: expected a rate at which training stays finite, got loss "
@@ -201,6 +243,29 @@ class Trainer:
         """Sequences of a batch, and tokens of each sequence."""
         return sizes_of(self.settings, self.state.plan)
 
+    def _resumed(self, begin: DataPosition) -> DataPosition:
+        """Return the saved position in the data, or that after `done` steps from the beginning.
+
+        The latter holds for a new run, and where another text or seed overrides the saved one.
+        """
+        if DATA in self.run_state:
+            saved = msgspec.convert(self.run_state[DATA], DataPosition)
+            if (saved.seed, saved.text) == (begin.seed, begin.text):
+                return saved
+        return self._later(begin, self.done)
+
+    def _run_state(self) -> dict[str, Any]:
+        """Return what a checkpoint has besides tensors and the step."""
+        state = {DATA: msgspec.to_builtins(self.position)}
+        if self.loss_scale is not None:
+            state[SCALE] = msgspec.to_builtins(self.loss_scale)
+        return state
+
+    def _later(self, position: DataPosition, steps: int) -> DataPosition:
+        """Return the position in the data after some steps."""
+        batch, context = self._sizes
+        return position.after(steps * batch, self.text.windows(context))
+
     def _program(self, until: Until) -> StepProgram:
         return self.programs.program(*self._sizes, until)
 
@@ -208,16 +273,19 @@ class Trainer:
         tokens_BT, targets_BT = (torch.from_numpy(array).to(self.world.device) for array in batch)
         return tokens_BT, targets_BT
 
-    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int]:
-        """Return loss, norm and the largest signal that a rank has received; a collective call.
+    def _read(self, numbers_2: torch.Tensor, signal: int) -> tuple[float, float, int, bool]:
+        """Return loss, norm, the largest signal of a rank, and whether one writes a checkpoint.
 
-        All three are read at once: it is the only time in a step that the CPU waits for a GPU.
+        A collective call. All four are read at once: it is the only time in a step that the CPU
+        waits for a GPU.
         """
-        largest_1 = numbers_2.new_full((1,), signal)  # filled there: a copy would wait
-        if self.world.size > 1:
-            dist.all_reduce(largest_1, dist.ReduceOp.MAX)
-        loss, norm, largest = torch.cat([numbers_2, largest_1]).tolist()
-        return loss, norm, int(largest)
+        largest_2 = numbers_2.new_full((2,), signal)  # filled there: a copy would wait
+        largest_2[1].fill_(self.checkpoints is not None and self.checkpoints.busy)
+        with self.world.activity.together("the sum of stop requests"):
+            if self.world.size > 1:
+                dist.all_reduce(largest_2, dist.ReduceOp.MAX)
+            loss, norm, largest, writing = torch.cat([numbers_2, largest_2]).tolist()
+        return loss, norm, int(largest), bool(writing)
 
     def _sent(self, step: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Bytes that each rank sends in a step, for linear operators and for the rest.
@@ -254,23 +322,30 @@ class Trainer:
         run, blocks, host = self._program("loss"), self.state.blocks, self.state.host
         if self.replicas is not None:
             blocks = {**blocks, **self.replicas.means()}
-        batches = self.text.held_out_batches(EVALUATION_BATCHES, *self._sizes)
+        count = self.settings.evaluate_batches or None
+        batches = self.text.held_out_batches(count, *self._sizes)
         losses = [
             run({name: blocks[name] for name in run.needs}, *self._on_device(batch), host=host)[
                 "loss[0]"
             ]
             for batch in batches
         ]
-        row = EvaluateRow(self.done, sum(loss.item() for loss in losses) / len(losses))
+        loss = sum(loss.item() for loss in losses) / len(losses)
+        row = EvaluateRow(self.done, loss, self.text.bits_per_byte(loss))
         self.log.write(row)
         self.reporter.evaluation(row)
         return row.loss
 
-    def save(self) -> None:
-        """Write a checkpoint of the current step."""
-        assert self.settings.checkpoint is not None
-        path = checkpoint.save(self.settings.checkpoint, self.done, self.state, self.world)
-        self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
+    def _finish_saved(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one."""
+        if self.checkpoints is not None:
+            with self.world.activity.part(f"checkpoint of step {self.done}"):
+                self._report_saved(self.checkpoints.finish())
+
+    def _report_saved(self, path: Path | None) -> None:
+        """Print which checkpoint is complete, if one is."""
+        if path is not None:
+            self.reporter.line(f"step {self.done}/{self.settings.steps}: wrote {path}")
 
 
 def _due(step: int, every: int, last: bool) -> bool:

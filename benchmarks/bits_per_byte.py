@@ -1,0 +1,162 @@
+"""`python -m benchmarks.bits_per_byte`: a small GPT on bytes and on tokens, for the same time each.
+
+The text is the standard library's sources. The tokenizers are trained on it, without what is held
+out. All runs have the same layers, hidden size, context and batch, and the same CPU seconds of
+training. A larger vocabulary makes the embedding and the head larger, and a step slower; its tokens
+stand for more bytes. Evaluations read all that is held out, and are not counted as training.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from primepar.cli import main
+from primepar.errors import ConfigError
+
+if TYPE_CHECKING:
+    from primepar.distributed.training.launch import World
+    from primepar.distributed.training.trainer import Trainer
+
+LAYERS, HIDDEN, HEADS, CONTEXT, BATCH = 2, 96, 4, 64, 8
+RATE, WARMUP = 2e-3, 20
+POINTS = 6
+"""Evaluations of a run, at equal distances in time."""
+
+
+class CurvePoint(NamedTuple):
+    """The held-out bits per byte of a run after some CPU seconds of training."""
+
+    seconds: float
+    steps: int
+    bits_per_byte: float
+
+
+class TextRun(NamedTuple):
+    """What one run trained on, and its curve."""
+
+    name: str
+    vocabulary: int
+    bytes_per_token: float
+    curve: list[CurvePoint]
+
+
+def texts(folder: Path, vocabularies: list[int]) -> dict[str, Path]:
+    """Write the text, and its tokens for each vocabulary; name -> file."""
+    from primepar.distributed.text.tokenize import TokenizeOptions, tokenize
+    from primepar.distributed.training.data import library_sources
+
+    text = folder / "text.txt"
+    text.write_bytes(library_sources())
+    written = {"bytes": text}
+    for vocabulary in vocabularies:
+        (folder / str(vocabulary)).mkdir()
+        output = folder / str(vocabulary) / "tokens.bin"
+        options = TokenizeOptions(texts=[text], output=output, train_vocabulary=vocabulary)
+        tokenize(options, lambda name, done, total: None)
+        written[f"{vocabulary} tokens"] = output
+    return written
+
+
+def trained(name: str, path: Path, seconds: float, world: World) -> TextRun:
+    """Train for some CPU seconds and evaluate at equal distances."""
+    from primepar.distributed.training.stopping import Stopping
+
+    trainer = _trainer(path, world)
+    text, curve, spent = trainer.text, list[CurvePoint](), 0.0
+    with Stopping() as stopping:
+        while len(curve) < POINTS:
+            begin = time.process_time()
+            trainer.step(stopping)
+            spent += time.process_time() - begin
+            if spent >= seconds * (len(curve) + 1) / POINTS:
+                bits = text.bits_per_byte(trainer.evaluate())
+                curve.append(CurvePoint(spent, trainer.done, bits))
+    per_token = (text.held_out_bytes or len(text.held_out)) / len(text.held_out)
+    return TextRun(name, text.vocabulary, per_token, curve)
+
+
+def _trainer(path: Path, world: World) -> Trainer:
+    """The trainer of `primepar train --data` on one process, without output."""
+    from primepar.distributed import Mesh
+    from primepar.distributed.modules.gpt import uniform_plan
+    from primepar.distributed.runtime.training_state import TrainingState
+    from primepar.distributed.training.data import load_text
+    from primepar.distributed.training.launchers import Launch
+    from primepar.distributed.training.log import Log
+    from primepar.distributed.training.progress import Reporter
+    from primepar.distributed.training.settings import Settings
+    from primepar.distributed.training.trainer import Trainer
+    from primepar.distributed.training.vocabulary import with_vocabulary
+    from primepar.partition import parse_sequence
+
+    settings = with_vocabulary(
+        Settings(
+            data=str(path),
+            layers=LAYERS,
+            hidden=HIDDEN,
+            heads=HEADS,
+            context=CONTEXT,
+            batch=BATCH,
+            lr=RATE,
+            warmup=WARMUP,
+            evaluate_batches=0,
+        )
+    )
+    plan = uniform_plan(settings.model, parse_sequence("P1x1"))
+    state = TrainingState(plan, Mesh(plan.mesh, world.device), settings.seed)
+    silent = Reporter(Launch("mpirun", rank=1, size=1), 0, settings.steps)
+    text = load_text(settings.data, BATCH, CONTEXT)
+    return Trainer(settings, world, state, text, Log(None), silent)
+
+
+def lines(runs: list[TextRun], seconds: float) -> Iterator[str]:
+    """The curves as a table, a column for each run."""
+    yield (
+        f"held-out bits per byte after CPU seconds of training; {LAYERS} layers, hidden {HIDDEN}, "
+        f"context {CONTEXT}, batch {BATCH}, rate {RATE}"
+    )
+    yield "seconds" + "".join(f"{run.name:>14}" for run in runs)
+    for number in range(POINTS):
+        bits = "".join(f"{run.curve[number].bits_per_byte:14.3f}" for run in runs)
+        yield f"{seconds * (number + 1) / POINTS:7.0f}{bits}"
+    yield "steps  " + "".join(f"{run.curve[-1].steps:14}" for run in runs)
+    yield "bytes/t" + "".join(f"{run.bytes_per_token:14.2f}" for run in runs)
+
+
+def bits_per_byte(
+    seconds: Annotated[float, typer.Option(help="CPU seconds of training of each run.")] = 30.0,
+    vocabularies: Annotated[
+        str, typer.Option(metavar="N,N,...", help="Vocabularies to train on the text.")
+    ] = "512,2048",
+) -> None:
+    """Train a small GPT on bytes and on tokens for the same time, and print both curves."""
+    from primepar.distributed.training.launch import joined
+    from primepar.distributed.training.launchers import Launch
+
+    if not 0 < seconds < float("inf"):
+        raise ConfigError(f"--seconds: expected a positive number, got {seconds}")
+    try:
+        entries = [int(entry) for entry in vocabularies.split(",")]
+    except ValueError:
+        raise ConfigError(f"--vocabularies: expected numbers, got {vocabularies!r}") from None
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        joined(Launch.of(os.environ), "cpu") as world,
+    ):
+        files = texts(Path(folder), entries)
+        runs = [trained(name, path, seconds, world) for name, path in files.items()]
+    for line in lines(runs, seconds):
+        typer.echo(line)
+
+
+if __name__ == "__main__":
+    command = typer.Typer(add_completion=False)
+    command.command()(bits_per_byte)
+    main(command, "python -m benchmarks.bits_per_byte")

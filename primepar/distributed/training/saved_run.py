@@ -1,0 +1,72 @@
+"""The checkpoints of a run: opens their folder, and finds and checks the one to resume from."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from primepar.distributed.training.data import Text
+from primepar.distributed.training.launch import World
+from primepar.distributed.training.settings import Settings
+from primepar.errors import ConfigError
+from primepar.plan import Plan
+from primepar.schedule import Sequence
+
+if TYPE_CHECKING:
+    from primepar.distributed.checkpoints.manifest import Manifest
+    from primepar.distributed.checkpoints.saving import Checkpoints
+    from primepar.distributed.runtime.training_state import TrainingState
+
+
+class SavedRun(NamedTuple):
+    """A checkpoint that this run goes on from, and what differs from it, in words."""
+
+    path: Path
+    manifest: Manifest
+    notes: list[str]
+
+
+def open_checkpoints(
+    settings: Settings,
+    layout: Sequence | Plan,
+    text: Text,
+    state: TrainingState,
+    world: World,
+    ending: ExitStack,
+) -> tuple[Checkpoints | None, SavedRun | None]:
+    """Return the checkpoints of this run, and the one to resume from.
+
+    Each is None if the settings ask for none. `ending` closes the folder. This rank has checked
+    its share of the files. Raises `CheckpointError` if the folder, or a checkpoint in it, is not
+    one for this run, and `ConfigError` if the run is done.
+    """
+    if settings.checkpoint is None:
+        return None, None
+    # With torch.distributed.checkpoint, which takes half a second to import.
+    from primepar.distributed.checkpoints.folder import saved_path
+    from primepar.distributed.checkpoints.identity import identity_of
+    from primepar.distributed.checkpoints.loading import check_same_run, read_whole
+    from primepar.distributed.checkpoints.saving import Checkpoints
+
+    path = saved_path(settings.checkpoint, resume=settings.resume)
+    identity = identity_of(settings, layout, state.plan.model, text, world.size)
+    folder = Path(settings.checkpoint)
+    saves = Checkpoints(folder, identity, state, world, settings.keep, settings.asynchronous)
+    ending.enter_context(saves)
+    if path is None:
+        return saves, None
+    manifest = read_whole(path, world.rank, world.size)
+    notes = check_same_run(path, manifest, identity, state, override=settings.override)
+    if manifest.step >= settings.steps:
+        raise ConfigError(
+            f"--steps: expected more than the {manifest.step} steps of {path}, got {settings.steps}"
+        )
+    return saves, SavedRun(path, manifest, notes)
+
+
+def load_saved(saved: SavedRun, state: TrainingState) -> None:
+    """Fill the state of this rank, when every rank has checked its share of the files."""
+    from primepar.distributed.checkpoints.loading import load
+
+    load(saved.path, saved.manifest, state)

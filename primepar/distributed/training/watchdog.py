@@ -1,0 +1,237 @@
+"""Ends a run in which a rank waits too long for another one, with one line of the whole run.
+
+Every rank has two threads. One exchanges signs of life through the store that all ranks share: each
+rank counts up a number, and reads that of the next rank. The other one measures how long the main
+thread has been in one instruction, how long the next rank has been silent, and how long the store
+has. It needs no answer of anybody, so that it goes on if the store's process is stopped.
+
+A rank that waits in an instruction for longer than the timeout reports what it waits for. If nobody
+waits, as in a proof, only silence ends the run: a process that was stopped, or a lost host.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import inf
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+from msgspec import Struct
+
+from primepar.distributed.training.activity import Activity, PeerWait
+from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launcher_hold import HOLD
+from primepar.errors import LaunchError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+START_SECONDS = 300.0
+"""How long a rank waits for the first sign of life of another one, as torch's rendezvous does."""
+LONGEST_INTERVAL = 5.0
+"""Seconds between two signs of life, at most."""
+SIGNS = 12
+"""Signs of life in a timeout."""
+STORE = -1
+"""Stands for the process that keeps the store, among the peers."""
+_REMEDY = "look at its process and its machine, or raise --timeout"
+
+
+class Sign(Struct, frozen=True):
+    """A sign of life: how many came before, where the rank is, and for whom it waits there."""
+
+    number: int
+    text: str
+    waits_for: tuple[int, ...] = ()
+    ended: bool = False
+    """Whether it is the last one of a run that ended well."""
+
+
+class Exchange:
+    """Writes this rank's signs of life to the store, and reads those of others."""
+
+    def __init__(
+        self, activity: Activity, store: Store, rank: int, size: int, every: float
+    ) -> None:
+        self.store, self.rank, self.size, self.every = store, rank, size, every
+        self.activity, self.stopped, self.asked = activity, Event(), Event()
+        self.answers = 0
+        """How often the store has answered."""
+        self.failed = False
+        """Whether a rank has reported a failure."""
+        self.seen: dict[int, Sign] = {}
+        """The last sign of each rank that was read."""
+        self._thread = Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Go on until the run ends, or the store does."""
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):
+            while not self.stopped.is_set():
+                self._turn()
+                self.stopped.wait(self.every)
+
+    def _turn(self) -> None:
+        self._write(ended=False)
+        self.failed = self.failed or self.store.check([FAILURES])
+        others = range(self.size) if self.asked.is_set() else [(self.rank + 1) % self.size]
+        for peer in others:
+            if self.store.check([f"sign/{peer}"]):
+                self.seen[peer] = msgspec.json.decode(self.store.get(f"sign/{peer}"), type=Sign)
+        self.answers += 1
+
+    def _write(self, ended: bool) -> None:
+        waiting = self.activity.waiting
+        sign = Sign(
+            self.answers, self.activity.text, () if waiting is None else waiting.peers, ended
+        )
+        self.store.set(f"sign/{self.rank}", msgspec.json.encode(sign).decode())
+
+    def number(self, peer: int) -> int | None:
+        """Return how many signs a rank has given; None without any."""
+        sign = self.seen.get(peer)
+        return None if sign is None else sign.number
+
+    def stop(self) -> None:
+        """Leave the last sign of life."""
+        self.stopped.set()
+        self._thread.join(self.every)
+        with suppress(RuntimeError):
+            self._write(ended=True)
+
+
+class Silence:
+    """Counts how long a number has stayed the same, while this process ran itself."""
+
+    def __init__(self) -> None:
+        self.last: object = None
+        self.seconds = 0.0
+
+    def count(self, value: object, passed: float) -> float:
+        """Return the seconds since the value has changed."""
+        self.seconds = self.seconds + passed if value == self.last else 0.0
+        self.last = value
+        return self.seconds
+
+
+class Watchdog:
+    """Ends the process after a line about who waits for whom, or after that of another rank."""
+
+    def __init__(
+        self, activity: Activity, store: Store, rank: int, size: int, timeout: float
+    ) -> None:
+        self.activity, self.store, self.rank, self.size = activity, store, rank, size
+        self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
+        own_connection: Any = store  # torch's stubs lack its method
+        self.exchange = Exchange(activity, own_connection.clone(), rank, size, self.every)
+        self._stuck, self._store, self._failed = Silence(), Silence(), Silence()
+        self._peers = {peer: Silence() for peer in range(size) if peer != rank}
+        self.grace = min(GRACE_SECONDS, timeout)
+        self.stopped = Event()
+
+    def __enter__(self) -> Watchdog:
+        self.exchange.start()
+        Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.stopped.set()
+        if error is None:
+            self.exchange.stop()
+
+    def _run(self) -> None:
+        """Measure until the run ends."""
+        before = time.monotonic()
+        while not self.stopped.wait(self.every):
+            now = time.monotonic()
+            # A process that was stopped itself has not waited meanwhile.
+            passed, before = min(now - before, 2 * self.every), now
+            problem = self._problem(passed)
+            if problem is not None:
+                self._end(problem)
+
+    def _problem(self, passed: float) -> str | None:
+        """Return the line to report, empty if another rank has done so; None if all is well."""
+        exchange, waiting = self.exchange, self.activity.waiting
+        stuck = self._stuck.count((self.activity.token, waiting is None), passed)
+        silent = {
+            peer: count.count(exchange.number(peer), passed) for peer, count in self._peers.items()
+        }
+        silent[STORE] = self._store.count(exchange.answers, passed)
+        if self._failed.count(exchange.failed, passed) > self.grace and exchange.failed:
+            return ""
+        if stuck > self.timeout / 2:
+            exchange.asked.set()
+        if waiting is not None and stuck > self.timeout:
+            return self._late(waiting, silent)
+        # A rank that waits in an instruction knows more than one that only listens.
+        margin = 3 * self.every
+        for peer in (STORE, (self.rank + 1) % self.size):
+            if silent[peer] > self._allowed(peer) + margin:
+                return self._lost(peer)
+        return None
+
+    def _allowed(self, peer: int) -> float:
+        """Return how long a peer may be silent."""
+        sign = self.exchange.seen.get(peer)
+        if sign is not None and sign.ended:
+            return inf
+        return self.timeout if sign is not None or peer == STORE else START_SECONDS
+
+    def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
+        ranks = _ranks(waiting.peers)
+        return (
+            f"rank {self.rank}: expected {ranks} to answer within {self.timeout:g} s, got nothing "
+            f"in {waiting.text}{self._cause(silent)}: {_REMEDY}"
+        )
+
+    def _cause(self, silent: Mapping[int, float]) -> str:
+        """Return which ranks are silent, or else which do not wait themselves."""
+        if silent[STORE] > self.timeout / 4:
+            return f"; {_name(STORE)} is silent"
+        seen = self.exchange.seen
+        quiet = [peer for peer in seen if silent.get(peer, 0.0) > self.timeout / 4]
+        busy = [peer for peer in seen if peer != self.rank and not seen[peer].waits_for]
+        if quiet:
+            return f"; {_ranks(quiet)} is silent since {seen[quiet[0]].text}"
+        return f"; {_ranks(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
+
+    def _lost(self, peer: int) -> str:
+        sign = self.exchange.seen.get(peer)
+        since = "" if sign is None else f" since {sign.text}"
+        return (
+            f"rank {self.rank}: expected a sign of life of {_name(peer)} within "
+            f"{self.timeout:g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
+        )
+
+    def _end(self, problem: str) -> NoReturn:
+        """Report the problem if no rank has reported one, and end this process.
+
+        Without a store the lowest rank above 0 reports.
+        """
+        answers = self._store.seconds < 3 * self.every
+        first = is_first(self.store, self.rank) if problem and answers else self.rank == 1
+        if problem and first:
+            # On a terminal the cursor is hidden while there is a progress bar.
+            shown = "\x1b[?25h" if sys.stderr.isatty() else ""
+            print(f"{shown}primepar: error: {problem}", file=sys.stderr, flush=True)
+            time.sleep(2 * self.every)  # the others look whether a rank has failed
+        elif problem:
+            time.sleep(self.grace)
+        HOLD.release()
+        os._exit(LaunchError.exit_code)
+
+
+def _name(peer: int) -> str:
+    return "rank 0, or the launcher that keeps the store," if peer == STORE else f"rank {peer}"
+
+
+def _ranks(peers: Sequence[int]) -> str:
+    return f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"

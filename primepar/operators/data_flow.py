@@ -1,0 +1,146 @@
+"""What the instructions of a section make and need, across ranks, before any pass.
+
+An instruction is known by its rank and its position. A collective is one instruction on each
+member, and each needs the others; a receive needs the send that it matches. Messages match in their
+order per communicator, source and destination, and collectives in theirs per group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from primepar.passes.block_uses import Rank, request_of
+from primepar.schedule.program import (
+    Collective,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Recv,
+    Send,
+    Wait,
+)
+
+Lists = Sequence[Sequence[Instruction]]
+
+
+class InstructionPlace(NamedTuple):
+    """Rank and position of an instruction."""
+
+    rank: int
+    position: int
+
+
+class Version(NamedTuple):
+    """A block on a rank as an instruction left it; without a maker as it was before."""
+
+    rank: int
+    block: str
+    maker: InstructionPlace | None
+
+
+@dataclass
+class DataFlow:
+    """The versions that every instruction reads, and those that exist at the end."""
+
+    lists: Lists
+    reads: dict[InstructionPlace, list[Version]] = field(default_factory=dict)
+    needs: dict[InstructionPlace, set[InstructionPlace]] = field(default_factory=dict)
+    """Instructions of other ranks, and posts, that an instruction needs to have its effect."""
+    made: dict[InstructionPlace, list[Version]] = field(default_factory=dict)
+    users: dict[Version, list[InstructionPlace]] = field(default_factory=dict)
+    ends: list[dict[str, Version]] = field(default_factory=list)
+    """For every rank, the blocks that are there at the end."""
+
+    def __post_init__(self) -> None:
+        for rank, nodes in enumerate(self.lists):
+            self._follow(rank, nodes)
+        self._match()
+
+    def _follow(self, rank: int, nodes: Sequence[Instruction]) -> None:
+        """Follow the blocks of one rank."""
+        here: dict[str, Version] = {}
+        posts: dict[str, InstructionPlace] = {}
+        used_by = Rank(rank)
+        for position, node in enumerate(nodes):
+            place = InstructionPlace(rank, position)
+            if isinstance(node, Wait):
+                self.needs[place] = {posts[node.request]}
+                self.reads[place], self.made[place] = [], []
+                continue
+            self.needs[place] = set()
+            used = used_by.touched(node)
+            names = dict.fromkeys((*used.reads, *used.gone))
+            known = [
+                here.get(name, Version(rank, name, None))
+                for name in names
+                if name in here or name not in used.made
+            ]
+            self.reads[place] = known
+            for version in known:
+                self.users.setdefault(version, []).append(place)
+            for name in used.gone:
+                here.pop(name, None)
+            self.made[place] = [Version(rank, name, place) for name in used.made]
+            here.update({version.block: version for version in self.made[place]})
+            request = request_of(node)
+            if request is not None:
+                posts[request] = place
+        self.ends.append(here)
+
+    def stays(self, version: Version) -> bool:
+        """Return whether a version is still there at the end, unchanged."""
+        ends = self.ends[version.rank]
+        if version.maker is not None or version.block in ends:
+            return ends.get(version.block) == version
+        return not any(
+            isinstance(self.lists[place.rank][place.position], Free)
+            for place in self.users.get(version, ())
+        )
+
+    def _match(self) -> None:
+        """Let receives need their sends, and members of a collective one another."""
+        sends, receives = _messages(self.lists)
+        for channel, places in receives.items():
+            for receive, send in zip(places, sends[channel], strict=True):
+                self.needs[receive].add(send)
+                self.needs[send].add(receive)
+        for members in _collectives(self.lists):
+            for place in members:
+                self.needs[place].update(members)
+
+
+Messages = dict[tuple[str, int, int], list[InstructionPlace]]
+"""Communicator, source and destination -> the places of its messages, in order."""
+
+
+def _messages(lists: Lists) -> tuple[Messages, Messages]:
+    """Return the places of all sends, and those of all receives."""
+    sends, receives = Messages(), Messages()
+    for rank, nodes in enumerate(lists):
+        for position, node in enumerate(nodes):
+            for message in node.body if isinstance(node, Group) else (node,):
+                if isinstance(message, Send | ISend):
+                    channel = message.communicator, rank, message.peer
+                    sends.setdefault(channel, []).append(InstructionPlace(rank, position))
+                elif isinstance(message, Recv | IRecv):
+                    channel = message.communicator, message.peer, rank
+                    receives.setdefault(channel, []).append(InstructionPlace(rank, position))
+    return sends, receives
+
+
+def _collectives(lists: Lists) -> Iterator[tuple[InstructionPlace, ...]]:
+    """Yield the places of the members of each collective."""
+    calls: dict[tuple[str, tuple[int, ...]], dict[int, list[InstructionPlace]]] = {}
+    for rank, nodes in enumerate(lists):
+        for position, node in enumerate(nodes):
+            if isinstance(node, Collective):
+                key = node.communicator, tuple(sorted(node.group))
+                calls.setdefault(key, {}).setdefault(rank, []).append(
+                    InstructionPlace(rank, position)
+                )
+    for by_rank in calls.values():
+        yield from zip(*by_rank.values(), strict=True)

@@ -1,0 +1,21 @@
+"""Which tests run: HYPOTHESIS_PROFILE=ci asks for the long profile, everything else is short."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypeVar
+
+Case = TypeVar("Case")
+Other = TypeVar("Other")
+IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+
+
+def pairs(cases: Sequence[Case], others: Sequence[Other]) -> list[tuple[Case, Other]]:
+    """Every pair in the long profile; in the short one every second, so each case has several."""
+    return [
+        (case, other)
+        for row, case in enumerate(cases)
+        for column, other in enumerate(others)
+        if IS_LONG or (row + column) % 2 == 0
+    ]

@@ -1,0 +1,128 @@
+"""Steps that need less memory compute what plain steps compute: with micro-batches.
+
+Emulated in float64, with dropout and clipping; then trained on four processes. All preset plans of
+four devices run with HYPOTHESIS_PROFILE=ci.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import memory_ranks
+import numpy as np
+import pytest
+import training_cases
+from distributed_ranks import on_ranks
+from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
+
+from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings_layout import layout_of, planned
+from primepar.errors import ConfigError
+from primepar.models.config import Family, ModelConfig
+from primepar.plan import preset_plan, save_plan
+from primepar.reference.emulator.model import EmulatedModel
+
+BATCH, POSITIONS, STEPS = 16, 4, 2
+SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
+PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data",
+           "M2,megatron")  # fmt: skip
+WAYS: dict[str, dict[str, Any]] = {
+    "accumulated": {"accumulate": 4},
+    "sharded": {"sharded": True},
+    "selective": {"recompute": "selective"},
+    "full": {"recompute": "full"},
+    "all": {"accumulate": 4, "sharded": True, "recompute": "full"},
+}
+"""Name -> settings of a run that differs from a plain one only in them."""
+FEW = [
+    ("gpt2", "M2,megatron", "accumulated"),
+    ("llama", "primepar", "accumulated"),
+    ("gpt2", "data", "sharded"),
+    ("llama", "M2,megatron", "selective"),
+    ("gpt2", "primepar", "full"),
+    ("llama", "M2,megatron", "all"),
+]
+ALL = [(family, name, way) for family in SHAPES for name in PRESETS for way in WAYS]
+CASES = ALL if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else FEW
+
+
+@cache
+def updated(family: Family, name: str, way: str | None) -> dict[str, Any]:
+    """Parameters and moments after a few emulated steps, by name."""
+    settings = Settings(**WAYS.get(way or "", {}))
+    plan = planned(settings, preset_plan(name, SHAPES[family], 4))
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    tokens, targets = drawn_batch(plan.model, BATCH, POSITIONS)
+    for _ in range(STEPS):
+        model.update(tokens, targets, 1e-3, DRAW, clip=0.5)
+    return {**model.parameters, **model.moments}
+
+
+@pytest.mark.parametrize(("family", "name", "way"), CASES)
+def test_the_step_is_the_plain_one(family: Family, name: str, way: str) -> None:
+    expected = updated(family, name, None)
+    for tensor, values in updated(family, name, way).items():
+        np.testing.assert_allclose(values, expected[tensor], rtol=1e-12, atol=1e-12, err_msg=tensor)
+
+
+def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
+    settings = Settings(accumulate=3, batch=8, plan="K4")
+    with pytest.raises(ConfigError) as caught:
+        layout_of(settings, 4)
+    assert str(caught.value) == (
+        "training.batch: expected a multiple of the 3 micro-batches, got 8: take 9, or another "
+        "--plan"
+    )
+
+
+def test_micro_batches_of_a_pipeline_are_not_cut_again(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    save_plan(preset_plan("1f1b:2x2,megatron", SHAPES["gpt2"], 4), file)
+    with pytest.raises(ConfigError) as caught:
+        layout_of(Settings(accumulate=4, batch=8, plan=str(file)), 4)
+    assert str(caught.value) == (
+        f"training.accumulate: expected none together with the plan file {file}, whose pipeline "
+        "has 2 micro-batches, got 4: leave it out, or change micro_batches in the plan"
+    )
+
+
+def test_too_many_micro_batches_are_refused() -> None:
+    plan = preset_plan("megatron", SHAPES["gpt2"], 4)
+    with pytest.raises(ConfigError) as caught:
+        planned(Settings(accumulate=100_001), plan)
+    assert str(caught.value) == (
+        "training.accumulate: expected at most 100,000 passes of a micro-batch through a stage, "
+        "got 100,001: take fewer micro-batches"
+    )
+
+
+FAMILIES: tuple[Family, ...] = ("gpt2", "llama")
+MODELS = {
+    "gpt2": ModelConfig.of("gpt2", **SIZES, embedding_dropout=0.1, dropout=0.2),
+    "llama": ModelConfig.of("llama", **SIZES, kv_heads=2, ffn=64),
+}
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("four")
+    plans = {
+        "gpt2": preset_plan("M2,megatron", MODELS["gpt2"], 4, 16),
+        "llama": preset_plan("primepar", MODELS["llama"], 4, 16),
+    }
+    answers = on_ranks(4, memory_ranks.trained, folder, plans)
+    expected = {f"{family} {way}": 0 for family in FAMILIES for way in memory_ranks.RUNS}
+    assert answers == [expected] * 4
+    return folder
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("way", [way for way in memory_ranks.RUNS if way != "plain"])
+def test_four_processes_train_as_plainly(four: Path, family: Family, way: str) -> None:
+    got, plain = (four / f"{family} {name}" for name in (way, "plain"))
+    expected = training_cases.losses(plain)
+    assert list(expected) == list(range(1, memory_ranks.STEPS + 1))
+    assert training_cases.losses(got) == pytest.approx(expected, rel=1e-12, abs=0)
