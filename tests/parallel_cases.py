@@ -194,11 +194,41 @@ def gradient_distances(module: nn.Module, plain: nn.Module) -> dict[str, float]:
     return distances
 
 
-def trained(module: nn.Module, plain: nn.Module, steps: int) -> dict[str, float]:
-    """The largest differences of losses and parameters over steps of AdamW with clipping."""
+def optimized(kind: str, plan: str) -> dict[str, float]:
+    """The same with another optimizer of torch."""
+    plain = own()
+    module = parallelize(deepcopy(plain), plan, dist.get_world_size(), REGIONS)
+    return trained(module, plain, 3, kind)
+
+
+def checkpointed() -> dict[str, float]:
+    """Gradients where activations are computed again in backward."""
+    plain = llama()
+    cast("Any", plain).activation_checkpointing_enable()
+    plain.train()
+    module = parallelize(deepcopy(plain), "P2x2", 4)
+    for model, batch in ((plain, tokens()), (module, local_rows(module, tokens()))):
+        torch.autograd.backward(run(model, batch)[1])
+    return gradient_distances(module, plain)
+
+
+def generated() -> bool:
+    """Whether tokens are generated as on one process, with caches of this rank's heads."""
+    plain = cast("Any", llama(num_key_value_heads=2).eval())
+    module = parallelize(deepcopy(plain), "P2x2", 4)
+    prompt = {"input_ids": local_rows(module, tokens())}
+    prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
+    both = [model.generate(**prompt, max_new_tokens=5, pad_token_id=0) for model in (plain, module)]
+    return bool(torch.equal(*both))
+
+
+def trained(
+    module: nn.Module, plain: nn.Module, steps: int, kind: str = "AdamW"
+) -> dict[str, float]:
+    """The largest differences of losses and parameters over steps with clipping."""
     losses: list[list[torch.Tensor]] = []
     for model in (module, plain):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=RATE)
         losses.append([])
         for step in range(steps):
             optimizer.zero_grad()

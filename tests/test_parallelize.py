@@ -152,6 +152,19 @@ def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
     assert max(errors.values()) < 1e-9, errors
 
 
+@pytest.mark.skipif(not WIDE, reason="runs with HYPOTHESIS_PROFILE=ci")
+def test_other_uses_equal_one_process() -> None:
+    """Other optimizers, activations that are computed again, and generation."""
+    kinds = ("SGD", "NAdam", "Adagrad", "RMSprop")
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("optimized", (kind, plan)) for kind in kinds for plan in ("P2x2", "megatron")
+    ]
+    calls += [("checkpointed", ()), ("generated", ())]
+    *errors, same = on_ranks(4, cases.several, calls, imported=MODULES)[0]
+    assert same
+    assert max(max(differences.values()) for differences in errors) < 1e-7, errors
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_named_in_one_line(name: str) -> None:
     assert results()["refused", name] == REFUSED[name][1]
