@@ -13,6 +13,7 @@ import parallel_cases as cases
 import pytest
 import torch
 from distributed_ranks import on_ranks
+from parallel_models import REGIONS, own
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
@@ -22,7 +23,7 @@ ONE = {"num_hidden_layers": 1}
 MODELS: dict[str, tuple[Any, ...]] = {
     "llama P2x2": ("llama", GROUPED | ONE, "P2x2"),
     "gpt2 megatron": ("gpt2", {"n_layer": 1}, "megatron"),
-    "own M2,megatron": ("own", {}, "M2,megatron", cases.REGIONS),
+    "own M2,megatron": ("own", {}, "M2,megatron", REGIONS),
 }
 """Model, changes of its config, plan, regions."""
 WIDER: dict[str, tuple[Any, ...]] = {
@@ -42,7 +43,7 @@ WIDER: dict[str, tuple[Any, ...]] = {
     "gpt2 partly": ("gpt2", {}, {"*.attn.*": None, "lm_head": None, "*": "megatron"}),
     "llama of a plan": ("llama", {}, "plan"),
     "gpt2 of a plan": ("gpt2", {"tie_word_embeddings": False}, "plan"),
-    "own P2x2": ("own", {}, "P2x2", cases.REGIONS),
+    "own P2x2": ("own", {}, "P2x2", REGIONS),
     "own without regions": ("own", {}, "P2x2"),
     "own of three sequences": (
         "own",
@@ -183,7 +184,7 @@ def test_states_have_ordinary_names_and_pass_between_plans() -> None:
     """Two blocks have sections, which no DTensor expresses in the ordinary shape."""
     state = results()["states", ""]
     whole = {f"blocks.{block}.qkv.{kind}" for block in (0, 1) for kind in ("weight", "bias")}
-    linear = {name for name in cases.own().state_dict() if "norm" not in name} - {"embed.weight"}
+    linear = {name for name in own().state_dict() if "norm" not in name} - {"embed.weight"}
     assert (state["names"], state["shapes"], state["equal"]) == (True, True, [True] * 3)
     assert set(state["sharded"]) == linear - whole
 
