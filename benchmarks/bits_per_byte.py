@@ -47,13 +47,12 @@ class TextRun(NamedTuple):
     curve: list[CurvePoint]
 
 
-def texts(folder: Path, vocabularies: list[int]) -> dict[str, Path]:
-    """Write the text, and its tokens for each vocabulary; name -> file."""
+def texts(folder: Path, content: bytes, vocabularies: list[int]) -> dict[str, Path]:
+    """Write a text, and its tokens for each vocabulary; name -> file."""
     from primepar.distributed.text.tokenize import TokenizeOptions, tokenize
-    from primepar.distributed.training.data import library_sources
 
     text = folder / "text.txt"
-    text.write_bytes(library_sources())
+    text.write_bytes(content)
     written = {"bytes": text}
     for vocabulary in vocabularies:
         (folder / str(vocabulary)).mkdir()
@@ -137,6 +136,7 @@ def bits_per_byte(
     ] = "512,2048",
 ) -> None:
     """Train a small GPT on bytes and on tokens for the same time, and print both curves."""
+    from primepar.distributed.training.data import library_sources
     from primepar.distributed.training.launch import joined
     from primepar.distributed.training.launchers import Launch
 
@@ -150,7 +150,7 @@ def bits_per_byte(
         tempfile.TemporaryDirectory() as folder,
         joined(Launch.of(os.environ), "cpu") as world,
     ):
-        files = texts(Path(folder), entries)
+        files = texts(Path(folder), library_sources(), entries)
         runs = [trained(name, path, seconds, world) for name, path in files.items()]
     for line in lines(runs, seconds):
         typer.echo(line)

@@ -32,6 +32,14 @@ def test_any_part_of_an_epoch_is_computed_alone() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [2**20 + 1, 10**9, 10**15])
+def test_samples_of_a_large_text_differ_and_are_in_it(count: int) -> None:
+    samples = shuffled(np.linspace(0, count - 1, 20_000).astype(np.int64), count, 3, 1)
+    assert len(set(samples.tolist())) == 20_000
+    assert 0 <= samples.min() < count / 1000
+    assert 0.999 * count < samples.max() < count
+
+
 def test_places_of_a_sample_are_spread_over_the_epochs() -> None:
     """Over 4000 epochs of 8 samples, each is at each place 500 times, up to noise.
 

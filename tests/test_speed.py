@@ -102,14 +102,10 @@ def test_the_peak_of_a_gpu_is_known_by_its_name(name: str, dtype: str, peak: flo
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux shows the peak there")
 def test_memory_of_a_process_is_the_peak_that_the_kernel_has() -> None:
     assert memory_of(CPU) == "process"
-    peaks = []
-    for _ in range(2):
-        peaks.append(peak_memory(CPU))
-        status = Path("/proc/self/status").read_text()
-        (kernel,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
-        peaks.append(1024 * int(kernel.split()[1]))
-    assert peaks == sorted(peaks)
-    assert peaks[0] > 2**26  # torch alone takes more
+    status = Path("/proc/self/status").read_text()
+    (kernel,) = [line for line in status.splitlines() if line.startswith("VmHWM")]
+    # The kernel adds up pages of threads now and then, so that two readings may differ a little.
+    assert peak_memory(CPU) == pytest.approx(1024 * int(kernel.split()[1]), rel=0.02)
 
 
 def test_memory_on_a_gpu_is_torch_s_peak() -> None:

@@ -91,6 +91,12 @@ def test_the_same_texts_and_tokenizer_give_the_same_file(folder: Path) -> None:
     assert Path("other/tokenizer.json").read_bytes() == Path("tokenizer.json").read_bytes()
 
 
+def test_what_an_earlier_run_wrote_is_no_text(folder: Path) -> None:
+    first = made(".", *NEW, "--pattern", "*")
+    assert made(".", *NEW, "--pattern", "*", "--force") == first
+    assert first["sources"]["documents"] == 4
+
+
 def test_pieces_change_no_byte_of_a_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made("texts/a.txt", "-o", "whole.bin", "--train-vocabulary", "300")
     whole = load_text("whole.bin", 2, 8)

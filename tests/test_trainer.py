@@ -12,6 +12,7 @@ import training_cases as cases
 from distributed_ranks import on_ranks
 from saved_tensors import files_of, tensors_of
 
+from primepar.distributed.checkpoints.manifest import read_manifest
 from primepar.distributed.training.log import EndRow, EvaluateRow, Log, StartRow, StepRow, read_log
 from primepar.errors import ConfigError
 
@@ -61,10 +62,19 @@ def test_four_processes_read_the_samples_of_one(four: Runs, one: Path) -> None:
     assert read["one"] == [(step, int(step > 15), 4 * step) for step in range(1, 21)]
     assert read["four"] == read["one"]
     assert read["resumed"] == read["one"][10:]
-    manifest = json.loads((four.folder / "whole" / STEP_10 / "manifest.json").read_text())
-    assert manifest["run_state"]["data"] == {
+    manifest = read_manifest(four.folder / "whole" / STEP_10)
+    assert manifest.run_state["data"] == {
         "seed": 0, "text": cases.TEXT.digest, "epoch": 0, "sample": 40
     }  # fmt: skip
+
+
+def test_a_run_with_another_batch_goes_on_at_the_next_sample(tmp_path: Path) -> None:
+    folder = str(tmp_path / "saved")
+    assert cases.train(tmp_path / "first", checkpoint=folder, steps=2) == 0
+    again = {"checkpoint": folder, "resume": True, "override": True, "batch": 8, "steps": 4}
+    assert cases.train(tmp_path / "second", **again) == 0
+    rows = read_log(tmp_path / "second" / "log.jsonl")
+    assert [row.samples for row in rows if isinstance(row, StepRow)] == [16, 24]
 
 
 def test_gradient_norm_counts_every_element_once(four: Runs, one: Path) -> None:
@@ -224,7 +234,8 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
 
 def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"dtype": "float16", "loss_scale": 2.0**28, "loss_scale_every": 3}
-    assert cases.train(tmp_path / "a", **changes, lr=0.01, warmup=0) == 0
+    changes |= {"lr": 0.01, "warmup": 0}
+    assert cases.train(tmp_path / "a", **changes) == 0
     rows = [row for row in read_log(tmp_path / "a" / "log.jsonl") if isinstance(row, StepRow)]
     scales = [row.loss_scale for row in rows]
     skipped = [row.gradient_norm is None for row in rows]
@@ -235,6 +246,12 @@ def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -
         doubled = good and scales[place - 2] == scale
         assert after == scale * (0.5 if skips else 2.0 if doubled else 1.0)
     assert rows[-1].loss < 0.9 * rows[skipped.index(False)].loss
+    saved = {"checkpoint": str(tmp_path / "saved"), **changes}
+    assert cases.train(tmp_path / "b", **saved | {"steps": 4}) == 0
+    assert cases.train(tmp_path / "b", **saved, resume=True) == 0
+    again = [row for row in read_log(tmp_path / "b" / "log.jsonl") if isinstance(row, StepRow)]
+    numbers = [(row.loss, row.gradient_norm, row.loss_scale) for row in rows]
+    assert [(row.loss, row.gradient_norm, row.loss_scale) for row in again] == numbers
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

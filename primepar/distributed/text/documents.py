@@ -41,13 +41,18 @@ class Documents:
     cut: int
 
     @classmethod
-    def of(cls, texts: Sequence[Path], pattern: str, held_out: float) -> Documents:
+    def of(
+        cls, texts: Sequence[Path], pattern: str, held_out: float, without: Sequence[Path] = ()
+    ) -> Documents:
         """List files, and those of folders that match a pattern, in name order.
 
-        `held_out` is the share of the bytes to hold out. Raises `DataError` for a text that is
-        missing, and where there is none or too little to hold any out.
+        `held_out` is the share of the bytes to hold out. `without` are files that a folder may
+        have and that are no texts, as those of an earlier run. Raises `DataError` for a text that
+        is missing, and where there is none or too little to hold any out.
         """
-        paths = [path for text in texts for path in _files(text, pattern)]
+        others = {path.resolve() for path in without}
+        matching = (path for text in texts for path in _files(text, pattern))
+        paths = [path for path in matching if path.resolve() not in others]
         sizes = [path.stat().st_size for path in paths]
         size = sum(sizes)
         if not size:

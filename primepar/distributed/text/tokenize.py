@@ -93,7 +93,7 @@ def tokenize(options: TokenizeOptions, report: Report) -> TokenHeader:
     """
     check_installed()
     given = None if options.tokenizer is None else read_tokenizer(options.tokenizer)
-    documents = Documents.of(options.texts, options.pattern, options.held_out)
+    documents = Documents.of(options.texts, options.pattern, options.held_out, options.written)
     if given is None:
         assert options.train_vocabulary is not None
         given = trained_tokenizer(_for_training(documents, report), options.train_vocabulary)
