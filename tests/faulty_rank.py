@@ -11,14 +11,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from primepar.cli import main
-from primepar.distributed.training.trainer import Trainer
 from primepar.errors import ProgramError
 
 
 def loop() -> None:
-    """Go on for ever, without a call that waits."""
+    """Go on without end, without a call that waits."""
     while True:
         pass
 
@@ -51,14 +51,17 @@ FAULTS: dict[str, Callable[[], None]] = {
 
 def fail_in(fault: Callable[[], None], rank: int, step: int) -> None:
     """Let a rank of this program fail in a step."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")  # as `primepar` does before this import
+    from primepar.distributed.training.trainer import Trainer
+
     on_device = Trainer._on_device
 
-    def read(self: Trainer, batch: object) -> object:
+    def read(self: Any, batch: Any) -> Any:
         if self.world.rank == rank and self.done + 1 == step:
             fault()
-        return on_device(self, batch)  # type: ignore[arg-type]
+        return on_device(self, batch)
 
-    Trainer._on_device = read  # type: ignore[assignment, method-assign]
+    Trainer._on_device = read  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

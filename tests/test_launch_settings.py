@@ -200,7 +200,8 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 
 
 SAMPLES: dict[str, Any] = {
-    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2, "seed": 5,
+    "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2,
+    "recompute": "full", "seed": 5,
     "data": 'a "b".txt', "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
@@ -256,8 +257,8 @@ def test_the_shown_settings_are_a_file_of_the_same_settings(tmp_path: Path) -> N
 WRONG_FILES = {
     "[training\n": "run.toml: expected TOML, got broken text: Expected ']' at the end of a table "
     "declaration (at line 1, column 10)",
-    "[training]\nstep = 3\n": "run.toml: training.step: expected a key out of steps, batch, seed, "
-    "data, dtype, device, got 'step': write steps",
+    "[training]\nstep = 3\n": "run.toml: training.step: expected a key out of steps, batch, "
+    "accumulate, recompute, seed, data, dtype, device, got 'step': write steps",
     "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
     "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
     "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "
@@ -296,7 +297,7 @@ WRONG_WORDS = {
     "'optimizer.rate': write one of optimizer.name, optimizer.lr, optimizer.warmup, "
     "optimizer.schedule, optimizer.lr_min, optimizer.decay_steps, optimizer.beta1, "
     "optimizer.beta2, optimizer.epsilon, optimizer.weight_decay, optimizer.clip, "
-    "optimizer.masters, optimizer.loss_scale, optimizer.loss_scale_every",
+    "optimizer.sharded, optimizer.masters, optimizer.loss_scale, optimizer.loss_scale_every",
     ("--set", "modle.layers=1"): "--set modle.layers=1: expected a key like optimizer.lr, got "
     "'modle.layers': write model.layers=1",
     ("--set", "evaluate_every=1"): "--set evaluate_every=1: expected a key like optimizer.lr, got "

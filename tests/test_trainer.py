@@ -234,7 +234,8 @@ def test_a_clipped_run_logs_the_norm_before_it_was_clipped(tmp_path: Path) -> No
 
 def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"dtype": "float16", "loss_scale": 2.0**28, "loss_scale_every": 3}
-    assert cases.train(tmp_path / "a", **changes, lr=0.01, warmup=0) == 0
+    changes |= {"lr": 0.01, "warmup": 0}
+    assert cases.train(tmp_path / "a", **changes) == 0
     rows = [row for row in read_log(tmp_path / "a" / "log.jsonl") if isinstance(row, StepRow)]
     scales = [row.loss_scale for row in rows]
     skipped = [row.gradient_norm is None for row in rows]
@@ -245,6 +246,12 @@ def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -
         doubled = good and scales[place - 2] == scale
         assert after == scale * (0.5 if skips else 2.0 if doubled else 1.0)
     assert rows[-1].loss < 0.9 * rows[skipped.index(False)].loss
+    saved = {"checkpoint": str(tmp_path / "saved"), **changes}
+    assert cases.train(tmp_path / "b", **saved | {"steps": 4}) == 0
+    assert cases.train(tmp_path / "b", **saved, resume=True) == 0
+    again = [row for row in read_log(tmp_path / "b" / "log.jsonl") if isinstance(row, StepRow)]
+    numbers = [(row.loss, row.gradient_norm, row.loss_scale) for row in rows]
+    assert [(row.loss, row.gradient_norm, row.loss_scale) for row in again] == numbers
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])

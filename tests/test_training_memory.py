@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import training_cases
 from distributed_ranks import on_ranks
+from memory_ranks import STEPS, WAYS
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
 
 from primepar.distributed.training.settings import Settings
@@ -25,18 +26,10 @@ from primepar.models.config import Family, ModelConfig
 from primepar.plan import preset_plan, save_plan
 from primepar.reference.emulator.model import EmulatedModel
 
-BATCH, POSITIONS, STEPS = 16, 4, 2
+BATCH, POSITIONS, UPDATES = 16, 4, 2
 SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
 PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data",
            "M2,megatron")  # fmt: skip
-WAYS: dict[str, dict[str, Any]] = {
-    "accumulated": {"accumulate": 4},
-    "sharded": {"sharded": True},
-    "selective": {"recompute": "selective"},
-    "full": {"recompute": "full"},
-    "all": {"accumulate": 4, "sharded": True, "recompute": "full"},
-}
-"""Name -> settings of a run that differs from a plain one only in them."""
 FEW = [
     ("gpt2", "M2,megatron", "accumulated"),
     ("llama", "primepar", "accumulated"),
@@ -46,7 +39,8 @@ FEW = [
     ("llama", "M2,megatron", "all"),
 ]
 ALL = [(family, name, way) for family in SHAPES for name in PRESETS for way in WAYS]
-CASES = ALL if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else FEW
+LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+CASES = ALL if LONG else FEW
 
 
 @cache
@@ -56,7 +50,7 @@ def updated(family: Family, name: str, way: str | None) -> dict[str, Any]:
     plan = planned(settings, preset_plan(name, SHAPES[family], 4))
     model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
     tokens, targets = drawn_batch(plan.model, BATCH, POSITIONS)
-    for _ in range(STEPS):
+    for _ in range(UPDATES):
         model.update(tokens, targets, 1e-3, DRAW, clip=0.5)
     return {**model.parameters, **model.moments}
 
@@ -99,10 +93,13 @@ def test_too_many_micro_batches_are_refused() -> None:
     )
 
 
-FAMILIES: tuple[Family, ...] = ("gpt2", "llama")
 MODELS = {
     "gpt2": ModelConfig.of("gpt2", **SIZES, embedding_dropout=0.1, dropout=0.2),
     "llama": ModelConfig.of("llama", **SIZES, kv_heads=2, ffn=64),
+}
+RUNS = {
+    "gpt2": ("M2,megatron", list(WAYS) if LONG else ["sharded", "all"]),
+    "llama": ("primepar", list(WAYS) if LONG else ["all"]),
 }
 
 
@@ -110,19 +107,31 @@ MODELS = {
 def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("four")
     plans = {
-        "gpt2": preset_plan("M2,megatron", MODELS["gpt2"], 4, 16),
-        "llama": preset_plan("primepar", MODELS["llama"], 4, 16),
+        family: (preset_plan(name, MODELS[family], 4, BATCH), ways)
+        for family, (name, ways) in RUNS.items()
     }
     answers = on_ranks(4, memory_ranks.trained, folder, plans)
-    expected = {f"{family} {way}": 0 for family in FAMILIES for way in memory_ranks.RUNS}
-    assert answers == [expected] * 4
+    runs = [
+        f"{family} {run}"
+        for family, (_, ways) in RUNS.items()
+        for run in ("plain", *ways, "begun", "resumed")
+    ]
+    assert answers == [dict.fromkeys(runs, 0)] * 4
     return folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("way", [way for way in memory_ranks.RUNS if way != "plain"])
-def test_four_processes_train_as_plainly(four: Path, family: Family, way: str) -> None:
+@pytest.mark.parametrize(
+    ("family", "way"), [(family, way) for family, (_, ways) in RUNS.items() for way in ways]
+)
+def test_four_processes_train_as_plainly(four: Path, family: str, way: str) -> None:
     got, plain = (four / f"{family} {name}" for name in (way, "plain"))
     expected = training_cases.losses(plain)
-    assert list(expected) == list(range(1, memory_ranks.STEPS + 1))
+    assert list(expected) == list(range(1, STEPS + 1))
     assert training_cases.losses(got) == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+@pytest.mark.parametrize("family", RUNS)
+def test_a_plain_run_goes_on_from_the_checkpoint(four: Path, family: str) -> None:
+    expected = training_cases.losses(four / f"{family} plain")[STEPS]
+    got = training_cases.losses(four / f"{family} resumed")[STEPS]
+    assert got == pytest.approx(expected, rel=1e-12, abs=0)

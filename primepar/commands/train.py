@@ -79,8 +79,9 @@ def train(
 ) -> None:
     """Train a byte-level GPT, or the model of a plan, on several processes.
 
-    Run it alone, with --ranks N, or under mpirun or torchrun. The program of a step is proved
-    first. Ctrl-C ends the run after its step. Options and --set override the file.
+    Run it alone, with --ranks N, or under mpirun, torchrun or srun. The program of a step is
+    proved first. Ctrl-C and SIGTERM end the run after its step. Options and --set override
+    the file.
     """
     from primepar.distributed.training.settings_file import config_text, settings_of
 

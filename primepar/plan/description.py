@@ -134,6 +134,11 @@ def _notes(plan: Plan, batch: int, description: Description) -> Iterator[str]:
         yield f"vocabulary: {plan.model.vocabulary}, padded to {padded}"
     if plan.pipeline is not None:
         yield from _pipeline_notes(plan, plan.pipeline, batch, description.tokens)
+    if plan.sharded_optimizer:
+        yield "optimizer: its states are in shards over the devices that have the same block"
+    if plan.recompute is not None:
+        what = "all of a layer" if plan.recompute == "full" else "outputs of norms and activations"
+        yield f"recompute: {what} in backward, from what is kept of it"
     if plan.model.tied:
         yield "head: its weight is the embedding's table, and what moves of that is counted there"
 

@@ -129,7 +129,16 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
             )
 
     def check_without_pipeline(self) -> None:
-        """Raise `PlanError` for a plan with a pipeline, which only its program prices."""
+        """Raise `PlanError` for a plan that only its program prices.
+
+        It has a pipeline, a sharded optimizer, or activations that are computed again.
+        """
+        if self.sharded_optimizer or self.recompute is not None:
+            what = "shards" if self.sharded_optimizer else f"recompute {self.recompute}"
+            raise PlanError(
+                "plan: expected neither sharded_optimizer nor recompute where the planner predicts "
+                f"traffic or memory, got {what}: price its program, with primepar simulate"
+            )
         if self.pipeline is not None:
             raise PlanError(
                 "plan: expected none with a pipeline where the planner predicts traffic or memory, "

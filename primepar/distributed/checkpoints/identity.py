@@ -23,7 +23,10 @@ from primepar.schedule import Sequence
 
 SECTIONS = ("training", "optimizer", "averaging")
 """Sections whose settings must be the same."""
-FREE = ("training.steps", "training.device")
+FREE = (
+    "training.steps", "training.device", "training.accumulate", "training.recompute",
+    "optimizer.sharded",
+)  # fmt: skip
 """Settings of these sections that may differ."""
 _DATA, _BATCH = "training.data", "training.batch"
 

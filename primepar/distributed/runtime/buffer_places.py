@@ -131,6 +131,8 @@ class BufferPlaces:
             return self.slots[name]
         buffer = self.here[name]
         place, turned = buffer.views[name], view
+        if place == all_of(buffer.shape):
+            return buffer.attach(self._slot(name), turned)
         return buffer.attach(self._slot(name), lambda whole: turned(whole[place]))
 
     def _slot(self, name: str) -> Slot:
