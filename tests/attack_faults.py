@@ -41,7 +41,7 @@ from rich.table import Table
 from primepar.distributed.training.log import StepRow, read_log
 
 ENDING = 45.0
-"""Seconds that a run may take beyond the timeout to end: torchrun alone waits 30 for a stopped process."""
+"""Seconds that a run may take beyond the timeout to end: torchrun waits 30 for a stopped one."""
 AFTER = 5
 """Steps of a resumed run."""
 UNBROKEN = 400
