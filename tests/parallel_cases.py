@@ -15,12 +15,25 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from msgspec.structs import replace
+from parallel_models import (
+    BATCH,
+    POSITIONS,
+    RATE,
+    REGIONS,
+    VOCABULARY,
+    Block,
+    OwnNorm,
+    TwoTypes,
+    llama,
+    made,
+    own,
+)
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
-from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.nn.functional import cross_entropy
 
 from primepar import PrimeParError, parallelize
 from primepar.distributed import (
@@ -37,87 +50,6 @@ from primepar.models import load_config
 from primepar.plan import Plan, preset_plan
 from primepar.plan.operator_layouts import resident
 from primepar.schedule import Layout
-
-BATCH, POSITIONS, VOCABULARY, RATE = 4, 8, 48, 1e-2
-REGIONS = (
-    Region(("blocks.*.qkv",), ("blocks.*.out",), sections=3),
-    Region(("blocks.*.fc1",), ("blocks.*.fc2",)),
-)
-
-
-class Block(nn.Module):
-    """A user's own block: the number of heads is that of the columns that are there."""
-
-    def __init__(self, hidden: int = 32, head: int = 8) -> None:
-        super().__init__()
-        self.head = head
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.out = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden, bias=False)
-        self.fc1, self.fc2 = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = self.qkv(self.norm1(x)).chunk(3, -1)
-        q, k, v = (part.unflatten(-1, (-1, self.head)).transpose(1, 2) for part in parts)
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        out: torch.Tensor = x + self.fc2(gelu(self.fc1(self.norm2(x))))
-        return out
-
-
-class Transformer(nn.Module):
-    """A user's own model; `mix` is over positions, as in an MLP-mixer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, 32)
-        self.mix = nn.Linear(POSITIONS, POSITIONS)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(32, VOCABULARY)
-
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(input_ids)
-        x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
-        for block in self.blocks:
-            x = block(x)
-        logits: torch.Tensor = self.head(x)
-        return logits
-
-
-def own() -> nn.Module:
-    torch.manual_seed(0)
-    return Transformer().double()
-
-
-def llama(**changes: Any) -> nn.Module:
-    from transformers.models.llama.modeling_llama import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4}
-    config = {"num_hidden_layers": 2, "vocab_size": VOCABULARY, "max_position_embeddings": 16}
-    return with_biases(LlamaForCausalLM(LlamaConfig(**sizes | config | changes)))
-
-
-def gpt2(**changes: Any) -> nn.Module:
-    from transformers.models.gpt2.modeling_gpt2 import GPT2Config, GPT2LMHeadModel
-
-    torch.manual_seed(0)
-    sizes = {"n_embd": 32, "n_head": 4, "n_layer": 2, "vocab_size": VOCABULARY, "n_positions": 16}
-    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    ids = dict.fromkeys(("bos_token_id", "eos_token_id"), 0)
-    return with_biases(GPT2LMHeadModel(GPT2Config(**sizes | rates | ids | changes)))
-
-
-def with_biases(model: nn.Module) -> nn.Module:
-    """In float64, with biases that are not zero."""
-    for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
-            nn.init.normal_(parameter, std=0.1)
-    return model.double()
-
-
-def made(model: str, changes: dict[str, Any]) -> nn.Module:
-    maker: Callable[..., nn.Module] = globals()[model]
-    return maker(**changes)
 
 
 def tokens(seed: int = 0) -> torch.Tensor:
@@ -159,7 +91,7 @@ def compared(
 
 def planned(model: Any) -> Plan:
     """A plan for transformers' model: each kind of operator has a sequence of its own."""
-    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "B2,K2"}
+    texts = {"qkv": "M2,K2", "proj": "M2,N2", "fc1": "P2x2", "fc2": "S2x2", "head": "K2,M2"}
     with TemporaryDirectory() as folder:
         model.config.save_pretrained(folder)
         made_plan = preset_plan("primepar", load_config(Path(folder) / "config.json"), 4)
@@ -194,11 +126,42 @@ def gradient_distances(module: nn.Module, plain: nn.Module) -> dict[str, float]:
     return distances
 
 
-def trained(module: nn.Module, plain: nn.Module, steps: int) -> dict[str, float]:
-    """The largest differences of losses and parameters over steps of AdamW with clipping."""
+def optimized(kind: str, plan: str) -> dict[str, float]:
+    """The same with another optimizer of torch."""
+    plain = own()
+    module = parallelize(deepcopy(plain), plan, dist.get_world_size(), REGIONS)
+    return trained(module, plain, 3, kind)
+
+
+def checkpointed() -> dict[str, float]:
+    """Gradients where activations are computed again in backward."""
+    plain = llama()
+    cast("Any", plain).activation_checkpointing_enable()
+    plain.train()
+    module = parallelize(deepcopy(plain), "P2x2", 4)
+    for model, batch in ((plain, tokens()), (module, local_rows(module, tokens()))):
+        torch.autograd.backward(run(model, batch)[1])
+    return gradient_distances(module, plain)
+
+
+def generated() -> bool:
+    """Whether tokens are generated as on one process, with caches of this rank's heads."""
+    plain = cast("Any", llama(num_key_value_heads=2).eval())
+    module = parallelize(deepcopy(plain), "P2x2", 4)
+    prompt = {"input_ids": local_rows(module, tokens())}
+    prompt["attention_mask"] = torch.ones_like(prompt["input_ids"])
+    models = (plain, cast("Any", module))
+    both = [model.generate(**prompt, max_new_tokens=5, pad_token_id=0) for model in models]
+    return bool(torch.equal(*both))
+
+
+def trained(
+    module: nn.Module, plain: nn.Module, steps: int, kind: str = "AdamW"
+) -> dict[str, float]:
+    """The largest differences of losses and parameters over steps with clipping."""
     losses: list[list[torch.Tensor]] = []
     for model in (module, plain):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), lr=RATE)
         losses.append([])
         for step in range(steps):
             optimizer.zero_grad()
@@ -241,29 +204,6 @@ def refused(model: str, changes: dict[str, Any], plan: Any, ranks: int = 4) -> s
         assert [type(part) for part in plain.modules()] == kinds
         return f"{type(error).__name__}: {error}"
     return "accepted"
-
-
-class OwnNorm(Block):
-    """A wrong one: the norm of the heads is a parameter inside a region."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(8))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = (part.unflatten(-1, (-1, 8)) for part in self.qkv(x).chunk(3, -1))
-        mixed = scaled_dot_product_attention(q * self.scale, k, v)
-        out: torch.Tensor = self.out(mixed.flatten(2))
-        scaled: torch.Tensor = self.fc2(gelu(self.fc1(out)))
-        return scaled
-
-
-class TwoTypes(Block):
-    """A wrong one: its layers have two dtypes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc1.double()
 
 
 def misused() -> dict[str, str]:

@@ -13,6 +13,7 @@ import parallel_cases as cases
 import pytest
 import torch
 from distributed_ranks import on_ranks
+from parallel_models import REGIONS, own
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
@@ -22,7 +23,7 @@ ONE = {"num_hidden_layers": 1}
 MODELS: dict[str, tuple[Any, ...]] = {
     "llama P2x2": ("llama", GROUPED | ONE, "P2x2"),
     "gpt2 megatron": ("gpt2", {"n_layer": 1}, "megatron"),
-    "own M2,megatron": ("own", {}, "M2,megatron", cases.REGIONS),
+    "own M2,megatron": ("own", {}, "M2,megatron", REGIONS),
 }
 """Model, changes of its config, plan, regions."""
 WIDER: dict[str, tuple[Any, ...]] = {
@@ -42,7 +43,7 @@ WIDER: dict[str, tuple[Any, ...]] = {
     "gpt2 partly": ("gpt2", {}, {"*.attn.*": None, "lm_head": None, "*": "megatron"}),
     "llama of a plan": ("llama", {}, "plan"),
     "gpt2 of a plan": ("gpt2", {"tie_word_embeddings": False}, "plan"),
-    "own P2x2": ("own", {}, "P2x2", cases.REGIONS),
+    "own P2x2": ("own", {}, "P2x2", REGIONS),
     "own without regions": ("own", {}, "P2x2"),
     "own of three sequences": (
         "own",
@@ -152,6 +153,19 @@ def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
     assert max(errors.values()) < 1e-9, errors
 
 
+@pytest.mark.skipif(not WIDE, reason="runs with HYPOTHESIS_PROFILE=ci")
+def test_other_uses_equal_one_process() -> None:
+    """Other optimizers, activations that are computed again, and generation."""
+    kinds = ("SGD", "NAdam", "Adagrad", "RMSprop")
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("optimized", (kind, plan)) for kind in kinds for plan in ("P2x2", "megatron")
+    ]
+    calls += [("checkpointed", ()), ("generated", ())]
+    *errors, same = on_ranks(4, cases.several, calls, imported=MODULES)[0]
+    assert same
+    assert max(max(differences.values()) for differences in errors) < 1e-7, errors
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_named_in_one_line(name: str) -> None:
     assert results()["refused", name] == REFUSED[name][1]
@@ -170,7 +184,7 @@ def test_states_have_ordinary_names_and_pass_between_plans() -> None:
     """Two blocks have sections, which no DTensor expresses in the ordinary shape."""
     state = results()["states", ""]
     whole = {f"blocks.{block}.qkv.{kind}" for block in (0, 1) for kind in ("weight", "bias")}
-    linear = {name for name in cases.own().state_dict() if "norm" not in name} - {"embed.weight"}
+    linear = {name for name in own().state_dict() if "norm" not in name} - {"embed.weight"}
     assert (state["names"], state["shapes"], state["equal"]) == (True, True, [True] * 3)
     assert set(state["sharded"]) == linear - whole
 

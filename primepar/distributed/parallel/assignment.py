@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
@@ -17,8 +16,6 @@ from primepar.schedule.movement import Movement
 
 LayerPlan = str | Mapping[str, str | None] | Plan
 """A preset or a sequence, a sequence for each pattern of names, or the plan of a model."""
-
-_BATCH = re.compile(r"\bB(?=\d|,|$)")
 
 
 def assigned(
@@ -83,7 +80,7 @@ def _of_plan(plan: Plan, roles: Mapping[str, LinearRole]) -> dict[str, str | Non
     """The names of a plan's operators in the module are those of the weights in its files."""
     chosen: dict[str, str | None] = {}
     for operator in (operator for operator in plan.operators if operator.kind == "linear"):
-        text = _BATCH.sub("M", plan.sequences[operator.name])
+        text = plan.sequences[operator.name]
         for prefix in (True, False):
             weight = f"{operator.name}.weight"
             if weight in plan.model.parameter_shapes:
