@@ -200,6 +200,13 @@ def test_after_the_report_of_another_rank_the_process_ends_without_one() -> None
     assert seconds_until(dog) == (12, "")
 
 
+def test_a_rank_with_an_error_of_its_own_has_time_to_report_it() -> None:
+    """Then it ends, even if one of its threads waits for a rank that has gone."""
+    dog = watchdog()
+    dog.__exit__(RuntimeError, RuntimeError(), None)
+    assert seconds_until(dog, 2) == (12, "")
+
+
 def test_a_process_that_was_stopped_itself_has_not_waited() -> None:
     count = Silence()
     assert [count.count(1, 5.0), count.count(1, 5.0), count.count(2, 5.0)] == [0.0, 5.0, 0.0]

@@ -37,9 +37,12 @@ def failure_of(error: Exception, rank: int, where: str) -> PrimeParError | None:
 
 
 def is_lost_peer(error: Exception) -> bool:
-    """Whether a process at the other end of a message or a collective has gone."""
+    """Whether a process at the other end of a message, a collective or the store has gone."""
+    from torch.distributed import DistNetworkError
+
     text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(words in text for words in _LOST)
+    lost = isinstance(error, RuntimeError) and any(words in text for words in _LOST)
+    return lost or isinstance(error, DistNetworkError)
 
 
 def _sentence(error: Exception) -> str:

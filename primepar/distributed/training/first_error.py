@@ -36,7 +36,7 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
             time.sleep(watchdog.grace)
         first = is_first(store, rank)
         if first or error is None:
-            watchdog.stopped.set()  # this rank has a message, and must not be ended before it
+            watchdog.leaving = True  # this rank has a message, and must not be ended before it
         if error is None:
             raise
         if not first:

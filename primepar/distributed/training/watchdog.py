@@ -131,7 +131,10 @@ class Watchdog:
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
         own_connection: Any = store  # torch's stubs lack its method
         self.exchange = Exchange(activity, own_connection.clone(), rank, size, self.every)
-        self._stuck, self._store, self._failed = Silence(), Silence(), Silence()
+        self._stuck, self._store = Silence(), Silence()
+        self._failed, self._left = Silence(), Silence()
+        self.leaving = False
+        """Whether this rank has an error of its own, and is about to report it and to end."""
         self._peers = {peer: Silence() for peer in range(size) if peer != rank}
         self.grace = min(GRACE_SECONDS, timeout)
         self.stopped = Event()
@@ -142,8 +145,10 @@ class Watchdog:
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self.stopped.set()
-        if error is None:
+        if error is not None:
+            self.leaving = True
+        else:
+            self.stopped.set()
             self.exchange.stop()
 
     def _run(self) -> None:
@@ -159,6 +164,9 @@ class Watchdog:
 
     def _problem(self, passed: float) -> str | None:
         """Return the line to report, empty if another rank has done so; None if all is well."""
+        if self.leaving:
+            # A thread that writes a checkpoint may wait for a rank that has gone.
+            return "" if self._left.count(True, passed) > self.grace else None
         exchange, waiting = self.exchange, self.activity.waiting
         stuck = self._stuck.count((self.activity.token, waiting is None), passed)
         silent = {
