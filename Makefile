@@ -79,8 +79,9 @@ bench-plan: $(STAMP) ## seconds of the planner's search, next to the paper's
 bench-overlap: $(STAMP) ## what chunks of transfers save in a simulated step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overlap
 
-bench-memory: $(STAMP) ## a step under limits of device memory: peak, bytes moved, time
+bench-memory: $(STAMP) ## a step under limits of device memory, and in less memory: peak, bytes
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.device_memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.training_memory
 
 bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step

@@ -78,7 +78,7 @@ def _wrong_lines(case: Case, lines: list[str]) -> str:
     if len(lines) > 2:
         return f"{len(lines)} lines: {lines[:3]}"
     waited = case.fault.startswith("stop") or case.fault in ("loop", "lock", "wait")
-    if waited and sum("within 5 s" in line for line in lines) != 1:
+    if waited and sum(f"within {TIMEOUT:g} s" in line for line in lines) != 1:
         return f"expected a line about the wait, got {lines}"
     return ""
 

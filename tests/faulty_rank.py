@@ -18,7 +18,7 @@ from primepar.errors import ProgramError
 
 
 def loop() -> None:
-    """Go on without end, without a call that waits."""
+    """Go on without end, and without a call that waits."""
     while True:
         pass
 

@@ -17,7 +17,7 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 PYTHON = sys.executable
-TIMEOUT = 5.0
+TIMEOUT = 10.0
 EVERY = 10
 """Steps between checkpoints."""
 SIZES = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import shutil
@@ -71,7 +70,7 @@ def test_a_checkpoint_of_another_model_is_refused(saved: Path, tmp_path: Path) -
 def test_settings_that_differ_are_named_and_refused(saved: Path, tmp_path: Path) -> None:
     assert refusal(saved, tmp_path, seed=3, lr=0.5, batch=8, dtype="float32", warmup=0) == (
         f"{saved / STEP_2}: expected the settings of the run that wrote it, got training.batch=8 "
-        "instead of 4, training.seed=3 instead of 0, training.dtype=float32 instead of float64, "
+        "instead of 4, training.dtype=float32 instead of float64, training.seed=3 instead of 0, "
         "optimizer.lr=0.5 instead of 0.001, optimizer.warmup=0 instead of 5: give them as they "
         "were, or add --override"
     )
@@ -86,8 +85,23 @@ def test_settings_that_differ_are_accepted_on_demand(
     assert note in capsys.readouterr().out.splitlines()
 
 
+def test_more_steps_of_a_rate_that_falls_until_the_last_one_are_another_run(
+    tmp_path: Path,
+) -> None:
+    folder = str(tmp_path / "saved")
+    falling = {"schedule": "cosine", "warmup": 0, "checkpoint": folder}
+    assert cases.train(tmp_path / "first", steps=1, **falling) == 0
+    assert refusal(Path(folder), tmp_path, steps=2, **falling) == (
+        f"{tmp_path / 'saved' / 'step-00000001'}: expected the settings of the run that wrote it, "
+        "got optimizer.decay_steps=2 instead of 1: give them as they were, or add --override"
+    )
+    changes = {"steps": 2, "decay_steps": 1, "resume": True}
+    assert cases.train(tmp_path / "second", **falling, **changes) == 0
+
+
 def test_what_does_not_define_the_losses_may_differ(copy: Path, tmp_path: Path) -> None:
-    changes = {"steps": 3, "evaluate_every": 1, "keep": 0, "asynchronous": False, "plan": "K1"}
+    changes = {"steps": 3, "evaluate_every": 1, "keep": 0, "asynchronous": False, "plan": "K1",
+               "accumulate": 2, "recompute": "full", "sharded": True}  # fmt: skip
     assert cases.train(tmp_path / "run", checkpoint=str(copy), resume=True, **changes) == 0
 
 
@@ -156,10 +170,7 @@ def test_the_last_ones_are_kept(tmp_path: Path) -> None:
 def test_a_full_disk_is_reported_and_leaves_the_checkpoint_before(
     asynchronous: bool, copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", cases.full)
     before = files_of(copy / STEP_2)
     answer = cases.train(
         tmp_path / "run", steps=3, checkpoint=str(copy), resume=True, asynchronous=asynchronous

@@ -108,6 +108,16 @@ def test_a_misspelt_sequence_is_refused(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_an_x_in_the_name_of_a_file_is_no_length() -> None:
+    Path("max.py").write_text(SOURCE)
+    with pytest.raises(PrimeParError) as caught:
+        parse_sequence("max.py:Mine3")
+    assert str(caught.value) == (
+        "sequence 'max.py:Mine3': expected 2 lengths after max.py:Mine, equal along r and c, like "
+        "max.py:Mine2x2, got 'max.py:Mine3': write max.py:Mine3x3"
+    )
+
+
 def test_other_commands_take_such_a_sequence() -> None:
     assert isinstance(resolve("mine.py:Mine2x2"), Sequence)
     done = run("check", "M2,mine.py:Mine2x2")

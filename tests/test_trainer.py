@@ -182,6 +182,17 @@ def test_one_rank_reports_a_torn_checkpoint_and_all_end(four: Runs) -> None:
     assert not (four.folder / "torn" / "log.jsonl").exists()
 
 
+def test_one_rank_reports_a_disk_without_room_and_nothing_is_left(four: Runs) -> None:
+    folder = four.folder / "full-saved"
+    refused = (
+        f"CheckpointError: {folder / 'step-00000001'}: expected to write a checkpoint, got no "
+        "space left on device: choose another --checkpoint folder or make room"
+    )
+    ended = "SystemExit: 0"
+    assert [answer["full"] for answer in four.answers] == [ended, ended, refused, ended]
+    assert list(folder.glob("step-*")) == []
+
+
 def test_all_ranks_stop_after_the_step_in_which_one_was_asked(four: Runs) -> None:
     assert [answer["asked"] for answer in four.answers] == [128 + 15] * 4
     *_, end = read_log(four.folder / "asked" / "log.jsonl")

@@ -7,7 +7,9 @@ four devices run with HYPOTHESIS_PROFILE=ci.
 from __future__ import annotations
 
 import os
+from fractions import Fraction
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +18,22 @@ import numpy as np
 import pytest
 import training_cases
 from distributed_ranks import on_ranks
+from lowered_steps import lower_step
 from memory_ranks import STEPS, WAYS
+from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
 
+from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_layout import layout_of, planned
 from primepar.errors import ConfigError
 from primepar.models.config import Family, ModelConfig
+from primepar.passes.liveness import sizes_of
 from primepar.plan import preset_plan, save_plan
 from primepar.reference.emulator.model import EmulatedModel
+from primepar.schedule import Program
+from primepar.schedule.program import Collective, ISend
+from primepar.verify import verify_program
 
 BATCH, POSITIONS, UPDATES = 16, 4, 2
 SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
@@ -135,3 +144,37 @@ def test_a_plain_run_goes_on_from_the_checkpoint(four: Path, family: str) -> Non
     expected = training_cases.losses(four / f"{family} plain")[STEPS]
     got = training_cases.losses(four / f"{family} resumed")[STEPS]
     assert got == pytest.approx(expected, rel=1e-12, abs=0)
+
+
+def sent_for_updates(program: Program) -> Fraction:
+    """Elements that all ranks send of gradients and of new parameters."""
+    size = sizes_of(program)
+    total = Fraction(0)
+    for rank, nodes in enumerate(program.programs):
+        for node in nodes:
+            block = str(getattr(node, "block", ""))
+            if ".grad" not in block and ".new" not in block:
+                continue
+            if isinstance(node, ISend):
+                total += size(block) or 0
+            elif isinstance(node, Collective):
+                total += elements_sent(node, rank, lambda name: size(name) or 0)
+    return total
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("data", 4), ("data", 3), ("M2,megatron-sp", 4)])
+def test_shards_are_one_copy_and_cost_no_more_to_send(name: str, ranks: int) -> None:
+    """With an untied table; three replicas divide no dim of the model."""
+    plan = preset_plan(name, SHAPES["llama"], ranks)
+    batch = plan.row_cuts.smallest_batch(POSITIONS)
+    plain, shards = (
+        lower_step(chosen, batch, POSITIONS, passes=())
+        for chosen in (plan, replace(plan, sharded_optimizer=True))
+    )
+    size = sizes_of(shards)
+    held = [name for blocks in shards.initial or () for name in blocks if ".m[" in name]
+    tensors = [tensor for name, tensor in (shards.tensors or {}).items() if name.endswith(".m")]
+    once = sum(prod(line[-1] for line in tensor.cuts) for tensor in tensors)
+    assert sum(size(name) or 0 for name in held) == once
+    assert sent_for_updates(shards) == sent_for_updates(plain)
+    assert verify_program(shards).verdict == "proved"

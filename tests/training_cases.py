@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch.distributed as dist
 from torch import device
@@ -88,8 +90,15 @@ def four_ranks(folder: Path) -> dict[str, Any]:
     own = {"checkpoint": str(folder / "half-own"), "plan": f"{folder}/mine.py:Mine2x2"}
     answers["own"] = train(folder / "own", **own, resume=True)
     answers["torn"] = train(folder / "torn", checkpoint=torn_folder, resume=True)
+    with patch.object(os, "posix_fallocate", full if dist.get_rank() == 2 else os.posix_fallocate):
+        answers["full"] = train(folder / "full", steps=1, checkpoint=str(folder / "full-saved"))
     answers["asked"] = train(folder / "asked", checkpoint=str(folder / "stopped"))
     return answers
+
+
+def full(*_: int) -> None:
+    """A disk without room."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def keep(source: Path, target: Path, step: int) -> None:

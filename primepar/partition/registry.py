@@ -151,7 +151,7 @@ def _repeated(primitive: Primitive, spelt: str) -> str:
     """`: write P3x3` for P3, the one length along every axis."""
     if not spelt or "x" in spelt:
         return ""
-    lengths = (int(spelt),) * len(primitive.axis_sides)
+    lengths = (int(spelt),) * _count(primitive)
     fits = primitive.sides_of(lengths) is not None
     return f": write {primitive.label}{'x'.join(map(str, lengths))}" if fits else ""
 
@@ -171,9 +171,14 @@ def _labelled(label: str) -> list[type[Primitive]]:
     return [kind for kind in kinds if kind.label == label]
 
 
+def _count(primitive: Primitive) -> int:
+    """How many lengths it is spelt with; the name of a file may have an x too."""
+    return primitive.example.removeprefix(primitive.label).count("x") + 1
+
+
 def _lengths(primitive: Primitive) -> str:
     """What a primitive is spelt with, `2 lengths after P, equal along r and c, like P2x2`."""
-    axes, count = primitive.axis_sides, len(primitive.axis_sides)
+    axes, count = primitive.axis_sides, _count(primitive)
     shared = [axis for axis, side in axes.items() if list(axes.values()).count(side) > 1]
     equal = f", equal along {', '.join(shared[:-1])} and {shared[-1]}" if shared else ""
     return (

@@ -24,17 +24,24 @@ from primepar.schedule import Sequence
 SECTIONS = ("training", "optimizer", "averaging")
 """Sections whose settings must be the same."""
 FREE = (
-    "training.steps", "training.device", "training.accumulate", "training.recompute",
+    "training.steps",
+    "training.device",
+    "training.accumulate",
+    "training.recompute",
     "optimizer.sharded",
-)  # fmt: skip
-"""Settings of these sections that may differ."""
-_DATA, _BATCH = "training.data", "training.batch"
+)
+"""Settings of these sections that may differ: they divide the work, or have no part in a loss."""
+_DATA, _BATCH, _DECAY = "training.data", "training.batch", "optimizer.decay_steps"
 
 
 def identity_of(
     settings: Settings, layout: Sequence | Plan, model: ModelConfig, text: Text, ranks: int
 ) -> Identity:
-    """Return what a run is. The data is compared by its content, the batch with the plan's."""
+    """Return what a run is.
+
+    The data is compared by its content, the batch with the plan's. A rate that falls until the last
+    step depends on the number of steps.
+    """
     values = {
         key_of(name): value
         for name, value in msgspec.structs.asdict(settings).items()
@@ -42,6 +49,8 @@ def identity_of(
     }
     values[_DATA] = text.digest[:DIGITS]
     values[_BATCH] = sizes_of(settings, layout)[0]
+    if settings.schedule != "constant" and settings.decay_steps is None:
+        values[_DECAY] = settings.steps
     plan = str(settings.plan_file or layout)
     code = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     return Identity(values, msgspec.to_builtins(model), plan, ranks, code)
@@ -50,16 +59,22 @@ def identity_of(
 def differences(saved: Identity, now: Identity) -> list[str]:
     """Return the settings that differ, each with both values.
 
-    A setting that the saved run did not have yet counts with its default.
+    A setting that the version which saved did not have counts with its default.
     """
     defaults = {key_of(field.name): field.default for field in msgspec.structs.fields(Settings)}
-    before = {key: saved.settings.get(key, defaults.get(key)) for key in now.settings}
-    before |= saved.settings
-    return [
-        f"{key}={_shown(now.settings.get(key))} instead of {_shown(value)}"
-        for key, value in before.items()
-        if now.settings.get(key) != value
+    pairs = [
+        (key, now.settings[key], saved.settings.get(key, defaults.get(key)))
+        for key in sorted(now.settings, key=_place)
     ]
+    return [
+        f"{key}={_shown(value)} instead of {_shown(before)}"
+        for key, value, before in pairs
+        if value != before
+    ]
+
+
+def _place(key: str) -> tuple[int, str]:
+    return SECTIONS.index(key.partition(".")[0]), key
 
 
 def _shown(value: Any) -> str:

@@ -136,7 +136,7 @@ def read_manifest(folder: Path) -> Manifest:
         ) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CheckpointError(
-            f"{path}: expected the manifest of a checkpoint, got broken JSON: {error}"
+            f"{path}: expected the manifest of a checkpoint, got {error}"
         ) from None
     text = bytes(envelope.checkpoint)
     check_digest(path, envelope.sha256, sha256(text).hexdigest())

@@ -2,9 +2,9 @@
 
 Each file has the format of torch's own `HuggingFaceStorageWriter(save_distributed=True)`: a tensor
 is one box of a tensor of the state, and the header has its offsets. So that class's reader opens a
-checkpoint too. Its writer keeps only one box of each tensor, has no checksums, and came with torch
-2.9. Torch's `FileSystemReader` loads its metadata by pickle. So the storage is ours, the plans are
-torch's. A second box of the same tensor goes into a second file of its rank.
+checkpoint too. Its writer keeps only one box of each tensor, has no checksums, and is not in every
+torch that runs this. Torch's `FileSystemReader` loads its metadata by pickle. So the storage is
+ours, the plans are torch's. A second box of the same tensor goes into a second file of its rank.
 """
 
 from __future__ import annotations
