@@ -11,12 +11,12 @@ waits, as in a proof, only silence ends the run: a process that was stopped, or 
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
 from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -100,13 +100,13 @@ class Exchange:
         sign = self.seen.get(peer)
         return None if sign is None else sign.number
 
-    def stop(self) -> None:
-        """Leave the last sign of life, when the thread has ended: it must not outlive Python."""
+    def stop(self, well: bool) -> None:
+        """End the thread, which may not be in torch when Python ends; `well` leaves a last sign."""
         self.stopped.set()
-        self.store.set_timeout(timedelta(seconds=SIGNS * self.every))
-        self._thread.join(2 * SIGNS * self.every)
+        self._thread.join(GRACE_SECONDS)
         with suppress(RuntimeError):
-            self._write(ended=True)
+            if well:
+                self._write(ended=True)
 
 
 class Silence:
@@ -149,9 +149,10 @@ class Watchdog:
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
             self.leaving = True
+            atexit.register(self.exchange.stop, well=False)
         else:
             self.stopped.set()
-            self.exchange.stop()
+            self.exchange.stop(well=True)
 
     def _run(self) -> None:
         """Measure until the run ends."""
