@@ -306,8 +306,11 @@ def placed() -> dict[str, Any]:
     }
 
 
-def recipe(code: str, folder: str) -> str:
-    """Run the recipe of the page in a world that there is already; return what it prints."""
+def recipe(code: str, folder: str) -> tuple[str, tuple[int, ...]]:
+    """Run the recipe of the page in a world that there is already.
+
+    Returns what it prints, and the shape of a tensor that it saves.
+    """
     printed = StringIO()
     with (
         patch.object(dist, "init_process_group"),
@@ -315,7 +318,9 @@ def recipe(code: str, folder: str) -> str:
         contextlib.redirect_stdout(printed),
     ):
         exec(compile(code, "train_llama.py", "exec"), {"__name__": "__main__"})
-    return printed.getvalue()
+    dist.barrier()
+    head = torch.load(Path(folder) / "llama.pt", weights_only=True)["lm_head.weight"]
+    return printed.getvalue(), tuple(head.shape)
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:

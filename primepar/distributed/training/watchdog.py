@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from math import inf
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -100,9 +101,10 @@ class Exchange:
         return None if sign is None else sign.number
 
     def stop(self) -> None:
-        """Leave the last sign of life."""
+        """Leave the last sign of life, when the thread has ended: it must not outlive Python."""
         self.stopped.set()
-        self._thread.join(self.every)
+        self.store.set_timeout(timedelta(seconds=SIGNS * self.every))
+        self._thread.join(2 * SIGNS * self.every)
         with suppress(RuntimeError):
             self._write(ended=True)
 
