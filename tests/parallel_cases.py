@@ -28,6 +28,7 @@ from parallel_models import (
     made,
     own,
 )
+from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -319,7 +320,7 @@ def recipe(code: str, folder: str) -> tuple[str, tuple[int, ...]]:
     ):
         exec(compile(code, "train_llama.py", "exec"), {"__name__": "__main__"})
     dist.barrier()
-    head = torch.load(Path(folder) / "llama.pt", weights_only=True)["lm_head.weight"]
+    head = load_file(Path(folder) / "llama.safetensors")["lm_head.weight"]
     return printed.getvalue(), tuple(head.shape)
 
 

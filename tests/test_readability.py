@@ -28,6 +28,9 @@ REVISED: tuple[str, ...] = (
     "docs/rules.md",
     "docs/simulator.md",
     "docs/training.md",
+    "docs/training-data.md",
+    "docs/training-launch.md",
+    "docs/training-memory.md",
     "docs/troubleshooting.md",
     "docs/what-a-proof-guarantees.md",
 )
