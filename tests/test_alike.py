@@ -22,7 +22,9 @@ RANKS = 4
 OTHER = {
     **dict.fromkeys(("plan", "data", "log", "weights", "save_weights", "tensorboard"), "a file"),
     "checkpoint": None, "device": "cpu", "device_memory": "1GiB", "dtype": "float64", "heads": 2,
-    "hidden": 64, "optimizer": "sgd", "trace": "step.svg", "vocabulary": 300,
+    "hidden": 64, "lr_min": 1e-4, "decay_steps": 50, "beta1": 0.5, "beta2": 0.5, "loss_scale": 8.0,
+    "optimizer": "sgd", "recompute": "full", "schedule": "cosine", "trace": "step.svg",
+    "vocabulary": 300,
 }  # fmt: skip
 """Values of the settings that take no number, or not any one."""
 TEXT = Text.of("letters", bytes(range(200)) * 40, 4, 16)
@@ -93,11 +95,13 @@ def changed(name: str, value: object) -> object:
 
 
 def test_every_setting_is_compared() -> None:
-    one = Settings(checkpoint="run", average_every=2)
-    layout = sequence_of(one, 1)
-    facts = facts_of(one, layout, TEXT)
-    for name in one.__struct_fields__:
+    averaged = Settings(checkpoint="run", average_every=2, schedule="linear")
+    scaled = Settings(dtype="float16")
+    for name in averaged.__struct_fields__:
+        one = scaled if name.startswith("loss_scale") else averaged
+        layout = sequence_of(one, 1)
         other = msgspec.structs.replace(one, **{name: changed(name, getattr(one, name))})
+        facts = facts_of(one, layout, TEXT)
         assert differences([facts, facts_of(other, layout, TEXT)]), name
 
 

@@ -237,7 +237,8 @@ def test_without_gradients_the_loss_is_the_same_and_logits_give_it() -> None:
     with torch.no_grad():
         evaluated = model.loss(tokens_BT, targets_BT)
     assert (loss.requires_grad, evaluated.requires_grad) == (True, False)
-    assert evaluated.item() == loss.item()
+    # A norm whose normalized rows are kept for backward may take another kernel.
+    assert evaluated.item() == pytest.approx(loss.item(), rel=1e-15)
     logits_RC = model(tokens_BT)
     assert not logits_RC.requires_grad
     expected = torch.nn.functional.cross_entropy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_killed_rank_is_missed_by_one_of_the_others(backend: str, tmp_path: Pa
     if backend != "nccl":
         assert [rank.code for rank in ranks] == [2, 2, 2, -9]
         ((number, line),) = [(number, rank.err) for number, rank in enumerate(ranks) if rank.err]
-        assert line == (
+        assert re.sub(r"in step \d+ at .*\)", "in ...", line) == (
             f"primepar: error: rank {number}: expected every process to answer, got one that "
-            "has ended: look for the message of that process\n"
+            "has ended, in ...: look for the message of that process\n"
         )

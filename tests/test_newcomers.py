@@ -310,7 +310,8 @@ OTHERS = [
     ("a.json", '{"format": "primepar-program",}', "verify a.json", "a.json: expected JSON, got "
      "broken text: JSON is malformed: trailing comma in object (byte 30)"),
     ("run.toml", "[training]\nstep = 3\n", "train --config run.toml", "run.toml: training.step: "
-     "expected a key out of steps, batch, seed, data, dtype, device, got 'step': write steps"),
+     "expected a key out of steps, batch, accumulate, recompute, seed, data, dtype, device, got "
+     "'step': write steps"),
 ]  # fmt: skip
 
 

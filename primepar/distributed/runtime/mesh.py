@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable
+from datetime import timedelta
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any
@@ -121,8 +122,7 @@ class Mesh:
         if communicator == "world" and everyone and world is not None:
             return world
         firsts = [replica * self.ranks for replica in range(self.replicas)]
-        options = None if world is None else world._get_backend(self.device).options
-        timeout = None if options is None else options._timeout  # else torch's own, 30 minutes
+        timeout = None if world is None else _timeout_of(world, self.device)
         groups = [
             dist.new_group([first + rank for rank in members], timeout=timeout) for first in firsts
         ]
@@ -189,6 +189,18 @@ def backend_of(kind: str) -> str:
     pairs = (pair.partition(":") for pair in dist.get_backend_config().split(","))
     by_kind = {device: backend for device, _, backend in pairs}
     return by_kind.get(kind, str(dist.get_backend()))
+
+
+def _timeout_of(world: dist.ProcessGroup, device: torch.device) -> timedelta | None:
+    """Return how long calls of the world may take; None, torch's default, for one without options.
+
+    gloo and NCCL have options; MPI and backends in Python need not have them.
+    """
+    try:
+        timeout: timedelta = world._get_backend(device).options._timeout
+    except (AttributeError, RuntimeError):
+        return None
+    return timeout
 
 
 def _is_ordered(device: torch.device) -> bool:

@@ -101,7 +101,7 @@ class Exchange:
         return None if sign is None else sign.number
 
     def stop(self, well: bool) -> None:
-        """End the thread, which may not be in torch when Python ends; `well` leaves a last sign."""
+        """End the thread; `well` leaves a last sign of life."""
         self.stopped.set()
         self._thread.join(GRACE_SECONDS)
         with suppress(RuntimeError):
@@ -140,19 +140,25 @@ class Watchdog:
         self._peers = {peer: Silence() for peer in range(size) if peer != rank}
         self.grace = min(GRACE_SECONDS, timeout)
         self.stopped = Event()
+        self._thread = Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Watchdog:
         self.exchange.start()
-        Thread(target=self._run, daemon=True).start()
+        self._thread.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            self.leaving = True
-            atexit.register(self.exchange.stop, well=False)
+        if error is None:
+            self._stop(well=True)
         else:
-            self.stopped.set()
-            self.exchange.stop(well=True)
+            self.leaving = True
+            atexit.register(self._stop, well=False)
+
+    def _stop(self, well: bool) -> None:
+        """End both threads: one that uses or frees a store when Python ends would abort."""
+        self.stopped.set()
+        self.exchange.stop(well)
+        self._thread.join(GRACE_SECONDS)
 
     def _run(self) -> None:
         """Measure until the run ends."""
