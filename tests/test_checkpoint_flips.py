@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import attack_checkpoints as attack
 import torch
+from profiles import IS_LONG
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
 from primepar.distributed.checkpoints.loading import read_whole
 
-COUNT = 4000 if os.environ.get("HYPOTHESIS_PROFILE") == "ci" else 40
+COUNT = 4000 if IS_LONG else 40
 
 
 def test_every_change_is_refused_and_its_file_named(tmp_path: Path) -> None:

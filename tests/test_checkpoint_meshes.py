@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +12,7 @@ import training_cases as cases
 from backends import CI_ONLY
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
+from profiles import IS_LONG
 
 from primepar.distributed.checkpoints.held import to_load, to_save
 from primepar.distributed.checkpoints.loading import read_whole
@@ -34,9 +34,6 @@ PLANS = (
     ("primepar", 4), ("megatron", 2), ("megatron", 1), ("3d", 8), ("data", 4),
     ("1f1b:2x2,megatron", 4), ("data sharded", 4), ("megatron-sp sharded", 4),
 )  # fmt: skip
-
-
-LONG_PROFILE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 
 
 def plan_of(name: str, ranks: int) -> Plan:
@@ -108,7 +105,7 @@ def test_every_plan_loads_the_state_bit_by_bit(number: int, tmp_path: Path) -> N
     path, wholes = tmp_path / "step-00000001", drawn()
     save(plan_of(*PLANS[number - 1]), path)
     manifest = read_whole(path)
-    for plan in (plan_of(*loaded) for loaded in (PLANS if LONG_PROFILE else PLANS[number:][:1])):
+    for plan in (plan_of(*loaded) for loaded in (PLANS if IS_LONG else PLANS[number:][:1])):
         for state, expected in zip(states(plan), states(plan), strict=True):
             fill(expected, wholes)
             for suffix in state.kinds:

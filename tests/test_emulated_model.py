@@ -21,7 +21,7 @@ from partitioned_cases import (
     planned_steps,
     step,
 )
-from profiles import pairs
+from profiles import IS_LONG, pairs
 from step_cases import SMALL
 
 from primepar.errors import ConfigError, IncompleteError, PlanError
@@ -36,7 +36,7 @@ from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Instruction
 
-RANDOM_PLANS = 100
+RANDOM_PLANS = 100 if IS_LONG else 40
 
 
 @pytest.mark.parametrize(("mesh", "family"), pairs(PRESET_MESHES, list(SHAPES)))

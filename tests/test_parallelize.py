@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from functools import cache
 from pathlib import Path
@@ -13,10 +12,10 @@ import parallel_cases as cases
 import pytest
 from distributed_ranks import on_ranks
 from parallel_models import REGIONS, own
+from profiles import IS_LONG
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
-WIDE = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
 ONE = {"num_hidden_layers": 1}
 MODELS: dict[str, tuple[Any, ...]] = {
@@ -141,7 +140,7 @@ def results() -> dict[tuple[str, str], Any]:
     """Everything that one world of four ranks is asked, on rank 0."""
     pytest.importorskip("transformers")
     asked: dict[tuple[str, str], Any] = {
-        ("compared", name): given for name, given in (MODELS | (WIDER if WIDE else {})).items()
+        ("compared", name): given for name, given in (MODELS | (WIDER if IS_LONG else {})).items()
     }
     asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
     asked |= {("misused", ""): (), ("placed", ""): ()}
@@ -152,13 +151,13 @@ def results() -> dict[tuple[str, str], Any]:
     return dict(zip(asked, answers[0], strict=True))
 
 
-@pytest.mark.parametrize("name", [*MODELS, *(WIDER if WIDE else {})])
+@pytest.mark.parametrize("name", [*MODELS, *(WIDER if IS_LONG else {})])
 def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
     errors = results()["compared", name]
     assert max(errors.values()) < 1e-9, errors
 
 
-@pytest.mark.skipif(not WIDE, reason="runs with HYPOTHESIS_PROFILE=ci")
+@pytest.mark.skipif(not IS_LONG, reason="runs with HYPOTHESIS_PROFILE=ci")
 def test_other_uses_equal_one_process() -> None:
     """Other optimizers, activations that are computed again, and generation."""
     kinds = ("SGD", "NAdam", "Adagrad", "RMSprop")
@@ -201,7 +200,7 @@ def test_the_recipe_of_the_page_trains() -> None:
     assert shape == (256, 64)
 
 
-@pytest.mark.parametrize("size", [4] if WIDE else [1])
+@pytest.mark.parametrize("size", [4] if IS_LONG else [1])
 def test_torch_compile_changes_nothing(size: int) -> None:
     backend, plan = ("eager", "P1x1") if size == 1 else ("aot_eager", "P2x2")
     for errors in on_ranks(size, cases.compiled, backend, plan):

@@ -6,7 +6,6 @@ four devices run with HYPOTHESIS_PROFILE=ci.
 
 from __future__ import annotations
 
-import os
 from fractions import Fraction
 from functools import cache
 from math import prod
@@ -22,6 +21,7 @@ from lowered_steps import lower_step
 from memory_ranks import STEPS, WAYS
 from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
+from profiles import IS_LONG
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.training.settings import Settings
@@ -48,8 +48,7 @@ FEW = [
     ("llama", "M2,megatron", "all"),
 ]
 ALL = [(family, name, way) for family in SHAPES for name in PRESETS for way in WAYS]
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
-CASES = ALL if LONG else FEW
+CASES = ALL if IS_LONG else FEW
 
 
 @cache
@@ -107,8 +106,8 @@ MODELS = {
     "llama": ModelConfig.of("llama", **SIZES, kv_heads=2, ffn=64),
 }
 RUNS = {
-    "gpt2": ("M2,megatron", list(WAYS) if LONG else ["sharded", "all"]),
-    "llama": ("primepar", list(WAYS) if LONG else ["all"]),
+    "gpt2": ("M2,megatron", list(WAYS) if IS_LONG else ["all"]),
+    "llama": ("primepar", list(WAYS) if IS_LONG else ["full"]),
 }
 
 
