@@ -70,7 +70,8 @@ def page(run: BenchmarkRun) -> str:
         parts.append("The machine was loaded, so times are no evidence for or against a target.")
     parts += ["![CPU of contenders over DTensor's](images/performance.svg)", "## Targets"]
     parts += [
-        "A target is met if the upper end of the interval is within the limit.",
+        "A target is met if the upper end of the interval is within the limit. "
+        "[Those that are missed](executor.md#targets-that-are-missed) have a profile.",
         table((*TARGET_HEADER[:-1], "result"), target_rows(run)),
     ]
     for result in run.problems:
