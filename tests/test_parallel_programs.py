@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from primepar.distributed.parallel.boundaries import Boundaries, boundaries_of
 from primepar.errors import PlanError
-from primepar.operators.row_average import lower_average
+from primepar.operators.row_average import lower_row_average
 from primepar.operators.single_operator import LinearPrograms, lower_linear
 from primepar.partition import parse_sequence
 from primepar.plan.operator_layouts import resident
@@ -60,7 +60,7 @@ def without_last(program: Program, rank: int) -> Program:
 def test_gradients_are_averaged_over_rows(split: bool) -> None:
     """Of parameters that stay whole, and of a bias that is split."""
     bounds = boundaries_of(4, {"fc1": "P2x2"}, {"fc1": "P2x2"})
-    program, *_ = lower_average(bounds.split if split else bounds.stream, 3)
+    program, *_ = lower_row_average(bounds.split if split else bounds.stream, 3)
     assert refuted(program) == []
     sums = [
         {node.group for node in nodes if isinstance(node, AllReduce)} for nodes in program.programs

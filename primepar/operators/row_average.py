@@ -11,7 +11,9 @@ from primepar.schedule.program import Free, Program
 
 
 @lru_cache(maxsize=1024)
-def lower_average(layout: Layout, size: int) -> tuple[Program, tuple[str, ...], tuple[str, ...]]:
+def lower_row_average(
+    layout: Layout, size: int
+) -> tuple[Program, tuple[str, ...], tuple[str, ...]]:
     """Return the program, and the names of each rank's block before and after it.
 
     Activations are in `layout` over (rows, columns), one block a rank. A rank is given the gradient

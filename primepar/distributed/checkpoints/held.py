@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 import torch
 
 from primepar.distributed.checkpoints.planning import HeldBoxes, HeldTensors
-from primepar.distributed.runtime.training_state import ParameterBlock, TrainingState
+from primepar.distributed.runtime.training_state import ParameterBlock, TrainingState, written
 from primepar.operators import MASTER
 
 _COPY = f".{MASTER}"
@@ -35,8 +35,7 @@ def to_save(state: TrainingState, *, copied: bool) -> HeldTensors:
     replica = state.replica if state.replicas > 1 else None
     tensors: dict[str, HeldBoxes] = {}
     for name, suffix, parts in _parts(state):
-        blocks = [part for part in parts if part.writes and not part.padding]
-        boxes = [(_offsets(part), _elements(state, name + suffix, part)) for part in blocks]
+        boxes = [(_offsets(part), _elements(state, name + suffix, part)) for part in written(parts)]
         if copied:
             boxes = [(offsets, _copy(elements)) for offsets, elements in boxes]
         if boxes:

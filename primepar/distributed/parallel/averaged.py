@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.operators.row_average import lower_average
+from primepar.operators.row_average import lower_row_average
 from primepar.schedule.layout import Layout
 
 
@@ -30,7 +30,7 @@ class RowAverage:
         if self.count == 1:
             return gradient
         size, rank = gradient.numel(), self.mesh.rank
-        program, before, after = lower_average(self.layout, size)
+        program, before, after = lower_row_average(self.layout, size)
         key = ("average", self.layout, size)
         if key not in self.mesh.compiled:
             self.mesh.compiled[key] = Executor(self.mesh, program, kind="parameters")
