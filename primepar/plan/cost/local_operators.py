@@ -131,4 +131,4 @@ def embedding_cost(
                 communication=training.links.all_reduce(bits, local * training.item),
                 reduction=training.links.all_reduce(line, (table + positions) * training.wide_item),
                 running=2 * local * training.item,
-                **{term: sum(each[term] for each in weights) for term in weights[0]})  # fmt: skip
+                **{term: sum(costs[term] for costs in weights) for term in weights[0]})  # fmt: skip
