@@ -1,0 +1,177 @@
+"""Plans mixed from two others: the first layers of the one, the later layers of the other.
+
+Cost and memory of such plans lie between those of both. There is one for every number of layers, so
+that a model of many layers has a plan near every point between two others. Example: of plans with
+(4 s, 9 GB) and (6 s, 5 GB) over 80 layers, half of the layers each give about (5 s, 7 GB). This is
+ours.
+
+Legend: L layers, K plans, T the three totals (cost, kept, rest).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Several
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from primepar.models.graph import Operator
+from primepar.plan.search.options import kind_of
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.segments import Choices, Vector
+
+Totals = NDArray[np.float64]
+
+
+class LayerChoices(NamedTuple):
+    """The choices of a plan: of the operators before the layers, of every layer, and after them."""
+
+    before: Choices
+    layers: tuple[Choices, ...]
+    after: Choices
+
+    @property
+    def flat(self) -> Choices:
+        """The choices of all operators in their order."""
+        return (*self.before, *(choice for layer in self.layers for choice in layer), *self.after)
+
+
+class Mixture(NamedTuple):
+    """A plan with the first `count` layers of `begin`, and the others of `end`.
+
+    What is before the layers is that of `opening`, what comes after them that of `closing`.
+    """
+
+    begin: LayerChoices
+    end: LayerChoices
+    opening: LayerChoices
+    closing: LayerChoices
+    count: int
+
+    @property
+    def choices(self) -> LayerChoices:
+        """The choices of the plan."""
+        layers = self.begin.layers[: self.count] + self.end.layers[self.count :]
+        return LayerChoices(self.opening.before, layers, self.closing.after)
+
+
+class PlanTotals:
+    """Cost, sum and largest rest of plans and of their mixtures, each layer evaluated once."""
+
+    def __init__(self, planner: Planner) -> None:
+        self.planner, graph = planner, planner.graph
+        size = len(graph.second) or sum(
+            operator.name.startswith("blocks.") for operator in graph.operators
+        )
+        first = graph.second.start - size
+        self.before, self.after = graph.operators[:first], graph.operators[graph.second.stop :]
+        self.first_layer = graph.operators[first : first + size]
+        self.later_layer = graph.operators[graph.second.start : graph.second.stop]
+        self.layers = graph.layers
+        self._known: dict[object, Totals] = {}
+
+    def of_flat(self, choices: Choices) -> LayerChoices:
+        """The parts of the choices of all operators."""
+        start, size = len(self.before), len(self.first_layer)
+        end = start + self.layers * size
+        layers = (tuple(choices[at : at + size]) for at in range(start, end, size))
+        return LayerChoices(tuple(choices[:start]), tuple(layers), tuple(choices[end:]))
+
+    def of(self, plan: LayerChoices) -> Totals:
+        """Cost, sum and largest rest of a plan."""
+        begin = self._opening(plan.before)
+        streams = [plan.before[-1], *(layer[-1] for layer in plan.layers)]
+        layers = [self._layer(number, *pair)
+                  for number, pair in enumerate(zip(streams, plan.layers, strict=False))]  # fmt: skip
+        return _joined([begin, *layers, self._closing(plan, streams[-1])])
+
+    def mixtures(self, one: LayerChoices, two: LayerChoices) -> tuple[list[Mixture], Totals]:
+        """All mixtures of two plans, in both orders, and their totals (K, T)."""
+        mixtures: list[Mixture] = []
+        totals = []
+        for begin, end in ((one, two), (two, one)):
+            for opening in (one, two):
+                inner = self._along(begin, end, opening)
+                for closing in (one, two):
+                    mixtures += [Mixture(begin, end, opening, closing, count)
+                                 for count in range(self.layers + 1)]  # fmt: skip
+                    ends = [begin if count == self.layers else end
+                            for count in range(self.layers + 1)]  # fmt: skip
+                    of_end = {id(plan): self._closing(closing, plan.layers[-1][-1], opening)
+                              for plan in (begin, end)}  # fmt: skip
+                    last = np.stack([of_end[id(plan)] for plan in ends])
+                    totals.append(_joined([inner, last]))
+        return mixtures, np.concatenate(totals)
+
+    def _along(self, begin: LayerChoices, end: LayerChoices, opening: LayerChoices) -> Totals:
+        """Totals up to the last layer, by how many layers are those of `begin`."""
+        first = _joined([self._opening(opening.before)])
+        of_begin = np.stack([first, *self._layers(begin, opening)])
+        of_end = np.stack([*self._layers(end, opening), np.zeros(3)])
+        streams = [opening.before[-1], *(layer[-1] for layer in begin.layers)]
+        change = [self._layer(count, streams[count], end.layers[count])
+                  for count in range(self.layers)]  # fmt: skip
+        until, left = _accumulated(of_begin), _accumulated(of_end[::-1])[::-1]
+        after = np.concatenate([left[1:], np.zeros((1, 3))])
+        return _joined([until, np.stack([*change, np.zeros(3)]), after])
+
+    def _layers(self, plan: LayerChoices, opening: LayerChoices) -> list[Totals]:
+        streams = [opening.before[-1], *(layer[-1] for layer in plan.layers)]
+        return [self._layer(number, streams[number], layer)
+                for number, layer in enumerate(plan.layers)]  # fmt: skip
+
+    def _layer(self, number: int, stream: int, choices: Choices) -> Totals:
+        operators = self.later_layer if number else self.first_layer
+        return self._part(operators, choices, {operators[0].inputs[0]: stream})
+
+    def _opening(self, choices: Choices) -> Totals:
+        return self._part(self.before, choices, {})
+
+    def _closing(
+        self, plan: LayerChoices, stream: int, opening: LayerChoices | None = None
+    ) -> Totals:
+        if not self.after:
+            return np.zeros(3)
+        outside = {self.after[0].inputs[0]: stream}
+        if self.planner.tied:
+            outside["embedding"] = (opening or plan).before[0]
+        return self._part(self.after, plan.after, outside)
+
+    def _part(
+        self, operators: Several[Operator], choices: Choices, outside: Mapping[str, int]
+    ) -> Totals:
+        """Totals of some operators and of the edges that end at them."""
+        key = operators[0].name, choices, tuple(outside.items())
+        if key not in self._known:
+            names = [operator.name for operator in operators]
+            chosen = {**outside, **dict(zip(names, choices, strict=True))}
+            self._known[key] = _joined(list(self._each(operators, chosen)))
+        return self._known[key]
+
+    def _each(self, operators: Several[Operator], chosen: Mapping[str, int]) -> Iterator[Totals]:
+        planner = self.planner
+        for operator in operators:
+            name, number = operator.name, chosen[operator.name]
+            cost = float(planner.objective(name)[number])
+            for producer in operator.inputs:
+                cost += float(planner.edge(producer, name)[chosen[producer], number])
+            if name == "head" and planner.tied:
+                cost += float(planner.tie()[chosen["embedding"], number])
+            options = planner.options(name)
+            yield np.array([cost, options.kept[number], options.running[number]])
+
+
+def _joined(parts: Several[Totals]) -> Totals:
+    """Totals of consecutive parts: costs and sums add up, of the rests the largest counts."""
+    stacked = np.stack(parts)
+    return np.concatenate(
+        [stacked[..., :2].sum(axis=0), stacked[..., 2:].max(axis=0)], axis=-1
+    )
+
+
+def _accumulated(parts: Totals) -> Totals:
+    return np.concatenate(
+        [np.cumsum(parts[:, :2], axis=0), np.maximum.accumulate(parts[:, 2:], axis=0)], axis=1
+    )
