@@ -12,15 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Several
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from primepar.models.graph import Operator
-from primepar.plan.search.options import kind_of
+from primepar.plan.search.pareto_front import pareto_front
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.segments import Choices, Vector
+from primepar.plan.search.segments import Choices
 
 Totals = NDArray[np.float64]
 
@@ -41,7 +42,8 @@ class LayerChoices(NamedTuple):
 class Mixture(NamedTuple):
     """A plan with the first `count` layers of `begin`, and the others of `end`.
 
-    What is before the layers is that of `opening`, what comes after them that of `closing`.
+    The first of these others has `cut` operators of `begin` too. What is before the layers is that
+    of `opening`, what comes after them that of `closing`.
     """
 
     begin: LayerChoices
@@ -49,11 +51,14 @@ class Mixture(NamedTuple):
     opening: LayerChoices
     closing: LayerChoices
     count: int
+    cut: int
 
     @property
     def choices(self) -> LayerChoices:
         """The choices of the plan."""
-        layers = self.begin.layers[: self.count] + self.end.layers[self.count :]
+        begin, end, count = self.begin.layers, self.end.layers, self.count
+        middle = [begin[count][: self.cut] + end[count][self.cut :]] if count < len(end) else []
+        layers = (*begin[:count], *middle, *end[count + 1 :])
         return LayerChoices(self.opening.before, layers, self.closing.after)
 
 
@@ -88,34 +93,40 @@ class PlanTotals:
         return _joined([begin, *layers, self._closing(plan, streams[-1])])
 
     def mixtures(self, one: LayerChoices, two: LayerChoices) -> tuple[list[Mixture], Totals]:
-        """All mixtures of two plans, in both orders, and their totals (K, T)."""
-        mixtures: list[Mixture] = []
+        """The undominated mixtures of two plans, in both orders, and their totals (K, T)."""
+        families: list[tuple[LayerChoices, ...]] = []
         totals = []
-        for begin, end in ((one, two), (two, one)):
-            for opening in (one, two):
-                inner = self._along(begin, end, opening)
-                for closing in (one, two):
-                    mixtures += [Mixture(begin, end, opening, closing, count)
-                                 for count in range(self.layers + 1)]  # fmt: skip
-                    ends = [begin if count == self.layers else end
-                            for count in range(self.layers + 1)]  # fmt: skip
-                    of_end = {id(plan): self._closing(closing, plan.layers[-1][-1], opening)
-                              for plan in (begin, end)}  # fmt: skip
-                    last = np.stack([of_end[id(plan)] for plan in ends])
-                    totals.append(_joined([inner, last]))
-        return mixtures, np.concatenate(totals)
+        for begin, end, opening, closing in product((one, two), repeat=4):
+            if begin is not end:
+                families.append((begin, end, opening, closing))
+                totals.append(self._family(*families[-1]))
+        stacked = np.concatenate(totals)
+        kept = pareto_front(stacked[:, 0], stacked[:, 1] + stacked[:, 2])
+        mixtures = []
+        for place in kept.tolist():
+            family, member = divmod(place, len(totals[0]))
+            count, cut = divmod(member, len(self.first_layer))
+            mixtures.append(Mixture(*families[family], count, cut))
+        return mixtures, stacked[kept]
 
-    def _along(self, begin: LayerChoices, end: LayerChoices, opening: LayerChoices) -> Totals:
-        """Totals up to the last layer, by how many layers are those of `begin`."""
-        first = _joined([self._opening(opening.before)])
-        of_begin = np.stack([first, *self._layers(begin, opening)])
-        of_end = np.stack([*self._layers(end, opening), np.zeros(3)])
+    def _family(
+        self, begin: LayerChoices, end: LayerChoices, opening: LayerChoices, closing: LayerChoices
+    ) -> Totals:
+        """Totals by how many layers are those of `begin`, and how many operators of the next."""
+        size = len(self.first_layer)
+        until = _accumulated(np.stack([self._opening(opening.before),
+                                       *self._layers(begin, opening)]))  # fmt: skip
+        after = _accumulated(np.stack([np.zeros(3), *self._layers(end, opening)[:0:-1]]))[::-1]
         streams = [opening.before[-1], *(layer[-1] for layer in begin.layers)]
-        change = [self._layer(count, streams[count], end.layers[count])
-                  for count in range(self.layers)]  # fmt: skip
-        until, left = _accumulated(of_begin), _accumulated(of_end[::-1])[::-1]
-        after = np.concatenate([left[1:], np.zeros((1, 3))])
-        return _joined([until, np.stack([*change, np.zeros(3)]), after])
+        middle = np.stack([
+            self._layer(count, streams[count], begin.layers[count][:cut] + end.layers[count][cut:])
+            for count in range(self.layers) for cut in range(size)
+        ])  # fmt: skip
+        ends = _joined([np.repeat(until[:-1], size, axis=0), middle, np.repeat(after, size, axis=0)])
+        last, whole = (self._closing(closing, plan.layers[-1][-1], opening)
+                       for plan in (end, begin))  # fmt: skip
+        mixed = _joined([ends, np.broadcast_to(last, ends.shape)])
+        return np.concatenate([mixed, _joined([until[-1], whole])[None]])
 
     def _layers(self, plan: LayerChoices, opening: LayerChoices) -> list[Totals]:
         streams = [opening.before[-1], *(layer[-1] for layer in plan.layers)]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from primepar.errors import PlanError
 from primepar.plan.plan import Plan
+from primepar.plan.search.few_layers import FewLayers
 from primepar.plan.search.frontier import Frontier
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
@@ -18,6 +19,8 @@ TOLERANCE = 0.005
 """The largest relative gap of a bounded plan, and the smallest tolerance of a front."""
 NEAR = 0.0005
 """The gap at which a search within a bound ends early."""
+FEW_LAYERS = 4
+"""Layers up to which labels are used where a gap remains."""
 MOST_PLANS = 50
 """Plans of a front at most: the tolerance is doubled until there are no more."""
 
@@ -59,6 +62,12 @@ class Tradeoff:
         """The plans found so far, and the bound of all others."""
         return Frontier(self.planner)
 
+    @cached_property
+    def few_layers(self) -> FewLayers | None:
+        """The exact search for models of few layers; None for others."""
+        few = self.planner.graph.layers <= FEW_LAYERS
+        return FewLayers(self.planner, self.frontier.least_memory) if few else None
+
     def least_memory(self) -> float:
         """The least bytes of a device that any plan takes."""
         return self.frontier.least_memory
@@ -69,6 +78,8 @@ class Tradeoff:
         if memory < frontier.least_memory:
             return None
         gap = _refined(lambda: self._gap_in_cost(memory), lambda: frontier.refine(memory))
+        if gap > NEAR and self.few_layers:
+            return self.few_layers.fastest(memory)
         place = frontier.cheapest(memory)
         assert place is not None, "the smallest plan is within the bound"
         return self._result(place, gap)
@@ -83,6 +94,8 @@ class Tradeoff:
         """The plan of least memory that costs at most `seconds`; None if there is none."""
         frontier = self.frontier
         gap = _refined(lambda: self._gap_in_memory(seconds), lambda: frontier.refine_bytes(seconds))
+        if gap > NEAR and self.few_layers:
+            return self.few_layers.smallest(seconds)
         place = frontier.smallest(seconds)
         return None if place is None else self._result(place, gap)
 
@@ -97,13 +110,21 @@ class Tradeoff:
 
         The tolerance is larger where the pool of plans or the number of plans needs it.
         """
+        if self.few_layers:
+            return self._thinned(self.few_layers.front())
         tolerance, (places, reached) = TOLERANCE, self._covering(TOLERANCE)
         while len(places) > MOST_PLANS:
             tolerance *= 2
             places, reached = self._covering(tolerance)
-        plans = [NamedPlan(f"front-{number:02}", self._result(place, reached))
-                 for number, place in enumerate(places, 1)]  # fmt: skip
-        return Front(plans, reached)
+        return Front(_named(self._result(place, reached) for place in places), reached)
+
+    @staticmethod
+    def _thinned(exact: list[SearchResult]) -> Front:
+        """Plans of the exact front: the first and last, and one near each of the others."""
+        tolerance = TOLERANCE
+        while len(plans := _near_all(exact, tolerance)) > MOST_PLANS:
+            tolerance *= 2
+        return Front(_named(plans), tolerance)
 
     def _covering(self, tolerance: float) -> tuple[list[int], float]:
         """Plans of the pool near every plan of the exact front, by place, and how near they are.
@@ -145,6 +166,21 @@ class Tradeoff:
         frontier = self.frontier
         choices = frontier.choices(place)
         return SearchResult.of(self.planner, float(frontier.costs[place]), choices, max(0.0, gap))
+
+
+def _named(plans: Iterable[SearchResult]) -> list[NamedPlan]:
+    return [NamedPlan(f"front-{number:02}", plan) for number, plan in enumerate(plans, 1)]
+
+
+def _near_all(exact: list[SearchResult], tolerance: float) -> list[SearchResult]:
+    """Of an exact front the first and the last plan, and as few others as are near all plans."""
+    chosen = exact[:1]
+    for plan, after in pairwise([*exact[1:], None]):
+        assert plan is not None
+        left = [one for one in exact if one.memory < chosen[-1].memory / (1 + tolerance)]
+        if left and (after is None or after.cost > left[0].cost * (1 + tolerance)):
+            chosen.append(plan)
+    return chosen if chosen[-1] is exact[-1] else [*chosen, exact[-1]]
 
 
 def _refined(gap: Callable[[], float], refine: Callable[[], bool]) -> float:
