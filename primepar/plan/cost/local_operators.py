@@ -93,7 +93,8 @@ class LocalOperatorCost:
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
-        seconds += 2 * training.links.all_gather(inner, keys * training.item)
+        seconds += training.links.all_gather(inner, keys * training.item)
+        seconds += training.links.reduce_scatter(inner, keys * training.item)
         gathered = (parts - 1) * keys
         kept = (inputs + gathered) * training.item
         return Cost(seconds, kept, (inputs + 2 * outputs + gathered) * training.item)
