@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
 from primepar.distributed.training.activity import Activity
+from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.distributed.training.watchdog import STORE, Sign, Silence, Watchdog
 from primepar.schedule.program import (
     AllReduce,
@@ -78,7 +81,7 @@ def watchdog(*running: Running[CompiledStep]) -> Watchdog:
     """That of rank 1 of three; nothing is measured but what the tests count."""
     activity = Activity(1, 3)
     activity.meshes = [FakeMesh(run) for run in running]  # type: ignore[misc]
-    dog = Watchdog(activity, HashStore(), 1, 3, 12.0)
+    dog = Watchdog(activity, HashStore(), WorldPlace(1, 3, 1, HashStore()), 12.0)
     signs(dog, 0)
     assert dog.every == 1.0
     return dog
@@ -204,6 +207,7 @@ def test_a_rank_with_an_error_of_its_own_has_time_to_report_it() -> None:
     """Then it ends, even if one of its threads waits for a rank that has gone."""
     dog = watchdog()
     dog.__exit__(RuntimeError, RuntimeError(), None)
+    atexit.unregister(dog._stop)
     assert seconds_until(dog, 2) == (12, "")
 
 
@@ -214,7 +218,8 @@ def test_a_process_that_was_stopped_itself_has_not_waited() -> None:
 
 def test_ranks_exchange_signs_of_life_by_the_store() -> None:
     store = HashStore()
-    dogs = [Watchdog(Activity(rank, 3), store, rank, 3, 0.6) for rank in range(3)]
+    places = [WorldPlace(rank, 3, rank, store) for rank in range(3)]
+    dogs = [Watchdog(Activity(place.rank, 3), store, place, 0.6) for place in places]
     for dog in dogs:
         dog.exchange._turn()
     assert list(dogs[0].exchange.seen) == []

@@ -109,7 +109,7 @@ def train_here(
         with world.agreement("setup"):
             state = _state(settings, world, layout)
             state.plan.check_batch(*sizes_of(settings, layout))
-            saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
+        saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
         with world.agreement("state"):
             trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
         ending.enter_context(trainer.log)
