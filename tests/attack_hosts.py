@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from faulty_runs import SIZES, TIMEOUT, environment, text_of, wait_until
+from fault_launchers import environment
+from faulty_runs import SIZES, TIMEOUT, text_of, wait_until
 
 from primepar.distributed.training.log import StepRow, read_log
 
