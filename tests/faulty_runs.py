@@ -190,8 +190,9 @@ def change(checkpoint: Path, case: Case) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return name -> content of all files below a folder."""
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """Return name -> content of all files below a folder of checkpoints, but its lock."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path): path.read_bytes() for path in paths}
 
 
 def text_of(path: Path) -> str:
