@@ -215,8 +215,9 @@ class Watchdog:
             return inf
         if sign is None and peer != STORE:
             return START_SECONDS
-        kind = self.activity.kind if sign is None else sign.kind
-        return max(self.timeout, SETUP_SECONDS) if kind == "setup" else self.timeout
+        # Ranks leave the setup together; a sign of it may be an old one.
+        in_setup = self.activity.kind == "setup" and (sign is None or sign.kind == "setup")
+        return max(self.timeout, SETUP_SECONDS) if in_setup else self.timeout
 
     def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
         ranks = _ranks(waiting.peers)
