@@ -121,6 +121,7 @@ def train_here(
             trainer.check(prove)
         with world.agreement("compiled"):
             trainer.compile()
+        ending.enter_context(world.activity.part("training"))
         number, events = trainer.run(stopping)
         name = stop_reason(number)
         trainer.log.write(EndRow(trainer.done, name))
