@@ -28,6 +28,10 @@ class ChainLink(NamedTuple):
     node: Vector
 
 
+Step = Callable[[Vector, ChainLink], Vector]
+"""Costs after a link, from those before it."""
+
+
 class LinkRun(NamedTuple):
     """Links that follow one another `times` times."""
 
@@ -86,7 +90,10 @@ def _through(run: LinkRun, reached: _Walk, left: _Walk) -> list[Vector]:
 
 
 def _walks(
-    common: float, cost: Vector, chain: Several[LinkRun], step: Callable[[Vector, ChainLink], Vector]
+    common: float,
+    cost: Vector,
+    chain: Several[LinkRun],
+    step: Callable[[Vector, ChainLink], Vector],
 ) -> tuple[list[_Walk], tuple[float, Vector]]:
     """The walk along every run, and the common and further cost at the end."""
     walks = []
@@ -96,9 +103,7 @@ def _walks(
     return walks, (common, cost)
 
 
-def _walk(
-    common: float, cost: Vector, run: LinkRun, step: Callable[[Vector, ChainLink], Vector]
-) -> tuple[_Walk, float, Vector]:
+def _walk(common: float, cost: Vector, run: LinkRun, step: Step) -> tuple[_Walk, float, Vector]:
     walk, known = _Walk(), dict[Hashable, int]()
     for number in range(run.times):
         least = float(cost.min())

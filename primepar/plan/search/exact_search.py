@@ -93,9 +93,7 @@ class Exact:
         """The planner's option numbers for choices among the kept options."""
         options = [first, *(self.among[kind_of(operator)]
                             for operator in self.planner.operators[1:])]  # fmt: skip
-        return tuple(
-            int(numbers[choice]) for numbers, choice in zip(options, choices, strict=True)
-        )
+        return tuple(int(numbers[choice]) for numbers, choice in zip(options, choices, strict=True))
 
     def _kept(self, name: str) -> Numbers:
         return self.among[kind_of(self.planner.named[name])]

@@ -37,13 +37,13 @@ class FewLayers:
         bound = Box(-1.0, memory)
         chains = [Chain.of(nodes, bound) for nodes in self._chains]
         fitting = [point.cost for chain in chains for point in chain.near if point.memory <= memory]
-        best, found = min(fitting, default=MOST), list[SearchResult]()
+        best, fastest = min(fitting, default=MOST), list[SearchResult]()
         for start, chain in enumerate(chains):
             for point in chain.within(Box(best, memory)):
                 if point.memory <= memory and point.cost <= best:
                     best = point.cost
-                    found.append(self._result(start, point))
-        return found[-1]
+                    fastest.append(self._result(start, point))
+        return fastest[-1]
 
     def smallest(self, seconds: float) -> SearchResult | None:
         """The plan of least memory that costs at most `seconds`; None if there is none."""

@@ -17,6 +17,7 @@ import numpy as np
 
 from primepar.plan.search.least_memory import least_sums
 from primepar.plan.search.mixed_plans import LayerChoices, Mixture, PlanTotals
+from primepar.plan.search.options import Options
 from primepar.plan.search.pareto_front import pareto_front
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Choices, Vector
@@ -41,13 +42,15 @@ class Frontier:
 
     def __init__(self, planner: Planner) -> None:
         self.planner, self.totals = planner, PlanTotals(planner)
-        options = {planner.key(name): planner.options(name) for name in planner.named}
-        counts = Counter(planner.key(name) for name in planner.named)
+        options: dict[object, Options] = {
+            planner.key(name): planner.options(name) for name in planner.named
+        }
+        counts: Counter[object] = Counter(planner.key(name) for name in planner.named)
         needed = max(float(some.running.min()) for some in options.values())
-        rests = np.unique(np.concatenate([some.running for some in options.values()]))
-        self.rests: Vector = rests[rests >= needed]
-        self.least_kept: Vector = least_sums(counts, options, self.rests)
-        self.intervals = [Interval(float(self.rests[0]), float(self.rests[-1]))]
+        peaks = np.unique(np.concatenate([some.running for some in options.values()]))
+        self.peaks: Vector = peaks[peaks >= needed]
+        self.least_kept: Vector = least_sums(counts, options, self.peaks)
+        self.intervals = [Interval(float(self.peaks[0]), float(self.peaks[-1]))]
         self.by_rest: dict[float, WeightedPlans] = {}
         self.costs = self.memories = np.zeros(0)
         self.plans: list[Mixture | LayerChoices] = []
@@ -57,7 +60,7 @@ class Frontier:
     @property
     def least_memory(self) -> float:
         """The least bytes of a device that any plan takes."""
-        return float((self.least_kept + self.rests).min())
+        return float((self.least_kept + self.peaks).min())
 
     def weighted(self, interval: Interval) -> WeightedPlans:
         """The weighted plans of an interval."""
@@ -76,7 +79,7 @@ class Frontier:
                    if rest >= interval.high) if self.by_rest else 0.0  # fmt: skip
 
     def _least_kept(self, interval: Interval) -> float:
-        return float(self.least_kept[np.searchsorted(self.rests, interval.high)])
+        return float(self.least_kept[np.searchsorted(self.peaks, interval.high)])
 
     def least_bytes(self, cost: float) -> float:
         """A lower bound of the memory of all plans that cost at most `cost`."""
@@ -132,7 +135,8 @@ class Frontier:
     def _extend(self, plan: Weighted, others: Iterable[Weighted]) -> None:
         """Add a plan and its mixtures with others to the pool, which keeps undominated plans."""
         plans: list[Mixture | LayerChoices] = [*self.plans, plan.plan]
-        costs, memories = [self.costs, [plan.cost]], [self.memories, [plan.kept + plan.rest]]
+        costs = [self.costs, np.array([plan.cost])]
+        memories = [self.memories, np.array([plan.kept + plan.rest])]
         for other in others:
             mixtures, totals = self.totals.mixtures(plan.plan, other.plan)
             plans += mixtures
@@ -154,8 +158,8 @@ class Frontier:
         return place if place >= 0 else None
 
     def _halve(self, interval: Interval, rest: float) -> None:
-        """Divide an interval into the rests below `rest`, and those from there on."""
-        below = float(self.rests[np.searchsorted(self.rests, rest) - 1])
+        """Divide an interval into the peaks below `rest`, and those from there on."""
+        below = float(self.peaks[np.searchsorted(self.peaks, rest) - 1])
         self.intervals.remove(interval)
         self.intervals += [Interval(interval.low, below), Interval(rest, interval.high)]
 

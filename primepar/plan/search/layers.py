@@ -38,7 +38,9 @@ class FoldedGraph:
         second = range(begin + size, min(end, begin + 2 * size))
         last, now_last = f"blocks.{layers - 1}.", f"blocks.{min(layers, 2) - 1}."
         after = (
-            replace(operator, inputs=tuple(name.replace(last, now_last) for name in operator.inputs))
+            replace(
+                operator, inputs=tuple(name.replace(last, now_last) for name in operator.inputs)
+            )
             for operator in operators[end:]
         )
         return cls((*operators[: second.stop], *after), layers, second)
@@ -61,14 +63,14 @@ def segments(operators: Several[Operator]) -> list[list[Operator]]:
     """
     position = {operator.name: place for place, operator in enumerate(operators)}
     earliest = len(position)
-    found: list[list[Operator]] = []
+    chain: list[list[Operator]] = []
     for operator in reversed(operators):
         if position[operator.name] <= earliest and position[operator.name] < len(position) - 1:
-            found[-1].append(operator)
-            found.append([operator])
-        elif found:
-            found[-1].append(operator)
+            chain[-1].append(operator)
+            chain.append([operator])
+        elif chain:
+            chain[-1].append(operator)
         else:
-            found.append([operator])
+            chain.append([operator])
         earliest = min([earliest, *(position[producer] for producer in operator.inputs)])
-    return [segment[::-1] for segment in found[:-1]][::-1]
+    return [segment[::-1] for segment in chain[:-1]][::-1]

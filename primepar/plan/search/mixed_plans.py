@@ -1,6 +1,6 @@
 """Plans mixed from two others: the first layers of the one, the later layers of the other.
 
-Cost and memory of such plans lie between those of both. There is one for every number of layers, so
+Cost and memory of such plans are between those of both. There is one for every number of layers, so
 that a model of many layers has a plan near every point between two others. Example: of plans with
 (4 s, 9 GB) and (6 s, 5 GB) over 80 layers, half of the layers each give about (5 s, 7 GB). This is
 ours.
@@ -40,7 +40,7 @@ class LayerChoices(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """A plan with the first `count` layers of `begin`, and the others of `end`.
+    """A plan with the first `layers` layers of `begin`, and the others of `end`.
 
     The first of these others has `cut` operators of `begin` too. What is before the layers is that
     of `opening`, what comes after them that of `closing`.
@@ -50,13 +50,13 @@ class Mixture(NamedTuple):
     end: LayerChoices
     opening: LayerChoices
     closing: LayerChoices
-    count: int
+    layers: int
     cut: int
 
     @property
     def choices(self) -> LayerChoices:
         """The choices of the plan."""
-        begin, end, count = self.begin.layers, self.end.layers, self.count
+        begin, end, count = self.begin.layers, self.end.layers, self.layers
         middle = [begin[count][: self.cut] + end[count][self.cut :]] if count < len(end) else []
         layers = (*begin[:count], *middle, *end[count + 1 :])
         return LayerChoices(self.opening.before, layers, self.closing.after)
@@ -81,25 +81,23 @@ class PlanTotals:
         """The parts of the choices of all operators."""
         start, size = len(self.before), len(self.first_layer)
         end = start + self.layers * size
-        layers = (tuple(choices[at : at + size]) for at in range(start, end, size))
+        layers = (tuple(choices[place : place + size]) for place in range(start, end, size))
         return LayerChoices(tuple(choices[:start]), tuple(layers), tuple(choices[end:]))
 
     def of(self, plan: LayerChoices) -> Totals:
         """Cost, sum and largest rest of a plan."""
         begin = self._opening(plan.before)
         streams = [plan.before[-1], *(layer[-1] for layer in plan.layers)]
-        layers = [self._layer(number, *pair)
-                  for number, pair in enumerate(zip(streams, plan.layers, strict=False))]  # fmt: skip
+        layers = [
+            self._layer(number, streams[number], layer) for number, layer in enumerate(plan.layers)
+        ]
         return _joined([begin, *layers, self._closing(plan, streams[-1])])
 
     def mixtures(self, one: LayerChoices, two: LayerChoices) -> tuple[list[Mixture], Totals]:
         """The undominated mixtures of two plans, in both orders, and their totals (K, T)."""
-        families: list[tuple[LayerChoices, ...]] = []
-        totals = []
-        for begin, end, opening, closing in product((one, two), repeat=4):
-            if begin is not end:
-                families.append((begin, end, opening, closing))
-                totals.append(self._family(*families[-1]))
+        families = [family for family in product((one, two), repeat=4)
+                    if family[0] is not family[1]]  # fmt: skip
+        totals = [self._family(*family) for family in families]
         stacked = np.concatenate(totals)
         kept = pareto_front(stacked[:, 0], stacked[:, 1] + stacked[:, 2])
         mixtures = []
@@ -122,7 +120,9 @@ class PlanTotals:
             self._layer(count, streams[count], begin.layers[count][:cut] + end.layers[count][cut:])
             for count in range(self.layers) for cut in range(size)
         ])  # fmt: skip
-        ends = _joined([np.repeat(until[:-1], size, axis=0), middle, np.repeat(after, size, axis=0)])
+        ends = _joined(
+            [np.repeat(until[:-1], size, axis=0), middle, np.repeat(after, size, axis=0)]
+        )
         last, whole = (self._closing(closing, plan.layers[-1][-1], opening)
                        for plan in (end, begin))  # fmt: skip
         mixed = _joined([ends, np.broadcast_to(last, ends.shape)])
@@ -177,9 +177,7 @@ class PlanTotals:
 def _joined(parts: Several[Totals]) -> Totals:
     """Totals of consecutive parts: costs and sums add up, of the rests the largest counts."""
     stacked = np.stack(parts)
-    return np.concatenate(
-        [stacked[..., :2].sum(axis=0), stacked[..., 2:].max(axis=0)], axis=-1
-    )
+    return np.concatenate([stacked[..., :2].sum(axis=0), stacked[..., 2:].max(axis=0)], axis=-1)
 
 
 def _accumulated(parts: Totals) -> Totals:

@@ -17,7 +17,7 @@ import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.graph import Operator, operators, stack
+from primepar.models.graph import operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training

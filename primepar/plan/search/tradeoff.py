@@ -9,11 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from primepar.errors import PlanError
 from primepar.plan.plan import Plan
 from primepar.plan.search.few_layers import FewLayers
 from primepar.plan.search.frontier import Frontier
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import EXACT
 
 TOLERANCE = 0.005
 """The largest relative gap of a bounded plan, and the smallest tolerance of a front."""
@@ -51,10 +53,17 @@ class Front(NamedTuple):
 class Tradeoff:
     """Plans of a planner by cost and memory; the planner must be made with `tradeoffs`.
 
-    The cost of a plan is the planner's: seconds, plus `alpha` times bytes.
+    The cost of a plan is the planner's: seconds, plus `alpha` times bytes. Raises `PlanError` for
+    more than `EXACT` devices.
     """
 
     def __init__(self, planner: Planner) -> None:
+        devices = planner.training.links.devices
+        if planner.candidates is None and devices > EXACT:
+            raise PlanError(
+                f"expected at most {EXACT} devices where memory and time are both bounded or "
+                f"listed, got {devices}: take --devices {EXACT}, or --alpha for less memory"
+            )
         self.planner = planner
 
     @cached_property

@@ -1,7 +1,7 @@
 """Plans of least cost plus a weight times bytes, and the lower bounds that these are.
 
 Where a plan has the least cost + weight * kept, no plan that keeps at most B bytes costs less than
-that sum less weight * B. Of all weights the one with the largest bound is found as for a convex
+that sum less weight * B. Of all weights the one with the largest bound is plans as for a convex
 hull: between a faster and a smaller plan the next weight is that under which both have the same
 sum. Example: plans (4 s, 9 GB) and (7 s, 3 GB) have equal sums at a weight of 0.5 s for a GB. This
 is Lagrange's relaxation; its use here is ours.
@@ -43,25 +43,25 @@ class WeightedPlans:
     planner: Planner
     totals: PlanTotals
     rest: float
-    found: list[Weighted] = field(default_factory=list)
+    plans: list[Weighted] = field(default_factory=list)
     smallest: Weighted | None = None
     """The fastest of the plans that keep the least bytes; its weight is infinite."""
 
     def bound(self, kept: float) -> float:
         """A lower bound of the cost of all plans that keep at most `kept` bytes."""
-        return max((one.least - one.weight * kept for one in self.found), default=0.0)
+        return max((one.least - one.weight * kept for one in self.plans), default=0.0)
 
     def kept(self, cost: float) -> float:
         """A lower bound of the bytes that all plans keep that cost at most `cost`."""
-        if any(one.least > cost for one in self.found if one.weight == 0):
+        if any(one.least > cost for one in self.plans if one.weight == 0):
             return np.inf
-        return max(((one.least - cost) / one.weight for one in self.found if one.weight > 0),
+        return max(((one.least - cost) / one.weight for one in self.plans if one.weight > 0),
                    default=0.0)  # fmt: skip
 
     @property
     def _ordered(self) -> list[Weighted]:
         ends = [] if self.smallest is None else [self.smallest]
-        return sorted(self.found, key=lambda one: one.weight) + ends
+        return sorted(self.plans, key=lambda one: one.weight) + ends
 
     def around(self, kept: float, count: int) -> list[Weighted]:
         """Up to `count` plans on each side of a bound: those that keep more, those that do not.
@@ -74,9 +74,9 @@ class WeightedPlans:
 
     def search_near(self, kept: float) -> Weighted | None:
         """Another plan near the bound; None where there is none of another weighted sum."""
-        if not self.found:
+        if not self.plans:
             return self._add(0.0)
-        if self.found[0].kept > kept and self.smallest is None:
+        if self.plans[0].kept > kept and self.smallest is None:
             self.smallest = self._search(np.inf, exact=False)
             return self.smallest
         near = self.around(kept, 1)
@@ -84,7 +84,7 @@ class WeightedPlans:
             return None
         fast, small = near
         weight = (small.cost - fast.cost) / (fast.kept - small.kept)
-        if any(abs(one.weight - weight) <= SLACK * weight for one in self.found):
+        if any(abs(one.weight - weight) <= SLACK * weight for one in self.plans):
             return None
         return self._add(weight)
 
@@ -92,7 +92,7 @@ class WeightedPlans:
         """The best plan for the weight of a neighbour of the bound, where it was not the best."""
         for one in self.around(kept, 1):
             if not one.exact and one is not self.smallest:
-                self.found.remove(one)
+                self.plans.remove(one)
                 return self._add(one.weight, exact=True)
         return None
 
@@ -104,12 +104,12 @@ class WeightedPlans:
 
     def _add(self, weight: float, *, exact: bool = False) -> Weighted:
         added = self._search(weight, exact=exact)
-        self.found = sorted([*self.found, added], key=lambda one: one.weight)
+        self.plans = sorted([*self.plans, added], key=lambda one: one.weight)
         return added
 
     def _costs(self, weight: float) -> dict[object, Vector]:
         """Weighted costs of all options; infinite for those with a larger rest."""
-        costs = {}
+        costs: dict[object, Vector] = {}
         for operator in self.planner.graph.operators:
             options, cost = (self.planner.options(operator.name),
                              self.planner.objective(operator.name))  # fmt: skip
