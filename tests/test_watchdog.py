@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
@@ -280,3 +282,17 @@ def test_ranks_exchange_signs_of_life_by_the_store() -> None:
     dogs[2].exchange._write(ended=True)
     dogs[1].exchange._turn()
     assert dogs[1].exchange.seen[2].ended
+
+
+def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
+    """As in an agreement about a checkpoint, which a stopped rank never gives."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dog = Watchdog(Activity(0, 2), store, 0, 2, 12.0)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(store.wait, ["answer"], timedelta(seconds=20))
+        first = pool.submit(dog.reports)
+        try:
+            assert first.result(timeout=10) is True
+            assert not answer.done()
+        finally:
+            store.clone().set("answer", "")

@@ -134,10 +134,12 @@ class Watchdog:
     def __init__(
         self, activity: Activity, store: Store, rank: int, size: int, timeout: float
     ) -> None:
-        self.activity, self.store, self.rank, self.size = activity, store, rank, size
+        self.activity, self.rank, self.size = activity, rank, size
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
-        own_connection: Any = store  # torch's stubs lack its method
-        self.exchange = Exchange(activity, own_connection.clone(), rank, size, self.every)
+        # A connection has one call at a time, and the main thread may wait in one for a day.
+        cloned: Any = store  # torch's stubs lack its method
+        self.exchange = Exchange(activity, cloned.clone(), rank, size, self.every)
+        self._reporting: Store = cloned.clone()
         self._stuck, self._store = Silence(), Silence()
         self._failed, self._left = Silence(), Silence()
         self.leaving = False
@@ -245,14 +247,17 @@ class Watchdog:
             f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
         )
 
-    def _end(self, problem: str) -> NoReturn:
-        """Report the problem if no rank has reported one, and end this process.
+    def reports(self) -> bool:
+        """Whether this rank is to report the problem that it has found.
 
-        Without a store the lowest rank above 0 reports.
+        Without a store the lowest rank above 0 is.
         """
         answers = self._store.seconds < 3 * self.every
-        first = is_first(self.store, self.rank) if problem and answers else self.rank == 1
-        if problem and first:
+        return is_first(self._reporting, self.rank) if answers else self.rank == 1
+
+    def _end(self, problem: str) -> NoReturn:
+        """Report the problem if no rank has reported one, and end this process."""
+        if problem and self.reports():
             # On a terminal the cursor is hidden while there is a progress bar.
             shown = "\x1b[?25h" if sys.stderr.isatty() else ""
             print(f"{shown}primepar: error: {problem}", file=sys.stderr, flush=True)
