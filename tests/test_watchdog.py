@@ -13,6 +13,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
 from primepar.distributed.training.activity import Activity, Kind
+from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.distributed.training.watchdog import STORE, Sign, Silence, Watchdog
 from primepar.schedule.program import (
     AllReduce,
@@ -83,7 +84,7 @@ def watchdog(*running: Running[CompiledStep]) -> Watchdog:
     """That of rank 1 of three; nothing is measured but what the tests count."""
     activity = Activity(1, 3)
     activity.meshes = [FakeMesh(run) for run in running]  # type: ignore[misc]
-    dog = Watchdog(activity, HashStore(), 1, 3, 12.0)
+    dog = Watchdog(activity, HashStore(), WorldPlace(1, 3, 1, HashStore()), 12.0)
     signs(dog, 0)
     assert dog.every == 1.0
     return dog
@@ -267,7 +268,8 @@ def test_a_process_that_was_stopped_itself_has_not_waited() -> None:
 
 def test_ranks_exchange_signs_of_life_by_the_store() -> None:
     store = HashStore()
-    dogs = [Watchdog(Activity(rank, 3), store, rank, 3, 0.6) for rank in range(3)]
+    places = [WorldPlace(rank, 3, rank, store) for rank in range(3)]
+    dogs = [Watchdog(Activity(place.rank, 3), store, place, 0.6) for place in places]
     for dog in dogs:
         dog.exchange._turn()
     assert list(dogs[0].exchange.seen) == []
@@ -287,7 +289,7 @@ def test_ranks_exchange_signs_of_life_by_the_store() -> None:
 def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
     """As in an agreement about a checkpoint, which a stopped rank never gives."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    dog = Watchdog(Activity(0, 2), store, 0, 2, 12.0)
+    dog = Watchdog(Activity(0, 2), store, WorldPlace(0, 2, 0, store), 12.0)
     with ThreadPoolExecutor(2) as pool:
         answer = pool.submit(store.wait, ["answer"], timedelta(seconds=20))
         first = pool.submit(dog.reports)

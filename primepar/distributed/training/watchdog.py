@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,9 @@ from msgspec import Struct
 
 from primepar.distributed.training.activity import Activity, Kind, PeerWait
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launcher_end import end_launchers_later
 from primepar.distributed.training.launcher_hold import HOLD
+from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -42,6 +45,7 @@ LONGEST_INTERVAL = 5.0
 """Seconds between two signs of life, at most."""
 SIGNS = 12
 """Signs of life in a timeout."""
+HOST = socket.gethostname()
 STORE = -1
 """Stands for the process that keeps the store, among the peers."""
 _REMEDY = "look at its process and its machine, or raise --timeout"
@@ -57,6 +61,7 @@ class Sign(Struct, frozen=True):
     """Of the part of the run that the rank is in."""
     ended: bool = False
     """Whether it is the last one of a run that ended well."""
+    host: str = HOST
 
 
 class Exchange:
@@ -131,10 +136,10 @@ class Silence:
 class Watchdog:
     """Ends the process after a line about who waits for whom, or after that of another rank."""
 
-    def __init__(
-        self, activity: Activity, store: Store, rank: int, size: int, timeout: float
-    ) -> None:
-        self.activity, self.rank, self.size = activity, rank, size
+    def __init__(self, activity: Activity, store: Store, place: WorldPlace, timeout: float) -> None:
+        rank, size = place.rank, place.size
+        self.activity, self.rank = activity, rank
+        self.reports_alone = place.reports_alone
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
         # A connection has one call at a time, and the main thread may wait in one for a day.
         cloned: Any = store  # torch's stubs lack its method
@@ -145,6 +150,7 @@ class Watchdog:
         self.leaving = False
         """Whether this rank has an error of its own, and is about to report it and to end."""
         self._peers = {peer: Silence() for peer in range(size) if peer != rank}
+        self._next = (rank + 1) % size
         self.grace = min(GRACE_SECONDS, timeout)
         self.stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -197,7 +203,7 @@ class Watchdog:
             return self._late(waiting, silent)
         # A rank that waits in an instruction knows more than one that only listens.
         margin = 3 * self.every
-        for peer in (STORE, (self.rank + 1) % self.size):
+        for peer in (STORE, self._next):
             if silent[peer] > self._allowed(peer) + margin:
                 return self._lost(peer)
         return None
@@ -222,38 +228,53 @@ class Watchdog:
         return max(self.timeout, SETUP_SECONDS) if in_setup else self.timeout
 
     def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
-        ranks = _ranks(waiting.peers)
         return (
-            f"rank {self.rank}: expected {ranks} to answer within {self.timeout:g} s, got nothing "
-            f"in {waiting.text}{self._cause(silent)}: {_REMEDY}"
+            f"rank {self.rank}: expected {_ranks(waiting.peers)} to answer within "
+            f"{self.timeout:g} s, got nothing in {waiting.text}{self._cause(silent)}: {_REMEDY}"
         )
 
     def _cause(self, silent: Mapping[int, float]) -> str:
         """Return which ranks are silent, or else which do not wait themselves."""
         if silent[STORE] > self.timeout / 4:
-            return f"; {_name(STORE)} is silent"
+            return f"; {self._name(STORE)} is silent"
         seen = self.exchange.seen
         quiet = [peer for peer in seen if silent.get(peer, 0.0) > self.timeout / 4]
         busy = [peer for peer in seen if peer != self.rank and not seen[peer].waits_for]
         if quiet:
-            return f"; {_ranks(quiet)} is silent since {seen[quiet[0]].text}"
-        return f"; {_ranks(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
+            verb = "are" if len(quiet) > 1 else "is"
+            return f"; {self._named(quiet)} {verb} silent since {seen[quiet[0]].text}"
+        return f"; {self._named(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
 
     def _lost(self, peer: int) -> str:
         sign = self.exchange.seen.get(peer)
         since = "" if sign is None else f" since {sign.text}"
         return (
-            f"rank {self.rank}: expected a sign of life of {_name(peer)} within "
+            f"rank {self.rank}: expected a sign of life of {self._name(peer)} within "
             f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
         )
+
+    def _name(self, peer: int) -> str:
+        if peer != STORE:
+            return self._named([peer])
+        return f"{self._named([0])}, or the launcher that keeps the store,"
+
+    def _named(self, peers: Sequence[int]) -> str:
+        """Return ranks as text, with their machine if all are on one that is not this one."""
+        machines = {self.exchange.seen[peer].host for peer in peers if peer in self.exchange.seen}
+        there = f" on {min(machines)}" if len(machines - {HOST}) == len(machines) == 1 else ""
+        return f"{_ranks(peers)}{there}"
 
     def reports(self) -> bool:
         """Whether this rank is to report the problem that it has found.
 
-        Without a store the lowest rank above 0 is.
+        Without a store rank 1 reports at once. The others that may do so give the launcher time
+        to end them: it does unless their machine is cut off.
         """
-        answers = self._store.seconds < 3 * self.every
-        return is_first(self._reporting, self.rank) if answers else self.rank == 1
+        if self._store.seconds < 3 * self.every:
+            return is_first(self._reporting, self.reports_alone)
+        if self.reports_alone and self.rank > 1:
+            time.sleep(self.grace)
+        return self.reports_alone
 
     def _end(self, problem: str) -> NoReturn:
         """Report the problem if no rank has reported one, and end this process."""
@@ -265,11 +286,8 @@ class Watchdog:
         elif problem:
             time.sleep(self.grace)
         HOLD.release()
+        end_launchers_later()
         os._exit(LaunchError.exit_code)
-
-
-def _name(peer: int) -> str:
-    return "rank 0, or the launcher that keeps the store," if peer == STORE else f"rank {peer}"
 
 
 def _ranks(peers: Sequence[int]) -> str:
