@@ -13,8 +13,10 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
 from primepar.distributed.training.activity import Activity, Kind
+from primepar.distributed.training.first_error import first_error
 from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.distributed.training.watchdog import STORE, Sign, Silence, Watchdog
+from primepar.errors import LaunchError
 from primepar.schedule.program import (
     AllReduce,
     Compute,
@@ -248,9 +250,37 @@ def test_a_rank_that_nobody_has_heard_of_has_the_time_of_a_start() -> None:
 
 
 def test_after_the_report_of_another_rank_the_process_ends_without_one() -> None:
-    dog = watchdog()
-    dog.exchange.failed = True
-    assert seconds_until(dog) == (12, "")
+    """Even if it waits, and the store has ended with that rank."""
+    for run in ([], [waiting()]):
+        dog = watchdog(*run)
+        with dog.activity.part("step 7", "step"):
+            assert seconds_until(dog, most=11) == (11, "")
+            dog.exchange.failed = True
+            assert seconds_until(dog, STORE, 0, 2) == (12, "")
+
+
+def lost_peer(dog: Watchdog) -> None:
+    """Lose the connection to another rank in a step."""
+    with first_error(HashStore(), 1, dog), dog.activity.part("step 7", "step"):
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:4711")
+
+
+def test_a_lost_rank_is_reported_unless_a_rank_has_reported_an_error_before() -> None:
+    """Meanwhile this rank waits for nobody."""
+    dog = watchdog(waiting())
+    dog.grace = 0.0
+    with pytest.raises(LaunchError) as caught:
+        lost_peer(dog)
+    assert str(caught.value) == (
+        f"rank 1: expected every process to answer, got one that has ended, in step 7 at {PLACE}: "
+        "look for the message of that process"
+    )
+    assert dog.activity.waiting is None
+    dog = watchdog(waiting())
+    dog.grace, dog.exchange.failed = 0.0, True
+    with pytest.raises(SystemExit) as ended:
+        lost_peer(dog)
+    assert ended.value.code == LaunchError.exit_code
 
 
 def test_a_rank_with_an_error_of_its_own_has_time_to_report_it() -> None:
@@ -297,4 +327,4 @@ def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
             assert first.result(timeout=10) is True
             assert not answer.done()
         finally:
-            store.clone().set("answer", "")
+            dog.exchange.store.set("answer", "")

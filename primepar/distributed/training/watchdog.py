@@ -195,8 +195,8 @@ class Watchdog:
             peer: count.count(exchange.number(peer), passed) for peer, count in self._peers.items()
         }
         silent[STORE] = self._store.count(exchange.answers, passed)
-        if self._failed.count(exchange.failed, passed) > self.grace and exchange.failed:
-            return ""
+        if exchange.failed:
+            return "" if self._failed.count(True, passed) > self.grace else None
         if stuck > self.timeout / 2:
             exchange.asked.set()
         if waiting is not None and stuck > self.timeout and not self._has_to_wait(silent):
