@@ -37,7 +37,8 @@ def test_all_launchers_of_a_rank_end_and_the_shell_above_them_does_not(tmp_path:
         [shell, "-c", outer], stdin=read, capture_output=True, text=True, timeout=60,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
-    os.close(read), os.close(write)
+    os.close(read)
+    os.close(write)
     assert done.stdout == "hydra_pmi_proxy\nmpirun\nended by signal 15\n"
 
 
