@@ -195,14 +195,21 @@ def compiled(backend: str, plan: str) -> dict[str, float]:
     }
 
 
-def refused(model: str, changes: dict[str, Any], plan: Any, ranks: int = 4) -> str:
-    """The message of an error; no layer is replaced."""
+def refused(
+    model: str, changes: dict[str, Any], plan: Any, ranks: int = 4, regions: tuple[Region, ...] = ()
+) -> str:
+    """The message of an error; the module is as it was, its numbers too."""
     plain = made(model, changes)
-    kinds = [type(part) for part in plain.modules()]
+    if dist.get_rank():
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter.fill_(dist.get_rank())
+    kinds, before = [type(part) for part in plain.modules()], deepcopy(plain.state_dict())
     try:
-        parallelize(plain, plan, ranks)
+        parallelize(plain, plan, ranks, regions)
     except PrimeParError as error:
         assert [type(part) for part in plain.modules()] == kinds
+        assert all(torch.equal(entry, before[name]) for name, entry in plain.state_dict().items())
         return f"{type(error).__name__}: {error}"
     return "accepted"
 

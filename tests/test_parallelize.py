@@ -14,6 +14,8 @@ from distributed_ranks import on_ranks
 from parallel_models import REGIONS, own
 from profiles import IS_LONG
 
+from primepar.distributed import Region
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
 GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
@@ -80,6 +82,21 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "ShapeError: model.layers.0.self_attn.k_proj: expected a number of heads that its 4 parts "
         "divide, got 2 heads of 8 columns: choose a sequence with fewer slices of K, or None for "
         "all layers of this region",
+    ),
+    "a size that a sequence does not divide": (
+        ("uneven", {"leaving": 33}, "P2x2"),
+        "ShapeError: fc2.weight: expected dim 1 to be a multiple of its 2 slices, got 33: pad it "
+        "to 34",
+    ),
+    "output columns that a region does not divide": (
+        ("uneven", {"inner": 30}, "megatron", 4, (Region(("fc1",), ("fc2",)),)),
+        "ShapeError: fc1: expected output columns that the 4 parts of its region divide, got 30: "
+        "pad them to 32, or choose a sequence with fewer slices of K for the layers that enter it",
+    ),
+    "input columns that a region does not divide": (
+        ("uneven", {"leaving": 30}, {"*": "K4"}, 4, (Region(("fc1",), ("fc2",)),)),
+        "ShapeError: fc2: expected input columns that the 4 parts of its region divide, got 30: "
+        "pad them to 32, or choose a sequence with fewer slices of K for the layers that enter it",
     ),
     "a region of which a part is whole": (
         ("llama", {}, {"*.o_proj": None, "*": "megatron"}),
