@@ -16,6 +16,8 @@ REGIONS = (
     Region(("blocks.*.qkv",), ("blocks.*.out",), sections=3),
     Region(("blocks.*.fc1",), ("blocks.*.fc2",)),
 )
+BLOCK_REGIONS = (Region(("qkv",), ("out",), sections=3), Region(("fc1",), ("fc2",)))
+"""Of a block alone."""
 
 
 class Block(nn.Module):
