@@ -20,7 +20,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from faulty_runs import SIZES, TIMEOUT, environment, wait_until
+from fault_launchers import environment
+from faulty_runs import SIZES, TIMEOUT, wait_until
 from hosts import ENDING, PORT, HostsRun, on, set_link, two_hosts
 
 from primepar.distributed.training.log import StepRow, read_log

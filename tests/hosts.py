@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import MappingProxyType
 
-from faulty_runs import SIZES, TIMEOUT, environment, text_of, wait_until
+from fault_launchers import environment
+from faulty_runs import SIZES, TIMEOUT, text_of, wait_until
 
 HOSTS = {"hosta": "10.77.0.1", "hostb": "10.77.0.2"}
 BIN = Path(sys.executable).parent

@@ -6,7 +6,9 @@ thread has been in one instruction, how long the next rank has been silent, and 
 has. It needs no answer of anybody, so that it goes on if the store's process is stopped.
 
 A rank that waits in an instruction for longer than the timeout reports what it waits for. If nobody
-waits, as in a proof, only silence ends the run: a process that was stopped, or a lost host.
+waits, as in a proof, or if a rank is in no step, as in a checkpoint, only silence ends the run: a
+process that was stopped, or a lost host. In the setup a rank imports libraries, and may give no
+sign meanwhile, as Python's interpreter is locked. So there silence takes `SETUP_SECONDS` at least.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.training.activity import Activity, PeerWait
+from primepar.distributed.training.activity import Activity, Kind, PeerWait
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
 from primepar.distributed.training.launcher_end import end_launchers_later
 from primepar.distributed.training.launcher_hold import HOLD
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 START_SECONDS = 300.0
 """How long a rank waits for the first sign of life of another one, as torch's rendezvous does."""
+SETUP_SECONDS = 60.0
+"""How long a rank in its setup may be silent, if the timeout is shorter."""
 LONGEST_INTERVAL = 5.0
 """Seconds between two signs of life, at most."""
 SIGNS = 12
@@ -53,6 +57,8 @@ class Sign(Struct, frozen=True):
     number: int
     text: str
     waits_for: tuple[int, ...] = ()
+    kind: Kind = "step"
+    """Of the part of the run that the rank is in."""
     ended: bool = False
     """Whether it is the last one of a run that ended well."""
     host: str = HOST
@@ -94,10 +100,9 @@ class Exchange:
         self.answers += 1
 
     def _write(self, ended: bool) -> None:
-        waiting = self.activity.waiting
-        sign = Sign(
-            self.answers, self.activity.text, () if waiting is None else waiting.peers, ended
-        )
+        waiting, kind = self.activity.waiting, self.activity.kind
+        peers = () if waiting is None else waiting.peers
+        sign = Sign(self.answers, self.activity.text, peers, kind, ended)
         self.store.set(f"sign/{self.rank}", msgspec.json.encode(sign).decode())
 
     def number(self, peer: int) -> int | None:
@@ -167,13 +172,13 @@ class Watchdog:
         self._thread.join(GRACE_SECONDS)
 
     def _run(self) -> None:
-        """Measure until the run ends."""
-        before = time.monotonic()
+        """Measure until the run ends.
+
+        However late a turn is, it counts as one interval: a process that was stopped itself, or
+        that other processes leave little time to run, has not waited meanwhile.
+        """
         while not self.stopped.wait(self.every):
-            now = time.monotonic()
-            # A process that was stopped itself has not waited meanwhile.
-            passed, before = min(now - before, 2 * self.every), now
-            problem = self._problem(passed)
+            problem = self._problem(self.every)
             if problem is not None:
                 self._end(problem)
 
@@ -192,7 +197,7 @@ class Watchdog:
             return ""
         if stuck > self.timeout / 2:
             exchange.asked.set()
-        if waiting is not None and stuck > self.timeout:
+        if waiting is not None and stuck > self.timeout and not self._has_to_wait(silent):
             return self._late(waiting, silent)
         # A rank that waits in an instruction knows more than one that only listens.
         margin = 3 * self.every
@@ -201,12 +206,24 @@ class Watchdog:
                 return self._lost(peer)
         return None
 
+    def _has_to_wait(self, silent: Mapping[int, float]) -> bool:
+        """Whether a rank is in no step, and thus takes as long as it does, unless it is silent."""
+        return any(
+            sign.kind != "step" and not sign.ended and silent[peer] <= self._allowed(peer)
+            for peer, sign in self.exchange.seen.items()
+            if peer != self.rank
+        )
+
     def _allowed(self, peer: int) -> float:
         """Return how long a peer may be silent."""
         sign = self.exchange.seen.get(peer)
         if sign is not None and sign.ended:
             return inf
-        return self.timeout if sign is not None or peer == STORE else START_SECONDS
+        if sign is None and peer != STORE:
+            return START_SECONDS
+        # Ranks leave the setup together; a sign of it may be an old one.
+        in_setup = self.activity.kind == "setup" and (sign is None or sign.kind == "setup")
+        return max(self.timeout, SETUP_SECONDS) if in_setup else self.timeout
 
     def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
         return (
@@ -231,7 +248,7 @@ class Watchdog:
         since = "" if sign is None else f" since {sign.text}"
         return (
             f"rank {self.rank}: expected a sign of life of {self._name(peer)} within "
-            f"{self.timeout:g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
+            f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
         )
 
     def _name(self, peer: int) -> str:
