@@ -15,6 +15,7 @@ from primepar.certify.program import certify_program
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.errors import EmulationError, MemoryLimitError, PrimeParError, ProgramError
 from primepar.operators import StepOptions, lower_step
+from primepar.operators.optimizers import Optimizer
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
 from primepar.passes.block_uses import Rank, followed
@@ -195,7 +196,8 @@ def _runs(program: Program) -> bool:
 def test_copies_and_moments_have_the_places_of_their_parameters() -> None:
     """Whatever the optimizer keeps: both moments and a copy, or the copy alone."""
     plan = uniform_plan(SMALL, parse_sequence("P2x2"))
-    for optimizer, kept in (("adamw", {"m", "v", "master"}), ("sgd", {"master"})):
+    cases: dict[Optimizer, set[str]] = {"adamw": {"m", "v", "master"}, "sgd": {"master"}}
+    for optimizer, kept in cases.items():
         options = StepOptions(optimizer=optimizer, masters=True)
         step = lower_step(plan, 2, 4, options=options)
         (chunks, *_) = state_chunks(step, largest_state(step))

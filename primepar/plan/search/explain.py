@@ -9,6 +9,7 @@ from math import ceil
 
 import numpy as np
 
+from primepar.plan.cluster import BYTES
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.result import SearchResult
 
@@ -73,6 +74,7 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
     choices = [_choice(result, name, neighbours) for name in result.choices]
     plan, batch, positions = result.plan, training.batch, training.positions
     held = result.held
+    short = BYTES[training.dtype] < BYTES["float32"]
     return Explanation(
         model=planner.model.family,
         cluster=training.cluster.name,
@@ -86,7 +88,7 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
         fits=max(held) <= training.cluster.memory,
         held=held,
         gap=result.gap,
-        sent=traffic(plan, batch, positions).bytes(training.dtype),
+        sent=traffic(plan, batch, positions, masters=short).bytes(training.dtype),
         choices=tuple(_folded(choices)),
     )
 
