@@ -59,7 +59,8 @@ def sent_bytes(program: Program) -> list[Fraction]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> None:
     program = program_of(family, preset)
-    predicted = traffic(preset_plan(preset, MODELS[family], RANKS), BATCH, POSITIONS)
+    plan = preset_plan(preset, MODELS[family], RANKS)
+    predicted = traffic(plan, BATCH, POSITIONS, masters=True)
     assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
 
 
