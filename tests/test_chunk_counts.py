@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -51,6 +52,14 @@ def test_the_predicted_time_is_the_simulated_one_and_the_choice_the_fastest() ->
     assert [line.split()[:3] for line in lines] == [
         ["all_gather", "5", "5"], ["all_reduce", "5", "5"], ["reduce_scatter", "5", "5"]
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", list(generated(3, seed=7)), ids=lambda case: case.transfer)
+def test_the_predicted_time_by_curves_is_the_simulated_one(case: PairCase) -> None:
+    measured = dataclasses.replace(case, cluster=CURVES)
+    for chunks in (0, 1, 4) if case.transfer == "all_gather" else (0, 2, 4):
+        predicted = pair_seconds(measured.pair(), chunks, CURVES, DTYPE)
+        assert predicted == pytest.approx(float(measured.run(chunks).seconds), rel=1e-9)
 
 
 @pytest.mark.parametrize("case", list(generated(3, seed=5)), ids=lambda case: case.transfer)
