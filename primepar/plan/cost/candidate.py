@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import prod
 from typing import Final
 
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.sweeps import Moving, moving
-from primepar.schedule.sequence import Element
+from primepar.schedule.sequence import Element, Sequence
 
 LINEAR: Final = ("I", "W", "O", "dI")
 """Tensors of a linear operator whose layouts a search needs."""
@@ -33,11 +33,18 @@ class Candidate:
             first += bits
         return tuple(places)
 
+    @cached_property
+    def _moved(self) -> range:
+        """Places of the elements from the first to the last that is no cut."""
+        movers = [place for place, (element, _) in enumerate(self.places)
+                  if not moving(element).is_cut]  # fmt: skip
+        return range(movers[0], movers[-1] + 1) if movers else range(0)
+
     @property
     def cuts(self) -> Iterator[tuple[Moving, tuple[int, ...]]]:
-        """The cuts, each with its device bits."""
-        for element, bits in self.places:
-            if moving(element).is_cut:
+        """The cuts, each with its device bits, but for those between two elements that are none."""
+        for place, (element, bits) in enumerate(self.places):
+            if place not in self._moved:
                 yield moving(element), bits
 
     @property
@@ -47,9 +54,15 @@ class Candidate:
 
     @property
     def mover(self) -> tuple[Moving, tuple[int, ...]] | None:
-        """The primitive that is no cut, with its device bits; None where all are cuts."""
-        movers = ((moving(e), bits) for e, bits in self.places if not moving(e).is_cut)
-        return next(movers, None)
+        """The movement of the elements that are no cuts, with their device bits; None without any.
+
+        Of several, the movement is that of all of them as one, with what is between them.
+        """
+        if not self._moved:
+            return None
+        places = [self.places[place] for place in self._moved]
+        bits = tuple(bit for _, bits in places for bit in bits)
+        return moving(*(element for element, _ in places)), bits
 
     @property
     def spread(self) -> dict[str, Spread]:
@@ -81,6 +94,14 @@ class Candidate:
 def device_bits(element: Element) -> int:
     """Number of device bits that an element takes."""
     return len(element.devices).bit_length() - 1
+
+
+def candidate_of(sequence: Sequence, *tensors: str) -> Candidate:
+    """A sequence as a candidate; for a linear operator unless tensors are named.
+
+    Raises `SequenceError` where its layouts are not those of digits of the devices' numbers.
+    """
+    return reduce(Candidate.then, sequence.elements, whole(*tensors))
 
 
 def whole(*tensors: str) -> Candidate:

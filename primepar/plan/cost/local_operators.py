@@ -7,6 +7,7 @@ device memory, and all-reduces over the devices that share its rows or its colum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
@@ -126,28 +127,43 @@ def padded(vocabulary: int, slices: int) -> int:
     return -(-vocabulary // slices) * slices
 
 
-def embedding_cost(
-    training: Training, model: ModelConfig, layouts: Layouts, layout: int, bits: tuple[int, ...]
-) -> Cost:
-    """Cost of the embedding, with its vocabulary sharded and its sums reduced over `bits`."""
-    rows, columns = (layouts.slices(layout, dim) for dim in (0, 1))
+class Lookup(NamedTuple):
+    """Numbers of the layouts of the embedding's output, and of the rows that a device looks up.
+
+    `bits` are those over which the vocabulary is cut and partial rows are summed. Where the sum
+    leaves every device some of the rows, forward is a reduce-scatter, and backward an all-gather.
+    """
+
+    output: int
+    looked_up: int
+    bits: tuple[int, ...]
+
+
+def embedding_cost(training: Training, model: ModelConfig, layouts: Layouts, lookup: Lookup
+                   ) -> Cost:  # fmt: skip
+    """Cost of the embedding: the sums of partial rows, and those of the tables' gradients."""
+    rows, columns = (layouts.slices(lookup.looked_up, dim) for dim in (0, 1))
     local = training.rows / rows * model.hidden / columns
-    parts = 1 << len(bits)
+    parts = 1 << len(lookup.bits)
     table = padded(model.vocabulary, parts) / parts * model.hidden / columns
     positions = model.context * model.hidden / columns if model.positions == "learned" else 0.0
-    line = layouts.line(layout, 0)
     compute = sum(
         training.seconds(0, amount, "embedding") for amount in (2 * local, 2 * local + table)
     )
-    cut = layouts.line(layout, 1)
+    forward = training.seconds(0, 2 * local, "embedding")
+    line, others = layouts.line, layouts.others
+    held = others((*lookup.bits, *line(lookup.looked_up, 1)))
+    rows_of_table, rows_of_output = (
+        line(layout, 0) for layout in (lookup.looked_up, lookup.output)
+    )
     whole = padded(model.vocabulary, parts) * model.hidden
-    weights = [training.parameter(table, whole, line, layouts.others((*bits, *cut)))]
+    weights = [training.parameter(table, whole, rows_of_table, held)]
     if positions:
-        whole = model.context * model.hidden
-        weights.append(training.parameter(positions, whole, line, layouts.others(cut)))
+        whole, held = model.context * model.hidden, others(line(lookup.output, 1))
+        weights.append(training.parameter(positions, whole, rows_of_output, held))
     terms = {term: sum(weight[term] for weight in weights) for term in weights[0]}
-    terms |= training.summed(table + positions, line)  # together, as the step's program does it
-    return Cost(
-        compute=compute, communication=training.links.all_reduce(bits, local * training.item),
-        running=2 * local * training.item, **terms,
-    )  # fmt: skip
+    if rows_of_table == rows_of_output:  # the step's program sums both together
+        terms |= training.summed(table + positions, rows_of_table)
+    sums = training.links.all_reduce(lookup.bits, local * training.item)
+    return Cost(compute=compute, communication=sums, forward=forward,
+                running=2 * local * training.item, **terms)  # fmt: skip

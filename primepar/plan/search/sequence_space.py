@@ -69,22 +69,23 @@ class SequenceSpace:
     @cached_property
     def local(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is not linear, one for each layout."""
-        movers = []
-        if self.name == "all":
-            known = tuple(PRIMITIVES.values())
-            elements = (element for k in range(1, len(self.levels) + 1)
-                        for element in _elements(known, k))  # fmt: skip
-            movers = [
-                element
-                for element in elements
-                if not moving(element).is_cut and _has_one_block_of_o(element)
-            ]
-        return tuple(_grown(self.levels, _plain(), movers, whole("O")))
+        return tuple(_grown(self.levels, _plain(), self._with_one_block, whole("O")))
+
+    @cached_property
+    def _with_one_block(self) -> tuple[Element, ...]:
+        """Elements that are no cuts and leave one block of O on every device."""
+        if self.name == "paper":
+            return ()
+        known = tuple(PRIMITIVES.values())
+        elements = (element for k in range(1, len(self.levels) + 1)
+                    for element in _elements(known, k))  # fmt: skip
+        return tuple(element for element in elements
+                     if not moving(element).is_cut and _has_one_block_of_o(element))  # fmt: skip
 
     @cached_property
     def summed(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is summed over a dim, as the embedding's vocabulary."""
-        return tuple(_grown(self.levels, _plain(ByInput), (), whole("O")))
+        return tuple(_grown(self.levels, _plain(ByInput), self._with_one_block, whole("O")))
 
 
 @lru_cache(maxsize=2)
