@@ -31,7 +31,11 @@ class _Counting(Training):
     counted: int = field(kw_only=True)
 
     def parameter(
-        self, elements: float, whole: float, summed: Sequence[int], held: Sequence[int],
+        self,
+        elements: float,
+        whole: float,
+        summed: Sequence[int],
+        held: Sequence[int],
         tensors: int = 1,
     ) -> dict[str, float]:
         """Terms of a cost for a parameter: all that is kept of it counts as the parameter."""

@@ -7,7 +7,11 @@ neighbours. Every replica takes its share of the batch in micro-batches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
+from typing import get_args
 
 from msgspec.structs import replace as changed
 
@@ -23,7 +27,7 @@ from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.stage import Objective, StageDevices, StagePart
 from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.pipeline.training_options import OptionChoices, TrainingOptions
+from primepar.plan.pipeline.training_options import OptionChoices, Shard, TrainingOptions
 from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.options import Catalogue
 from primepar.plan.search.planner import Part, Planner
@@ -103,37 +107,87 @@ class Splits:
             f"{self.devices}: take {power}, or another --batch"
         )
 
+    def _no_interleaving(self, split: Split) -> PlanError:
+        return PlanError(
+            f"expected layers in a multiple of the {split.stages} stages times 2 chunks or more, "
+            f"and micro-batches in a multiple of the stages, for interleaved-1f1b, got "
+            f"{self.model.layers} layers and a batch of {self.batch}: take --schedule 1f1b"
+        )
+
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
-        return pipeline.memory > self.cluster.memory, pipeline.seconds
+        return not self._fits(pipeline), pipeline.seconds
 
     def best(self, split: Split, sequences: Sequences | None = None) -> Pipeline:
         """A split with the fastest micro-batches and options of those that fit the memory.
 
-        Where none fits, it is the one that takes the least memory. What is computed again only
-        takes time. So it is tried where that may be the fastest that fits, and no earlier.
+        Where none fits, it is one that takes little memory. What is computed again only takes time.
+        So it is tried where that may be the fastest that fits, and no earlier. Raises `PlanError`
+        where the split has no micro-batches for the schedules.
         """
-        plain = sorted(self._plain(split, sequences), key=lambda pipeline: pipeline.seconds)
+        possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
+        if not possible:
+            return self._least(split, sequences)
+        plain = sorted(self._plain(split, possible, sequences), key=lambda known: known.seconds)
+        if not plain:
+            raise self._no_interleaving(split)
         tried = [*plain]
         for pipeline in plain:
-            fitting = [known for known in tried if known.memory <= self.cluster.memory]
-            if fitting and pipeline.seconds >= min(known.seconds for known in fitting):
+            fitting = [known.seconds for known in self._allowed(tried) if self._fits(known)]
+            if fitting and pipeline.seconds >= min(fitting):
                 break
-            if pipeline.memory > self.cluster.memory or "none" not in self.choices.recomputes:
+            if not self._fits(pipeline) or "none" not in self.choices.recomputes:
                 tried += self._with_recompute(pipeline, sequences)
-        allowed = [known for known in tried if known.options.recompute in self.choices.recomputes]
-        return min(allowed, key=self._worth)
+        return min(self._allowed(tried), key=self._worth)
+
+    def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
+        choices = self.choices.recomputes
+        return (known for known in pipelines if known.options.recompute in choices)
+
+    def _fits(self, pipeline: Pipeline) -> bool:
+        return pipeline.memory <= self.cluster.memory
+
+    def _may_fit(self, split: Split, shard: Shard) -> bool:
+        """Whether parameters, gradients and states of the longest stage can fit a device."""
+        layers = max(layers_by_stage(self.model.layers, split.stages))
+        bits = split.parts.bit_length() - 1
+        training = Training(ClusterLinks(self.cluster, bits), self.dtype, 1, self.model.context)
+        shards = {name: number for number, name in enumerate(get_args(Shard))}
+        level, item = shards[shard], training.item
+        sizes = (training.state, item, item)  # of what the levels divide: states, gradients, ...
+        whole = sum(size / (split.replicas if level > number else 1)
+                    for number, size in enumerate(sizes))  # fmt: skip
+        return layers * self._layer_parameters / split.parts * whole <= self.cluster.memory
+
+    @cached_property
+    def _layer_parameters(self) -> int:
+        """Parameters of a layer."""
+        shapes = self.model.parameter_shapes
+        return sum(prod(shape) for name, shape in shapes.items() if name.startswith("blocks.0."))
+
+    def _least(self, split: Split, sequences: Sequences | None) -> Pipeline:
+        """The smallest micro-batches of a split, with all that saves memory."""
+        choices = self.choices
+        (options, *_) = [*self._options(split, 1, choices.shards[-1:])] or [PLAIN]
+        options = changed(options, recompute=choices.recomputes[-1])
+        return self.pipeline(split, 1, sequences, options)
 
     def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
-        fits = pipeline.memory <= self.cluster.memory
+        fits = self._fits(pipeline)
         return not fits, pipeline.seconds if fits else pipeline.memory
 
-    def _plain(self, split: Split, sequences: Sequences | None) -> Iterator[Pipeline]:
+    def _options(self, split: Split, size: int, shards: Several[Shard]
+                 ) -> Iterator[TrainingOptions]:  # fmt: skip
+        batches = self.batch // split.replicas // size
+        choices = replace(self.choices, shards=tuple(shards))
+        return choices.without_recompute(self.model.layers, split.stages, batches)
+
+    def _plain(
+        self, split: Split, shards: Several[Shard], sequences: Sequences | None
+    ) -> Iterator[Pipeline]:
         """Yield all micro-batches and options that keep all activations."""
-        share = self.batch // split.replicas
-        for size in _divisors(share):
-            options = self.choices.without_recompute(self.model.layers, split.stages, share // size)
-            for kind in options:
-                yield self.pipeline(split, size, sequences, kind)
+        for size in _divisors(self.batch // split.replicas):
+            for options in self._options(split, size, shards):
+                yield self.pipeline(split, size, sequences, options)
 
     def _with_recompute(
         self, pipeline: Pipeline, sequences: Sequences | None

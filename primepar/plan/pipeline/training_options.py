@@ -22,6 +22,8 @@ Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
 """Which activations are computed again, as `Recomputation` of a plan."""
 PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
+MOST_CHUNKS = 8
+"""Most chunks of a stage that are considered."""
 EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
 """Shards that a step of `primepar train` may have; the others are only priced."""
 
@@ -74,15 +76,15 @@ class OptionChoices:
     ) -> Iterator[TrainingOptions]:
         """Yield the options for `batches` micro-batches of layers on stages, keeping activations.
 
-        Chunks divide the layers of a stage, and interleaving takes a multiple of the stages as
-        number of micro-batches.
+        There are at most `MOST_CHUNKS` chunks, which divide the layers of a stage. Interleaving
+        takes a multiple of the stages as number of micro-batches.
         """
         for shard, schedule in product(self.shards, self.schedules):
             counts = [1]
             if schedule == "interleaved-1f1b":
                 even = stages > 1 and not layers % stages and not batches % stages
-                most = layers // stages if even else 1
-                counts = [count for count in range(2, most + 1) if not most % count]
+                per_stage = layers // stages if even else 1
+                counts = [count for count in range(2, MOST_CHUNKS + 1) if not per_stage % count]
             for chunks in counts:
                 yield TrainingOptions(
                     shard=shard, schedule=schedule, chunks=chunks, bucket=self.bucket
