@@ -110,17 +110,17 @@ class Training:
         Its gradient is summed over the devices that differ in the bits `summed`. Those that differ
         in `held` have the same elements. Several equal `tensors` are summed together.
         """
-        own = min(elements, whole / self.holders)
+        shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
             **self.summed(elements, summed),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
-            "own_update": tensors * self.update(own / tensors),
+            "shard_update": tensors * self.update(shard / tensors),
             "parameters": size,
             "gradients": size,
             "states": elements * self.state,
-            "own": own * self.item,
+            "shard": shard * self.item,
         }
 
     def summed(self, elements: float, bits: Sequence[int]) -> dict[str, float]:
@@ -153,19 +153,19 @@ class Cost(NamedTuple):
     reduction: float = 0.0
     """Seconds of sums of parameters' gradients over the devices that hold the same parameters."""
     scatter: float = 0.0
-    """Seconds of reduce-scatters instead, after which each device has a share of the sums."""
+    """Seconds of reduce-scatters instead, after which each device has a shard of the sums."""
     gather: float = 0.0
-    """Seconds to all-gather parameters of which each device has such a share."""
+    """Seconds to all-gather parameters of which each device has such a shard."""
     update: float = 0.0
     """Seconds of the optimizer."""
-    own_update: float = 0.0
-    """Seconds of the optimizer for a share alone."""
+    shard_update: float = 0.0
+    """Seconds of the optimizer for a shard alone."""
     parameters: float = 0.0
     gradients: float = 0.0
     states: float = 0.0
     """Bytes of AdamW's moments, and of float32 copies of shorter parameters."""
-    own: float = 0.0
-    """Bytes of a share of the parameters, one of as many as devices hold the same."""
+    shard: float = 0.0
+    """Bytes of one of equal shards of the parameters, for each device that holds the same."""
     stash: float = 0.0
     """Bytes of what forward keeps for backward."""
     unmoved: float = 0.0
@@ -253,7 +253,7 @@ class _Linear:
         held = [bit for cut, bits in self.cuts for bit in bits if cut.share("forward", "W") == 1]
         weight = training.parameter(rest["W"], self.whole, summed, held)
         if self.tied:
-            weight |= dict.fromkeys(("update", "own_update", "states", "gather"), 0.0)
+            weight |= dict.fromkeys(("update", "shard_update", "states", "gather"), 0.0)
         forward, backward = self._seconds()
         stash = rest["I"] * training.item
         return Cost(

@@ -23,7 +23,7 @@ def seconds_for_parameters(terms: Mapping[str, Amount], shard: Shard) -> tuple[A
     """Seconds for every micro-batch, and once in a step, by the terms of a `Cost`."""
     if shard == "none":
         return 0 * terms["update"], terms["reduction"] + terms["update"]
-    scatter, gather, update = (terms[name] for name in ("scatter", "gather", "own_update"))
+    scatter, gather, update = (terms[name] for name in ("scatter", "gather", "shard_update"))
     if shard == "optimizer":
         return 0 * update, scatter + gather + update
     if shard == "gradients":

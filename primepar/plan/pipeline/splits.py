@@ -25,7 +25,7 @@ from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.stage import Objective, StageDevices, StagePart
+from primepar.plan.pipeline.stage import ChunkAim, StageDevices, StagePart
 from primepar.plan.pipeline.stage_cost import StageCost
 from primepar.plan.pipeline.training_options import OptionChoices, Shard, TrainingOptions
 from primepar.plan.pipeline_layout import layers_by_stage
@@ -206,7 +206,7 @@ class Splits:
         group, chunks = self._group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
         passes = microbatches + (split.stages - 1) / chunks
-        aim = Objective(1 / passes, options.shard, options.recompute)
+        aim = ChunkAim(1 / passes, options.shard, options.recompute)
         count, costs = split.stages * chunks, []
         for number, layers in enumerate(layers_by_stage(self.model.layers, count)):
             place = StagePart(layers, number == 0, number == count - 1)

@@ -35,7 +35,7 @@ class StagePart(NamedTuple):
     last: bool
 
 
-class Objective(NamedTuple):
+class ChunkAim(NamedTuple):
     """What the search of a chunk minimises: the seconds of a micro-batch, and a share of others.
 
     `once` is the share of what takes place once in a step.
@@ -60,10 +60,10 @@ class StageDevices:
     part: Part
     ways: dict[object, Ways | LeastWays]
     """Redistributions between layouts of the catalogue, filled on demand."""
-    _stages: dict[tuple[StagePart, Objective], Stage] = field(default_factory=dict)
+    _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
     _chains: dict[StagePart, tuple[Operator, ...]] = field(default_factory=dict)
 
-    def planner(self, place: StagePart, objective: Objective) -> Planner:
+    def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
         model = replace(self.model, layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
@@ -75,7 +75,7 @@ class StageDevices:
             self._chains[place] = _operators(model, self.part, place)
         return self._chains[place]
 
-    def searched(self, place: StagePart, objective: Objective) -> Stage:
+    def searched(self, place: StagePart, objective: ChunkAim) -> Stage:
         """The best plan of a chunk."""
         key = place, objective
         if key not in self._stages:
@@ -84,7 +84,7 @@ class StageDevices:
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
         """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
-        planner = self.planner(place, Objective())
+        planner = self.planner(place, ChunkAim())
         return Stage(self, Given.with_sequences(planner, sequences).result)
 
 
@@ -94,7 +94,7 @@ class _Layers(Planner):
 
     group: StageDevices = field(kw_only=True)
     place: StagePart = field(kw_only=True)
-    aim: Objective = field(kw_only=True)
+    aim: ChunkAim = field(kw_only=True)
 
     def __post_init__(self) -> None:
         self.catalogue = self.group.catalogue

@@ -61,7 +61,7 @@ class StageCost:
         terms, again = self.terms, self._again[options.recompute]
         moved = sum(chosen.forward + chosen.backward for chosen in self.stage.chosen)
         often, once = self._for_parameters(options)
-        update = terms.update if options.shard == "none" else terms.own_update
+        update = terms.update if options.shard == "none" else terms.shard_update
         return ChunkSeconds(
             terms.compute + again.compute,
             terms.communication + moved + again.communication + often,
@@ -80,7 +80,7 @@ class StageCost:
         if shard == "parameters":
             gathered = Buckets(count, forward).exposed(terms["gather"])
             return gathered + behind.exposed(terms["scatter"] + terms["gather"]), terms[
-                "own_update"
+                "shard_update"
             ]
         summed = "reduction" if shard == "none" else "scatter"
         return seconds_for_parameters(terms | {summed: behind.exposed(terms[summed])}, shard)
@@ -116,21 +116,17 @@ class StageCost:
         terms, shard = self.terms, options.shard
         stash, running = self._activations(options.recompute, shard)
         return ChunkBytes(
-            terms.own if shard == "parameters" else terms.parameters,
-            terms.gradients if shard in ("none", "optimizer") else self._own_gradients,
-            terms.states if shard == "none" else self._own_states,
+            terms.shard if shard == "parameters" else terms.parameters,
+            terms.gradients if shard in ("none", "optimizer") else self.terms.shard,
+            terms.states if shard == "none" else self._sharded_states,
             stash,
             running,
         )
 
     @cached_property
-    def _own_gradients(self) -> float:
-        return sum(chosen.cost.own for chosen in self.stage.chosen)
-
-    @cached_property
-    def _own_states(self) -> float:
+    def _sharded_states(self) -> float:
         return sum(
-            cost.states * cost.own / cost.parameters
+            cost.states * cost.shard / cost.parameters
             for cost in (chosen.cost for chosen in self.stage.chosen)
             if cost.parameters
         )

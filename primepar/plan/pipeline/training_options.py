@@ -1,4 +1,4 @@
-"""Options of training that a planner chooses or is given, beside the sequences of the operators.
+"""Options of training that a planner chooses or is given, in addition to sequences of operators.
 
 Optimizer states, gradients and parameters may be in shards over the devices that hold the same
 parameters: ZeRO-1, 2 and 3 (Rajbhandari et al., arXiv 1910.02054). Activations may be computed
@@ -31,8 +31,8 @@ EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
 class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One choice of all options.
 
-    With a `bucket`, of so many bytes, sums of gradients run during backward. Raises `PlanError` for
-    options that contradict one another.
+    With a `bucket` sums of gradients run during backward, in parts of this many bytes. Raises
+    `PlanError` for options that contradict one another.
     """
 
     shard: Shard = "none"
