@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
 from primepar.plan.cost.links import ClusterLinks
@@ -54,9 +55,14 @@ class Training:
         return max(self.item, BYTES["float32"])
 
     @cached_property
+    def state(self) -> int:
+        """Bytes of AdamW's moments of a parameter, and of its float32 copy where it is shorter."""
+        return MOMENTS * self.wide_item + (MASTER if self.item < MASTER else 0)
+
+    @cached_property
     def kept(self) -> int:
         """Bytes kept for each parameter: itself, its gradient and AdamW's state."""
-        return 2 * self.item + MOMENTS * self.wide_item + (MASTER if self.item < MASTER else 0)
+        return 2 * self.item + self.state
 
     @cached_property
     def _rate(self) -> float:
@@ -78,18 +84,45 @@ class Training:
             return 0.0
         return self.seconds(0, elements, "update")
 
+    def parameter(self, elements: float) -> dict[str, float]:
+        """Terms of a cost for `elements` of a parameter: its update and the bytes kept for it."""
+        size = elements * self.item
+        return {"update": self.update(elements), "parameters": size, "gradients": size,
+                "states": elements * self.state}  # fmt: skip
 
-@dataclass(frozen=True)
-class Cost:
-    """Seconds of a training step, and bytes of a device: kept through it, and transient.
 
-    `kept` is parameters with their gradients and optimizer state, and what forward stashes.
-    `running` is the peak of the rest: other operands, double buffers, partial sums.
+class Cost(NamedTuple):
+    """Seconds of a training step on a device, and bytes that it holds, term by term.
+
+    Parameters, their gradients, the optimizer's states and the stash are kept through the step.
     """
 
-    seconds: float
-    kept: float = 0.0
+    compute: float = 0.0
+    """Seconds of products and of passes through memory."""
+    communication: float = 0.0
+    """Seconds of transfers and collectives of activations, as far as no product hides them."""
+    reduction: float = 0.0
+    """Seconds of sums of parameters' gradients over the devices that hold the same parameters."""
+    update: float = 0.0
+    """Seconds of the optimizer."""
+    parameters: float = 0.0
+    gradients: float = 0.0
+    states: float = 0.0
+    """Bytes of AdamW's moments, and of float32 copies of shorter parameters."""
+    stash: float = 0.0
+    """Bytes of what forward keeps for backward."""
     running: float = 0.0
+    """Peak bytes of the rest: other operands, double buffers, partial sums."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a training step."""
+        return self.compute + self.communication + self.reduction + self.update
+
+    @property
+    def kept(self) -> float:
+        """Bytes that are kept through the step."""
+        return self.parameters + self.gradients + self.states + self.stash
 
 
 def linear_cost(
@@ -155,11 +188,14 @@ class _Linear:
     @property
     def cost(self) -> Cost:
         """Time and memory."""
-        item, rest = self.training.item, self._kept
-        weight = 2 * item if self.tied else self.training.kept
-        kept = rest["W"] * weight + rest["I"] * item
-        update = 0.0 if self.tied else self.training.update(rest["W"])
-        return Cost(self._seconds() + update, kept, self._besides(self.moving.live))
+        training, rest = self.training, self._kept
+        copy = rest["W"] * training.item
+        weight = ({"parameters": copy, "gradients": copy} if self.tied
+                  else training.parameter(rest["W"]))  # fmt: skip
+        compute, communication = self._seconds()
+        return Cost(compute=compute, communication=communication,
+                    reduction=self._all_reduce("gradient"), stash=rest["I"] * training.item,
+                    running=self._besides(self.moving.live), **weight)  # fmt: skip
 
     @property
     def working(self) -> float:
@@ -181,20 +217,22 @@ class _Linear:
             for shares in steps
         )  # fmt: skip
 
-    def _seconds(self) -> float:
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds of the products, and of the transfers that they do not hide."""
         levels = tuple(self.links.levels[bit] for bit in self.bits)
         shared = tuple(link.shared for link in self.links.by_level)
-        total = 0.0
+        compute = communication = 0.0
+        overlap = self.training.cluster.overlap
         for phases in self.moving.phases:
             for stage in self.moving.stages(phases, levels, shared):
                 work = sum(self.training.seconds(share * self.operations, self._size(touched))
                            for share, touched in stage.work)  # fmt: skip
+                compute += work
                 hops = self._transfer(stage.hops)
-                overlap = self.training.cluster.overlap
-                total += max(work, hops) if overlap else work + hops
-                total += self._transfer(stage.returns)
-            total += sum(map(self._all_reduce, phases))
-        return total
+                communication += max(0.0, hops - work) if overlap else hops
+                communication += self._transfer(stage.returns)
+            communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
+        return compute, communication
 
     def _transfer(self, loads: tuple[Load, ...]) -> float:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""

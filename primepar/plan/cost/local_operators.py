@@ -55,15 +55,17 @@ class LocalOperatorCost:
 
     def _norm(self) -> Cost:
         centred = self.model.norm == "layer"
-        local, weights = self._held(self.operator.K), self._columns(self.operator.K)
-        weights *= 1 + centred
+        local, columns = self._held(self.operator.K), self._columns(self.operator.K)
         sums = 1 + centred
-        seconds = self._passes(4 * local, 5 * local) + sums * self.training.update(weights / sums)
-        seconds += self._statistics(sums * self._rows)
-        seconds += self._all_reduce(1, sums * self._rows) + self._all_reduce(0, weights)
+        communication = self._statistics(sums * self._rows)
+        communication += self._all_reduce(1, sums * self._rows)
         numbers = 2 * self.layouts.slices(self.layout, 1) if centred else 1
-        stash = (local + self._rows * numbers) * self.training.item
-        return Cost(seconds, weights * self.training.kept + stash, local * self.training.item)
+        weights = self.training.parameter(columns)
+        return Cost(compute=self._passes(4 * local, 5 * local), communication=communication,
+                    reduction=self._all_reduce(0, sums * columns),
+                    stash=(local + self._rows * numbers) * self.training.item,
+                    running=local * self.training.item,
+                    **{term: sums * amount for term, amount in weights.items()})  # fmt: skip
 
     def _statistics(self, elements: float) -> float:
         """Seconds to all-gather moments of a layer norm's rows, or all-reduce mean squares."""
@@ -74,36 +76,36 @@ class LocalOperatorCost:
 
     def _add(self) -> Cost:
         local = self._held(self.operator.K)
-        return Cost(self._passes(3 * local), 0.0, 3 * local * self.training.item)
+        return Cost(compute=self._passes(3 * local), running=3 * local * self.training.item)
 
     def _activation(self) -> Cost:
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
-        seconds = self._passes(inputs + outputs, 2 * inputs + outputs)
+        compute = self._passes(inputs + outputs, 2 * inputs + outputs)
         item = self.training.item
-        return Cost(seconds, inputs * item, (inputs + 2 * outputs) * item)
+        return Cost(compute=compute, stash=inputs * item, running=(inputs + 2 * outputs) * item)
 
     def _attention(self) -> Cost:
         """The queries of a device's rows, with all keys of their sequences, gathered if needed."""
         model, training = self.model, self.training
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
         operations = 4 * outputs * training.positions
-        seconds = training.seconds(operations, inputs + outputs, "attention")
-        seconds += training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
+        compute = training.seconds(operations, inputs + outputs, "attention")
+        compute += training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
         keys = self._held(2 * model.kv_heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
-        seconds += 2 * training.links.all_gather(inner, keys * training.item)
-        gathered = (parts - 1) * keys
-        kept = (inputs + gathered) * training.item
-        return Cost(seconds, kept, (inputs + 2 * outputs + gathered) * training.item)
+        communication = 2 * training.links.all_gather(inner, keys * training.item)
+        stash = inputs + (parts - 1) * keys
+        return Cost(compute=compute, communication=communication, stash=stash * training.item,
+                    running=(stash + 2 * outputs) * training.item)  # fmt: skip
 
     def _loss(self) -> Cost:
         """All-reduces of three numbers per row over the columns, and of the mean over the rows."""
         local = self._held(padded(self.operator.N, self.layouts.slices(self.layout, 1)))
-        seconds = self._passes(4 * local) + 3 * self._all_reduce(1, self._rows)
-        seconds += self._all_reduce(0, 1)
-        return Cost(seconds, 0.0, 2 * local * self.training.item)
+        communication = 3 * self._all_reduce(1, self._rows) + self._all_reduce(0, 1)
+        return Cost(compute=self._passes(4 * local), communication=communication,
+                    running=2 * local * self.training.item)  # fmt: skip
 
 
 def padded(vocabulary: int, slices: int) -> int:
@@ -121,10 +123,12 @@ def embedding_cost(
     table = padded(model.vocabulary, parts) / parts * model.hidden / columns
     positions = model.context * model.hidden / columns if model.positions == "learned" else 0.0
     line = layouts.line(layout, 0)
-    seconds = sum(
+    compute = sum(
         training.seconds(0, amount, "embedding") for amount in (2 * local, 2 * local + table)
     )
-    seconds += training.update(table) + training.update(positions)
-    seconds += training.links.all_reduce(bits, local * training.item)
-    seconds += training.links.all_reduce(line, (table + positions) * training.wide_item)
-    return Cost(seconds, (table + positions) * training.kept, 2 * local * training.item)
+    weights = [training.parameter(elements) for elements in (table, positions)]
+    return Cost(compute=compute,
+                communication=training.links.all_reduce(bits, local * training.item),
+                reduction=training.links.all_reduce(line, (table + positions) * training.wide_item),
+                running=2 * local * training.item,
+                **{term: sum(costs[term] for costs in weights) for term in weights[0]})  # fmt: skip

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
@@ -26,13 +26,6 @@ class StagePart(NamedTuple):
     last: bool
 
 
-@dataclass(frozen=True)
-class _Stashing(Training):
-    """Training in which parameters take no memory: what is kept is the stash alone."""
-
-    kept: ClassVar[int] = 0
-
-
 @dataclass
 class StageDevices:
     """The devices of one replica of one stage, and the stages planned for them.
@@ -50,13 +43,6 @@ class StageDevices:
     def catalogue(self) -> Catalogue:
         """Options of the operators."""
         return Catalogue.whole(self.model, self.training, self.space)
-
-    @cached_property
-    def stashes(self) -> Catalogue:
-        """Options of the operators where parameters take no memory."""
-        whole = self.training
-        training = _Stashing(whole.links, whole.dtype, whole.batch, whole.positions)
-        return Catalogue.whole(self.model, training, self.space)
 
     def planner(self, place: StagePart, summing: float = 0.0) -> Planner:
         """The planner of a stage; each parameter of a device adds `summing` seconds."""
@@ -94,11 +80,11 @@ class _Layers(Planner):
         """Options of an operator, with the time to all-reduce its gradients."""
         key = self.key(name)
         if self.summing and key not in self.known:
-            whole, bare = (catalogue.options(self.named[name])
-                           for catalogue in (self.catalogue, self.group.stashes))  # fmt: skip
-            parameters = (whole.kept - bare.kept) / self.training.kept
-            seconds = whole.seconds + self.summing * parameters
-            self.known[key] = replace(whole, seconds=seconds).cheapest(seconds)
+            whole = self.catalogue.options(self.named[name])
+            parameters = whole.terms["states"] / self.training.state
+            reduction = whole.terms["reduction"] + self.summing * parameters
+            options = replace(whole, terms={**whole.terms, "reduction": reduction})
+            self.known[key] = options.cheapest(options.seconds)
         return super().options(name)
 
 
@@ -125,23 +111,23 @@ class Stage:
     @cached_property
     def kept(self) -> float:
         """Bytes that a device keeps between microbatches, plus one stash."""
-        planner = self.result.planner
-        return sum(
-            float(planner.options(name).kept[number])
-            for name, number in self.result.choices.items()
-        )
+        return sum(float(options.kept[number]) for options, number in self._chosen)
 
     @cached_property
     def stash(self) -> float:
         """Bytes of a device that one microbatch stashes from forward to backward."""
-        given = Given.with_sequences(self.result.planner, self.result.sequences)
-        given.catalogue = self.group.stashes
-        return sum(float(given.options(name).kept[0]) for name in given.named)
+        return sum(float(options.terms["stash"][number]) for options, number in self._chosen)
 
     @property
     def parameters(self) -> float:
-        """Elements of parameters of a device."""
-        return (self.kept - self.stash) / self.group.training.kept
+        """Elements of parameters of a device, without copies of a tied table."""
+        states = sum(float(options.terms["states"][number]) for options, number in self._chosen)
+        return states / self.group.training.state
+
+    @property
+    def _chosen(self) -> Iterator[tuple[Options, int]]:
+        planner = self.result.planner
+        return ((planner.options(name), number) for name, number in self.result.choices.items())
 
     @property
     def running(self) -> float:

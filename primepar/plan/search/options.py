@@ -5,7 +5,7 @@ Operators of one kind and size share their options, so that many layers take no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,15 +33,11 @@ Candidates: TypeAlias = Callable[[Operator], Several[Candidate]]
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """Sequences of an operator: the cost of each, and the numbers of its layouts.
-
-    `seconds` is of a training step; `kept` and `running` are bytes of a device as in `Cost`.
-    """
+    """Sequences of an operator: the terms of the `Cost` of each, and the numbers of its layouts."""
 
     candidates: tuple[Candidate, ...]
-    seconds: Vector
-    kept: Vector
-    running: Vector
+    terms: Mapping[str, Vector]
+    """Name of a term of `Cost` -> seconds, or bytes, of every option."""
     takes: Numbers
     leaves: Numbers
     leaves_gradient: Numbers
@@ -51,14 +47,29 @@ class Options:
     def __len__(self) -> int:
         return len(self.candidates)
 
+    @cached_property
+    def seconds(self) -> Vector:
+        """Seconds of a training step."""
+        terms = self.terms
+        return terms["compute"] + terms["communication"] + terms["reduction"] + terms["update"]
+
+    @cached_property
+    def kept(self) -> Vector:
+        """Bytes of a device that are kept through the step."""
+        terms = self.terms
+        return terms["parameters"] + terms["gradients"] + terms["states"] + terms["stash"]
+
+    @property
+    def running(self) -> Vector:
+        """Bytes of a device that an operator holds in addition while it runs."""
+        return self.terms["running"]
+
     def only(self, numbers: Iterable[int]) -> Options:
         """Some of the options."""
         kept = np.fromiter(numbers, int)
         return Options(
             tuple(self.candidates[number] for number in kept),
-            self.seconds[kept],
-            self.kept[kept],
-            self.running[kept],
+            {term: amounts[kept] for term, amounts in self.terms.items()},
             self.takes[kept],
             self.leaves[kept],
             self.leaves_gradient[kept],
@@ -154,12 +165,11 @@ class Catalogue:
         """The cost with the all-reduce of the bias gradient over devices that share columns."""
         if leaves is None:
             return cost
-        columns = features / self.layouts.slices(leaves, 1)
+        columns, training = features / self.layouts.slices(leaves, 1), self.training
         bits = self.layouts.line(leaves, 0)
-        bias_seconds = self.training.links.all_reduce(bits, columns * self.training.wide_item)
-        bias_seconds += self.training.update(columns)
-        kept = cost.kept + columns * self.training.kept
-        return Cost(cost.seconds + bias_seconds, kept, cost.running)
+        reduction = training.links.all_reduce(bits, columns * training.wide_item)
+        bias = Cost(reduction=reduction, **training.parameter(columns))
+        return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
 
     def _local(self, operator: Operator) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}
@@ -216,12 +226,12 @@ def kind_of(operator: Operator) -> tuple[object, ...]:
 
 def _options(options: Iterable[_Option]) -> Options:
     fitting = [option for option in options if None not in option.layouts]
-    costs = [(option.cost.seconds, option.cost.kept, option.cost.running) for option in fitting]
+    costs = np.array([option.cost for option in fitting], float).reshape(-1, len(Cost._fields))
     numbers = np.array([option.layouts for option in fitting], int).reshape(-1, 4)
-    seconds, kept, running = np.array(costs).reshape(-1, 3).T
     takes, leaves, gradient, weights = numbers.T
     candidates = tuple(option.candidate for option in fitting)
-    return Options(candidates, seconds, kept, running, takes, leaves, gradient, weights)
+    terms = dict(zip(Cost._fields, costs.T, strict=True))
+    return Options(candidates, terms, takes, leaves, gradient, weights)
 
 
 def _table(candidate: Candidate) -> Spread:
