@@ -36,9 +36,12 @@ class StepTimes(Struct, frozen=True):
     cpu: list[float]
 
 
-def profiled(path: Path) -> None:
-    """Measure this machine now, and write it as a cluster file."""
-    _start(["-o", str(path), "--device", "cpu"], ("-m", "primepar", "profile"))
+def profiled() -> str:
+    """Measure this machine now; the text of its cluster file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "here.toml"
+        _start(["-o", str(path), "--device", "cpu"], ("-m", "primepar", "profile"))
+        return path.read_text(encoding="utf-8")
 
 
 def measured(models: Sequence[Sequence[Plan]], rounds: int) -> list[list[StepTimes]]:
@@ -55,7 +58,7 @@ def measured(models: Sequence[Sequence[Plan]], rounds: int) -> list[list[StepTim
 def _start(arguments: list[str], program: tuple[str, ...]) -> None:
     line = mpirun_line(RANKS, arguments, program)
     environment = {**os.environ, **line.variables}
-    subprocess.run(line.words, env=environment, check=True)
+    subprocess.run(line.words, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def measure(folder: Path, rounds: int) -> None:
