@@ -255,10 +255,3 @@ def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
     assert (best.plan, best.redundant) == min(known.items(), key=lambda item: item[1])
     searched = least_by_search(made)
     assert best.redundant > searched.redundant
-    summa = Given.with_sequences(planner(SMALL, 4), preset_plan("summa", SMALL, 4, 8).sequences)
-    with pytest.raises(PlanError) as refused:
-        assert summa.result
-    assert str(refused.value) == (
-        "expected a sequence of embedding on 4 devices in the space paper that its sizes allow, "
-        "got S2x2"
-    )

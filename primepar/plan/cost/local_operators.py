@@ -7,6 +7,7 @@ device memory, and all-reduces over the devices that share its rows or its colum
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
@@ -113,22 +114,38 @@ def padded(vocabulary: int, slices: int) -> int:
     return -(-vocabulary // slices) * slices
 
 
-def embedding_cost(
-    training: Training, model: ModelConfig, layouts: Layouts, layout: int, bits: tuple[int, ...]
-) -> Cost:
-    """Cost of the embedding, with its vocabulary sharded and its sums reduced over `bits`."""
-    rows, columns = (layouts.slices(layout, dim) for dim in (0, 1))
+class Lookup(NamedTuple):
+    """Numbers of the layouts of the embedding's output, and of the rows that a device looks up.
+
+    `bits` are those over which the vocabulary is cut and partial rows are summed. Where the sum
+    leaves every device some of the rows, forward is a reduce-scatter, and backward an all-gather.
+    """
+
+    output: int
+    looked_up: int
+    bits: tuple[int, ...]
+
+
+def embedding_cost(training: Training, model: ModelConfig, layouts: Layouts, lookup: Lookup
+                   ) -> Cost:  # fmt: skip
+    """Cost of the embedding: the sums of partial rows, and those of the tables' gradients."""
+    rows, columns = (layouts.slices(lookup.looked_up, dim) for dim in (0, 1))
     local = training.rows / rows * model.hidden / columns
-    parts = 1 << len(bits)
+    parts = 1 << len(lookup.bits)
     table = padded(model.vocabulary, parts) / parts * model.hidden / columns
     positions = model.context * model.hidden / columns if model.positions == "learned" else 0.0
-    line = layouts.line(layout, 0)
     compute = sum(
         training.seconds(0, amount, "embedding") for amount in (2 * local, 2 * local + table)
     )
+    links, item = training.links, training.wide_item
+    lines = [layouts.line(layout, 0) for layout in (lookup.looked_up, lookup.output)]
+    if lines[0] == lines[1]:
+        reduction = links.all_reduce(lines[0], (table + positions) * item)
+    else:
+        reduction = links.all_reduce(lines[0], table * item)
+        reduction += links.all_reduce(lines[1], positions * item) if positions else 0.0
     weights = [training.parameter(elements) for elements in (table, positions)]
     return Cost(compute=compute,
-                communication=training.links.all_reduce(bits, local * training.item),
-                reduction=training.links.all_reduce(line, (table + positions) * training.wide_item),
-                running=2 * local * training.item,
+                communication=links.all_reduce(lookup.bits, local * training.item),
+                reduction=reduction, running=2 * local * training.item,
                 **{term: sum(costs[term] for costs in weights) for term in weights[0]})  # fmt: skip

@@ -16,7 +16,7 @@ from primepar.plan.cost.device_slices import Spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost
+from primepar.plan.cost.local_operators import LocalOperatorCost, Lookup, embedding_cost
 
 
 @dataclass(frozen=True)
@@ -59,5 +59,5 @@ def _seconds(
     whole = layouts.number(Spread.whole())
     assert whole is not None, "one device holds everything"
     if operator.kind == "embedding":
-        return embedding_cost(training, model, layouts, whole, ()).seconds
+        return embedding_cost(training, model, layouts, Lookup(whole, whole, ())).seconds
     return LocalOperatorCost(training, model, layouts, operator, whole).cost.seconds

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Self
 
-import numpy as np
-
 from primepar.errors import PlanError
+from primepar.models.graph import Kind
+from primepar.partition.registry import parse_sequence
+from primepar.plan.operator_layouts import sequence_of
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
+from primepar.plan.search.sequence_space import Candidate, candidate_of
 
 
 @dataclass
 class Given(Planner):
-    """A planner in which every operator has one option: the sequence that `sequences` names.
-
-    Sequences are spelt as the search spells them, with adjacent cuts of one dim merged: `M2,K4`.
-    """
+    """A planner in which every operator has one option: the sequence that `sequences` names."""
 
     sequences: Mapping[str, str] = field(default_factory=dict)
 
@@ -39,24 +39,33 @@ class Given(Planner):
         return SearchResult(self, self.cost(chosen.choices), chosen.choices)
 
     def options(self, name: str) -> Options:
-        """The one option of an operator."""
+        """The one option of an operator. Raises `PlanError` where its sequence does not fit."""
         key = self.key(name)
         if key not in self.known:
-            all_options, text = self.catalogue.options(self.named[name]), self.sequences[name]
-            numbers = [
-                numbers
-                for numbers, candidate in enumerate(all_options.candidates)
-                if candidate.text == text
-            ]
-            if not numbers:
+            operator, text = self.named[name], self.sequences[name]
+            sequence = sequence_of(operator, text)
+            if sequence.ranks != self.training.links.devices:
                 raise PlanError(
-                    f"expected a sequence of {name} on {self.training.links.devices} devices in "
-                    f"the space {self.space} that its sizes allow, got {text}"
+                    f"expected a sequence of {name} on {self.training.links.devices} devices, got "
+                    f"{text} on {sequence.ranks}: take --devices {sequence.ranks}"
                 )
-            cost = all_options.seconds[numbers] + self.alpha * all_options.kept[numbers]
-            self.known[key] = all_options.only([numbers[int(np.argmin(cost))]])
+            options = self.catalogue.priced(operator, [_candidate(operator.kind, text)])
+            if not len(options):
+                raise PlanError(
+                    f"expected a sequence of {name} on {self.training.links.devices} devices that "
+                    f"divides its sizes and {self.training.batch} sequences of "
+                    f"{self.training.positions} tokens, got {text}: take another --batch"
+                )
+            self.known[key] = options
         return self.known[key]
 
     def key(self, name: str) -> tuple[object, ...]:
         """The key under which operators share their option: also by their sequence."""
         return *super().key(name), self.sequences[name]
+
+
+@lru_cache(maxsize=4096)
+def _candidate(kind: Kind, text: str) -> Candidate:
+    """The sequence of an operator of a kind, as a candidate; one for equal texts."""
+    linear = kind == "linear"
+    return candidate_of(parse_sequence(text, linear=linear), *(() if linear else ("O",)))

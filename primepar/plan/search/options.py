@@ -16,17 +16,24 @@ from numpy.typing import NDArray
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
-from primepar.partition.by_dimension import ByInput, ByOutput
+from primepar.partition.by_dimension import ByInput
+from primepar.partition.sequence_parallel import SequenceRow
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
-from primepar.plan.cost.local_operators import LocalOperatorCost, embedding_cost, padded
+from primepar.plan.cost.local_operators import (
+    LocalOperatorCost,
+    Lookup,
+    embedding_cost,
+    padded,
+)
 from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
 from primepar.schedule.operators import Linear
-from primepar.schedule.primitive import Primitive
 
 Numbers = NDArray[np.int64]
 Vector = NDArray[np.float64]
+SUMMED = ByInput, SequenceRow
+"""Primitives that cut the vocabulary of the embedding, whose partial rows are summed."""
 Candidates: TypeAlias = Callable[[Operator], Several[Candidate]]
 """The sequences to choose from, for each operator."""
 
@@ -126,14 +133,18 @@ class Catalogue:
         """Options of an operator: the sequences that divide its sizes and the batch."""
         key = kind_of(operator)
         if key not in self._known:
-            make = {"linear": self._linear, "embedding": self._embedding}
-            options = make.get(operator.kind, self._local)(operator)
-            self._known[key] = _options(options)
+            self._known[key] = self.priced(operator, self.candidates(operator))
         return self._known[key]
 
-    def _places(self, operator: Operator) -> Iterator[_Placed]:
-        """Sequences of an operator, with cached properties that do not depend on its sizes."""
-        for candidate in self.candidates(operator):
+    def priced(self, operator: Operator, candidates: Several[Candidate]) -> Options:
+        """Those of some sequences that divide an operator's sizes and the batch."""
+        make = {"linear": self._linear, "embedding": self._embedding}
+        places = self._places(candidates)
+        return _options(make.get(operator.kind, self._local)(operator, places))
+
+    def _places(self, candidates: Several[Candidate]) -> Iterator[_Placed]:
+        """Sequences with what does not depend on the sizes of an operator."""
+        for candidate in candidates:
             if candidate not in self._placed:
                 self._placed[candidate] = self._place(candidate)
             yield self._placed[candidate]
@@ -146,11 +157,11 @@ class Catalogue:
         key = cost_key(self.training.links, candidate)
         return _Placed(candidate, key, (rows, inputs, spread["O"].grid[1]), tuple(numbers))
 
-    def _linear(self, operator: Operator) -> Iterator[_Option]:
+    def _linear(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
         head, training = operator.name == "head", self.training
         biased = f"{operator.name}.bias" in self.model.parameter_shapes
         costs: dict[object, Cost] = {}
-        for candidate, key, (rows, inputs, columns), numbers in self._places(operator):
+        for candidate, key, (rows, inputs, columns), numbers in places:
             if training.rows % rows or operator.N % inputs or (operator.K % columns and not head):
                 continue
             if key not in costs:
@@ -171,9 +182,9 @@ class Catalogue:
         bias = Cost(reduction=reduction, **training.parameter(columns))
         return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
 
-    def _local(self, operator: Operator) -> Iterator[_Option]:
+    def _local(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}
-        for candidate, _, _, (number,) in self._places(operator):
+        for candidate, _, _, (number,) in places:
             first.setdefault(number, candidate)
         for number, candidate in first.items():
             if number is not None and self._divides(operator, number):
@@ -191,14 +202,17 @@ class Catalogue:
             cut = {"activation": [model.ffn], "loss": []}.get(operator.kind, [model.hidden])
         return whole and self.training.rows % rows == 0 and not any(n % columns for n in cut)
 
-    def _embedding(self, operator: Operator) -> Iterator[_Option]:
-        for candidate, _, _, (leaves,) in self._places(operator):
-            table = self.layouts.number(_table(candidate))
+    def _embedding(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
+        for candidate, _, _, (leaves,) in places:
             if leaves is None or not self._divides(operator, leaves):
                 continue
-            bits = tuple(bit for element, places in candidate.places for bit in places
-                         if isinstance(element.primitive, ByInput))  # fmt: skip
-            cost = embedding_cost(self.training, self.model, self.layouts, leaves, bits)
+            table, looked_up = (self.layouts.number(spread) for spread in _looked_up(candidate))
+            if table is None or looked_up is None:
+                continue
+            bits = tuple(bit for element, bits in candidate.places for bit in bits
+                         if isinstance(element.primitive, SUMMED))  # fmt: skip
+            lookup = Lookup(leaves, looked_up, bits)
+            cost = embedding_cost(self.training, self.model, self.layouts, lookup)
             yield _Option(candidate, cost, (leaves, leaves, leaves, table))
 
 
@@ -234,11 +248,18 @@ def _options(options: Iterable[_Option]) -> Options:
     return Options(candidates, terms, takes, leaves, gradient, weights)
 
 
-def _table(candidate: Candidate) -> Spread:
-    """Resident layout of the embedding's table, over (vocabulary, hidden)."""
-    table = Spread.whole()
+def _looked_up(candidate: Candidate) -> tuple[Spread, Spread]:
+    """Layouts of the embedding's table (vocabulary, hidden), and of the rows that it looks up.
+
+    Where the vocabulary is cut, the rows are those before their sum.
+    """
+    table, rows = Spread.whole(), Spread.whole()
     for element in candidate.elements:
-        cut: Primitive = element.primitive
-        spread = element_spread(element, "W") if isinstance(cut, ByInput | ByOutput) else None
-        table = table.then(spread or Spread.whole(len(element.devices)))
-    return table
+        output = element_spread(element, "O")
+        uncut = Spread.whole(len(element.devices))
+        if isinstance(element.primitive, SUMMED):
+            table = table.then(Spread(element_spread(element, "W").rows, uncut.columns))
+            rows = rows.then(uncut)
+        else:
+            table, rows = table.then(Spread(uncut.rows, output.columns)), rows.then(output)
+    return table, rows

@@ -25,7 +25,7 @@ from primepar.partition.registry import PRIMITIVES, parse_sequence
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.sweeps import Moving, moving
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.sequence import Element
+from primepar.schedule.sequence import Element, Sequence
 
 SpaceName = Literal["paper", "all"]
 LINEAR: Final = ("I", "W", "O", "dI")
@@ -51,11 +51,18 @@ class Candidate:
             first += bits
         return tuple(places)
 
+    @cached_property
+    def _moved(self) -> range:
+        """Places of the elements from the first to the last that is no cut."""
+        movers = [place for place, (element, _) in enumerate(self.places)
+                  if not moving(element).is_cut]  # fmt: skip
+        return range(movers[0], movers[-1] + 1) if movers else range(0)
+
     @property
     def cuts(self) -> Iterator[tuple[Moving, tuple[int, ...]]]:
-        """The cuts, each with its device bits."""
-        for element, bits in self.places:
-            if moving(element).is_cut:
+        """The cuts, each with its device bits, but for those between two elements that are none."""
+        for place, (element, bits) in enumerate(self.places):
+            if place not in self._moved:
                 yield moving(element), bits
 
     @property
@@ -65,9 +72,15 @@ class Candidate:
 
     @property
     def mover(self) -> tuple[Moving, tuple[int, ...]] | None:
-        """The primitive that is no cut, with its device bits; None where all are cuts."""
-        movers = ((moving(e), bits) for e, bits in self.places if not moving(e).is_cut)
-        return next(movers, None)
+        """The movement of the elements that are no cuts, with their device bits; None without any.
+
+        Of several, the movement is that of all of them as one, with what is between them.
+        """
+        if not self._moved:
+            return None
+        places = [self.places[place] for place in self._moved]
+        bits = tuple(bit for _, bits in places for bit in bits)
+        return moving(*(element for element, _ in places)), bits
 
     @property
     def spread(self) -> dict[str, Spread]:
@@ -98,6 +111,14 @@ class Candidate:
 
 def _bits(element: Element) -> int:
     return len(element.devices).bit_length() - 1
+
+
+def candidate_of(sequence: Sequence, *tensors: str) -> Candidate:
+    """A sequence as a candidate; for a linear operator unless tensors are named.
+
+    Raises `SequenceError` where its layouts are not those of digits of the devices' numbers.
+    """
+    return reduce(Candidate.then, sequence.elements, whole(*tensors))
 
 
 def whole(*tensors: str) -> Candidate:
@@ -139,22 +160,23 @@ class SequenceSpace:
     @cached_property
     def local(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is not linear, one for each layout."""
-        movers = []
-        if self.name == "all":
-            known = tuple(PRIMITIVES.values())
-            elements = (element for k in range(1, len(self.levels) + 1)
-                        for element in _elements(known, k))  # fmt: skip
-            movers = [
-                element
-                for element in elements
-                if not moving(element).is_cut and _has_one_block_of_o(element)
-            ]
-        return tuple(_grown(self.levels, _plain(), movers, whole("O")))
+        return tuple(_grown(self.levels, _plain(), self._with_one_block, whole("O")))
+
+    @cached_property
+    def _with_one_block(self) -> tuple[Element, ...]:
+        """Elements that are no cuts and leave one block of O on every device."""
+        if self.name == "paper":
+            return ()
+        known = tuple(PRIMITIVES.values())
+        elements = (element for k in range(1, len(self.levels) + 1)
+                    for element in _elements(known, k))  # fmt: skip
+        return tuple(element for element in elements
+                     if not moving(element).is_cut and _has_one_block_of_o(element))  # fmt: skip
 
     @cached_property
     def summed(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is summed over a dim, as the embedding's vocabulary."""
-        return tuple(_grown(self.levels, _plain(ByInput), (), whole("O")))
+        return tuple(_grown(self.levels, _plain(ByInput), self._with_one_block, whole("O")))
 
 
 @lru_cache(maxsize=2)
