@@ -106,8 +106,8 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     bandwidth as nccl-tests prints them. A group that is not listed takes the next larger one, or
     the largest. A message has a group of 2.
 
-    Each message that a port sends or receives takes `overhead` of it in addition, whatever else it
-    does meanwhile: LogP's o (Culler et al., PPoPP 1993).
+    Of several messages that a port sends or receives at once, each after the first takes `gap`
+    seconds more: the g of LogP (Culler et al., PPoPP 1993).
     """
 
     joins: int
@@ -118,7 +118,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     all_reduce: Ring | None = None
     all_gather: Ring | None = None
     curves: dict[Moved, dict[int, Points]] = {}
-    overhead: float = 0.0
+    gap: float = 0.0
 
     @property
     def alone(self) -> float:

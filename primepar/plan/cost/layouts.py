@@ -236,7 +236,8 @@ class Ways:
         longest = np.zeros(self.moved_PQ.shape)
         for link, load in zip(self.links.by_level, self.loads, strict=True):
             of_level = load * np.float64(size / link.bandwidth)
-            start = link.messages(load * np.float64(size)) + link.overhead * load / self.pieces_PQ
+            further = load / self.pieces_PQ - 1
+            start = link.messages(load * np.float64(size)) + link.gap * further
             np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
         return longest

@@ -61,7 +61,7 @@ class ClusterLinks:
         if not load:
             return 0.0
         link = self.by_level[level]
-        return float(link.message(load) + load / link.bandwidth + messages * link.overhead)
+        return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
 
     def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
