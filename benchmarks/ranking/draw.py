@@ -35,13 +35,13 @@ class RankedModel(Struct, frozen=True):
 
 
 MODELS: Final = (
-    RankedModel("GPT: wide, few tokens", ModelConfig.of(
-        "gpt", layers=2, hidden=256, heads=8, context=32, vocabulary=256), 4),
-    RankedModel("Llama: grouped keys", ModelConfig.of(
-        "llama", layers=2, hidden=192, heads=8, kv_heads=4, ffn=512, context=64, vocabulary=256),
+    RankedModel("GPT", ModelConfig.of(
+        "gpt", layers=2, hidden=384, heads=8, context=64, vocabulary=256), 4),
+    RankedModel("Llama", ModelConfig.of(
+        "llama", layers=2, hidden=256, heads=8, kv_heads=4, ffn=704, context=128, vocabulary=256),
         8),
-    RankedModel("BLOOM: narrow, many tokens", ModelConfig.of(
-        "bloom", layers=2, hidden=64, heads=4, context=128, vocabulary=256), 16),
+    RankedModel("BLOOM", ModelConfig.of(
+        "bloom", layers=2, hidden=128, heads=4, context=128, vocabulary=256), 16),
 )  # fmt: skip
 """One whose weights are most of what moves, one in between, one whose activations are."""
 

@@ -63,31 +63,39 @@ def _start(arguments: list[str], program: tuple[str, ...]) -> None:
 
 def measure(folder: Path, rounds: int) -> None:
     """Measure the plans of a folder on this rank; rank 0 writes the times."""
-    from primepar.distributed import Mesh
     from primepar.distributed.training.launch import joined
     from primepar.distributed.training.launchers import Launch
 
     with joined(Launch.of(os.environ), "cpu") as world:
-        mesh, times = None, []
-        for model in sorted(path for path in folder.iterdir() if path.is_dir()):
-            plans = [load_plan(path) for path in sorted(model.glob("*.json"))]
-            mesh = mesh or Mesh(plans[0].sequence("head"), world.device)
-            times.append(_rounds([_trainer(world, mesh, plan) for plan in plans], rounds))
-            gc.collect()
+        models = sorted(path for path in folder.iterdir() if path.is_dir())
+        plans = [[load_plan(path) for path in sorted(model.glob("*.json"))] for model in models]
+        times = steps_by_turns(world, plans, rounds)
         if world.rank == 0:
             replace(folder / "times", msgspec.json.encode(times))
 
 
-def _rounds(trainers: list[Trainer], rounds: int) -> list[StepTimes]:
+def steps_by_turns(
+    world: World, models: Sequence[Sequence[Plan]], rounds: int
+) -> list[list[StepTimes]]:
+    """Measure plans model by model in an initialised world, on one mesh; a collective call."""
+    from primepar.distributed import Mesh
+
+    mesh, times = Mesh(models[0][0].sequence("head"), world.device), []
+    for plans in models:
+        times.append(_rounds([_trainer(world, mesh, plan) for plan in plans], rounds))
+        gc.collect()
+    return times
+
+
+def _rounds(trainers: Sequence[Trainer], rounds: int) -> list[StepTimes]:
     """Every round makes one step of each plan, in an order of its own, the same on all ranks."""
     import torch
     from torch import distributed as dist
 
     from primepar.distributed.training.stopping import Stopping
 
-    random, steps = Random(0), WARM + rounds
-    walls = [[0.0] * steps for _ in trainers]
-    cpus = [[0.0] * steps for _ in trainers]
+    random, shape = Random(0), (len(trainers), WARM + rounds)
+    wall, cpu = (torch.zeros(shape, dtype=torch.float64) for _ in range(2))
     with Stopping() as stopping:
         for number in range(WARM + rounds):
             for index in random.sample(range(len(trainers)), len(trainers)):
@@ -95,12 +103,12 @@ def _rounds(trainers: list[Trainer], rounds: int) -> list[StepTimes]:
                 start, used = time.perf_counter(), time.process_time()
                 if trainers[index].step(stopping):
                     raise SystemExit(1)
-                walls[index][number] = time.perf_counter() - start
-                cpus[index][number] = time.process_time() - used
-    slowest, together = (torch.tensor(times, dtype=torch.float64) for times in (walls, cpus))
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    dist.all_reduce(together, dist.ReduceOp.SUM)
-    return [StepTimes(*both) for both in zip(slowest[:, WARM:].tolist(), together[:, WARM:].tolist(), strict=True)]
+                wall[index, number] = time.perf_counter() - start
+                cpu[index, number] = time.process_time() - used
+    dist.all_reduce(wall, dist.ReduceOp.MAX)
+    dist.all_reduce(cpu, dist.ReduceOp.SUM)
+    return [StepTimes(*times) for times in
+            zip(wall[:, WARM:].tolist(), cpu[:, WARM:].tolist(), strict=True)]  # fmt: skip
 
 
 def _trainer(world: World, mesh: Mesh, plan: Plan) -> Trainer:

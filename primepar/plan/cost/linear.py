@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import Load, Shares, moving
-from primepar.plan.search.sequence_space import Candidate
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
 MOMENTS = 2
