@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import resource
-import tempfile
 from pathlib import Path
 
 import msgspec

@@ -52,7 +52,9 @@ def measured(models: Sequence[Sequence[Plan]], rounds: int) -> list[list[StepTim
             for index, plan in enumerate(plans):
                 save_plan(plan, Path(folder) / f"{number:02}" / f"{index:03}.json")
         _start([folder, str(rounds)], ("-m", "benchmarks.ranking.rank"))
-        return msgspec.json.decode((Path(folder) / "times").read_bytes(), type=list[list[StepTimes]])
+        return msgspec.json.decode(
+            (Path(folder) / "times").read_bytes(), type=list[list[StepTimes]]
+        )
 
 
 def _start(arguments: list[str], program: tuple[str, ...]) -> None:

@@ -43,8 +43,9 @@ def score_row(model: ModelRanking) -> list[str]:
     scores = model.scores
     shares = (scores.regret, scores.overall_regret, scores.repeated_regret, scores.blind_regret,
               scores.error, scores.constant_error)  # fmt: skip
-    return [model.model, str(scores.tau), f"{scores.repeated_tau:+.2f}",
-            *(f"{share:.0%}" for share in shares), "met" if scores.is_met else "missed"]  # fmt: skip
+    taus = (str(scores.tau), f"{scores.repeated_tau:+.2f}")
+    cells = (f"{share:.0%}" for share in shares)
+    return [model.model, *taus, *cells, "met" if scores.is_met else "missed"]
 
 
 def megatron_line(model: ModelRanking) -> str:

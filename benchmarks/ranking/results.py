@@ -1,4 +1,4 @@
-"""What a run records: every plan with its predicted and measured times, and the scores of a model."""
+"""What a run records: every plan with its predicted and measured times, and all scores."""
 
 from __future__ import annotations
 

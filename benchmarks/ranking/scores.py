@@ -33,10 +33,13 @@ class TauInterval(Struct, frozen=True):
 def tau_interval(predicted: Sequence[float], measured: Sequence[float]) -> TauInterval:
     """Tau of all plans, and its interval over plans drawn again from them, the same each time.
 
-    Two plans of a resample that are the same plan are no pair.
+    Two plans of a resample that are the same plan are no pair. One without pairs is drawn again.
     """
-    signs = _signs(predicted) * _signs(measured)
-    taus = sorted(_resampled(signs, Random(0)) for _ in range(RESAMPLES))
+    signs, random = _signs(predicted) * _signs(measured), Random(0)
+    taus: list[float] = []
+    while len(taus) < RESAMPLES:
+        taus += _resampled(signs, random)
+    taus.sort()
     cut = round((1 - CONFIDENCE) / 2 * RESAMPLES)
     return TauInterval(kendall(predicted, measured), taus[cut], taus[-1 - cut])
 
@@ -54,12 +57,12 @@ def _signs(values: Sequence[float]) -> NDArray[np.float64]:
     return signs
 
 
-def _resampled(signs: NDArray[np.float64], random: Random) -> float:
-    """Tau of as many plans, drawn with replacement."""
+def _resampled(signs: NDArray[np.float64], random: Random) -> list[float]:
+    """Tau of as many plans, drawn with replacement; nothing where all are one plan."""
     count = len(signs)
     chosen = np.array(random.choices(range(count), k=count))
     pairs = count * count - int((np.bincount(chosen) ** 2).sum())
-    return float(signs[np.ix_(chosen, chosen)].sum() / max(1, pairs))
+    return [float(signs[np.ix_(chosen, chosen)].sum() / pairs)] if pairs else []
 
 
 def regret(chosen: int, measured: Sequence[float]) -> float:

@@ -115,15 +115,24 @@ class Transfers:
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
         """Return an all-reduce over every group, as a step runs it: two ranks exchange messages."""
-        names = {rank: f"x[{row},0]" for row, group in enumerate(groups) for rank in group}
-        by_rank = {rank: group for group in groups for rank in group}
-        lists = [(AllReduce(group=by_rank[rank], block=names[rank]),) for rank in sorted(names)]
-        held = tuple((names[rank],) for rank in sorted(names))
-        cuts = (tuple(range(len(groups) + 1)), (0, size))
-        program = Program(format="primepar-program", version=1, ranks=self.mesh.ranks, programs=tuple(lists), initial=held, final=held,
-                          tensors={"x": Tensor(cuts=cuts)}, memory=Bound(device=2 * size))  # fmt: skip
+        ranks = range(self.mesh.ranks)
+        row = {rank: number for number, group in enumerate(groups) for rank in group}
+        held = tuple((f"x[{row[rank]},0]",) for rank in ranks)
+        program = Program(
+            format="primepar-program",
+            version=1,
+            ranks=self.mesh.ranks,
+            programs=tuple(
+                (AllReduce(group=groups[row[rank]], block=held[rank][0]),) for rank in ranks
+            ),
+            initial=held,
+            final=held,
+            tensors={"x": Tensor(cuts=(tuple(range(len(groups) + 1)), (0, size)))},
+            memory=Bound(device=2 * size),
+        )
         run = Executor(self.mesh, apply(program))
-        return lambda: run({names[self.mesh.rank]: self._zeros((1, size))})
+        (name,) = held[self.mesh.rank]
+        return lambda: run({name: self._zeros((1, size))})
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
         """Return an all-gather over every group."""
