@@ -315,7 +315,8 @@ class _Linear:
             behind = 1
             if self.links.by_level[load.level].shared:
                 behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
-            busiest[load.level] = behind * max(map(self._sent, load.ports))
+            sent = behind * max(map(self._sent, load.ports))
+            busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
 
     def _all_reduce(self, phase: Phase) -> float:

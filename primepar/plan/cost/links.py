@@ -53,13 +53,15 @@ class ClusterLinks:
         """Number of the innermost bits, those joined by the levels below this one."""
         return sum(bit_level < level for bit_level in self.levels)
 
-    def transfer(self, loads: Mapping[int, float]) -> float:
-        """Seconds until every level has carried the bytes that its busiest port receives."""
-        return max((self._seconds(level, load) for level, load in loads.items()), default=0.0)
+    def transfer(self, loads: Mapping[int, tuple[float, int]]) -> float:
+        """Seconds until every level has carried the bytes and messages of its busiest port."""
+        return max((self._seconds(level, *load) for level, load in loads.items()), default=0.0)
 
-    def _seconds(self, level: int, load: float) -> float:
+    def _seconds(self, level: int, load: float, messages: int) -> float:
+        if not load:
+            return 0.0
         link = self.by_level[level]
-        return float(link.message(load) + load / link.bandwidth) if load else 0.0
+        return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
 
     def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
