@@ -40,13 +40,13 @@ class Buckets(NamedTuple):
     is more. That is what stays of R. The rule is ours.
     """
 
-    count: int
+    parts: int
     hiding: float
     """Seconds of computing that may hide transfers."""
 
     def exposed(self, seconds: float) -> float:
         """Seconds of transfers that are not hidden."""
-        parts = self.count
+        parts = self.parts
         return max(seconds / parts, seconds - self.hiding * (parts - 1) / parts)
 
 

@@ -78,7 +78,7 @@ def _least_kept(options: Options, rests: Vector) -> Vector:
 
 
 def _of_parameters(options: Options) -> float:
-    return float(sum(options.terms[term] for term in PARAMETERS).min())
+    return float(np.sum([options.terms[term] for term in PARAMETERS], axis=0).min())
 
 
 def refuse_what_cannot_fit(planner: Planner, bound: float, whose: str) -> None:
