@@ -103,8 +103,9 @@ class PlanTotals:
         mixtures = []
         for place in kept.tolist():
             family, member = divmod(place, len(totals[0]))
-            count, cut = divmod(member, len(self.first_layer))
-            mixtures.append(Mixture(*families[family], count, cut))
+            layers, cut = divmod(member, len(self.first_layer))
+            begin, end, opening, closing = families[family]
+            mixtures.append(Mixture(begin, end, opening, closing, layers, cut))
         return mixtures, stacked[kept]
 
     def _family(
@@ -175,7 +176,7 @@ class PlanTotals:
 
 
 def _joined(parts: Several[Totals]) -> Totals:
-    """Totals of consecutive parts: costs and sums add up, of the rests the largest counts."""
+    """Totals of consecutive parts: costs and sums add up, the largest rest counts."""
     stacked = np.stack(parts)
     return np.concatenate([stacked[..., :2].sum(axis=0), stacked[..., 2:].max(axis=0)], axis=-1)
 

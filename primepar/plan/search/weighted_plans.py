@@ -1,7 +1,7 @@
 """Plans of least cost plus a weight times bytes, and the lower bounds that these are.
 
 Where a plan has the least cost + weight * kept, no plan that keeps at most B bytes costs less than
-that sum less weight * B. Of all weights the one with the largest bound is plans as for a convex
+that sum less weight * B. Of all weights the one with the largest bound is sought as for a convex
 hull: between a faster and a smaller plan the next weight is that under which both have the same
 sum. Example: plans (4 s, 9 GB) and (7 s, 3 GB) have equal sums at a weight of 0.5 s for a GB. This
 is Lagrange's relaxation; its use here is ours.
