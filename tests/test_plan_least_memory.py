@@ -10,12 +10,13 @@ import pytest
 from planner_cases import BLOOM, SMALL, TWO_LEVELS
 
 from primepar.errors import PlanError
-from primepar.models.config import ModelConfig
+from primepar.models.config import Family, ModelConfig
 from primepar.plan.search.least_memory import LeastMemory, advice, refuse_what_cannot_fit
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
+from primepar.plan.search.sequence_space import SpaceName
 
-FAMILIES = ("gpt", "opt", "bloom", "llama")
+FAMILIES: tuple[Family, ...] = ("gpt", "opt", "bloom", "llama")
 
 
 def random_planner(random: Random) -> Planner:
@@ -27,7 +28,8 @@ def random_planner(random: Random) -> Planner:
         vocabulary=random.choice((24, 97, 512)), tied=random.random() < 0.5,
     )  # fmt: skip
     devices, batch = random.choice((1, 2, 4, 8)), random.choice((1, 2, 8))
-    space = random.choice(("paper", "paper", "all")) if devices < 8 else "paper"
+    spaces: tuple[SpaceName, ...] = ("paper", "paper", "all")
+    space = random.choice(spaces) if devices < 8 else "paper"
     return Planner.of(model, TWO_LEVELS, devices, batch, None, space, tradeoffs=True)
 
 
