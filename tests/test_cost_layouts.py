@@ -8,10 +8,11 @@ from random import Random
 import pytest
 from planner_cases import TWO_LEVELS
 
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.operator_layouts import ends_of
-from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 from primepar.schedule.layout import Layout
 from primepar.schedule.redistribute import moved
 

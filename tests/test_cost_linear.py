@@ -9,9 +9,10 @@ from planner_cases import TWO_LEVELS, byte_a_second, cluster
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Cluster, Link, load_cluster
+from primepar.plan.cost.candidate import Candidate, whole
 from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.search.sequence_space import Candidate, SequenceSpace, whole
+from primepar.plan.search.sequence_space import SequenceSpace
 from primepar.schedule.operators import Linear
 from primepar.schedule.sequence import Element
 

@@ -12,9 +12,10 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.pipeline.schedule import bubble, in_flight, layers_by_stage, step_seconds
+from primepar.plan.pipeline.schedule import bubble, in_flight, step_seconds
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits
 from primepar.plan.pipeline.stage import StagePart
+from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import search
 

@@ -14,6 +14,7 @@ from test_plan_command import V100
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Link
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
@@ -24,7 +25,7 @@ from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_classes import Classes, near_best
-from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName, orders
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, orders
 from primepar.plan.search.tradeoff import Tradeoff
 from primepar.schedule.sequence import Element
 

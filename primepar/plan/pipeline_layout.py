@@ -20,7 +20,6 @@ from primepar.errors import MethodError, PlanError, nearest
 from primepar.models.graph import Operator
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of, stage_of
 from primepar.partition.pipeline.dependencies import PipelineOrders
-from primepar.plan.pipeline.schedule import layers_by_stage
 
 MOST_PASSES = 100_000
 """Stages times micro-batches times chunks; a number beyond is a mistake."""
@@ -116,6 +115,18 @@ class PipelineLayout(
                 number = next(chunk for chunk, end in enumerate(ends) if layer < end)
             chunks[number].append(operator)
         return tuple(map(tuple, chunks))
+
+
+def layers_by_stage(layers: int, stages: int) -> list[int]:
+    """Layers of every stage, as even as possible.
+
+    Additional layers go to the inner stages first, from the back, since the first and the last
+    stage also have the embedding and the head. Example: 70 layers on 4 stages are 17, 18, 18, 17.
+    """
+    even, rest = divmod(layers, stages)
+    inner = [stage for stage in range(stages) if 0 < stage < stages - 1][::-1]
+    longer = set([*inner, 0, stages - 1][:rest])
+    return [even + (stage in longer) for stage in range(stages)]
 
 
 def micro_batches(count: int) -> PipelineLayout:

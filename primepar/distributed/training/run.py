@@ -110,7 +110,7 @@ def train_here(
         with world.agreement("setup"):
             state = _state(settings, world, layout)
             state.plan.check_batch(*sizes_of(settings, layout))
-            saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
+        saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
         with world.agreement("state"):
             trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
         ending.enter_context(trainer.log)
@@ -122,6 +122,7 @@ def train_here(
             trainer.programs.check(prove, trainer.reporter)
         with world.agreement("compiled"):
             trainer.programs.compile()
+        ending.enter_context(world.activity.part("training"))
         number, events = trainer.run(stopping)
         name = stop_reason(number)
         trainer.log.write(EndRow(trainer.done, name))

@@ -86,7 +86,7 @@ class Trainer:
             if self.done + 1 == traced:
                 for mesh in self.programs.meshes:
                     mesh.start_trace()
-            with self.world.activity.part(f"step {self.done + 1}", in_step=True):
+            with self.world.activity.part(f"step {self.done + 1}", "step"):
                 signal = self.step(stopping)
             if not self._writing:
                 self._finish_saved()
@@ -94,7 +94,7 @@ class Trainer:
                 events = [event for mesh in self.programs.meshes for event in mesh.stop_trace()]
             last = signal != 0 or self.done == settings.steps
             if _due(self.done, settings.evaluate_every, last) and not signal:
-                with self.world.activity.part(f"evaluation of step {self.done}", in_step=True):
+                with self.world.activity.part(f"evaluation of step {self.done}", "step"):
                     self.evaluate()
             if self.checkpoints and _due(self.done, settings.checkpoint_every, last):
                 with self.world.activity.part(f"checkpoint of step {self.done}"):

@@ -30,15 +30,3 @@ def step_seconds(stages: Sequence[float], microbatches: int) -> float:
     one. That is exact where all stages take equal time: p - 1 + k times that.
     """
     return sum(stages) + (microbatches - 1) * max(stages)
-
-
-def layers_by_stage(layers: int, stages: int) -> list[int]:
-    """Layers of every stage, as even as possible.
-
-    Additional layers go to the inner stages first, from the back, since the first and the last
-    stage also have the embedding and the head. Example: 70 layers on 4 stages are 17, 18, 18, 17.
-    """
-    even, rest = divmod(layers, stages)
-    inner = [stage for stage in range(stages) if 0 < stage < stages - 1][::-1]
-    longer = set([*inner, 0, stages - 1][:rest])
-    return [even + (stage in longer) for stage in range(stages)]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
-from primepar.plan.pipeline.schedule import layers_by_stage
 from primepar.plan.pipeline.splits import Pipeline
-from primepar.plan.pipeline_layout import PipelineLayout, layer_of
+from primepar.plan.pipeline_layout import PipelineLayout, layer_of, layers_by_stage
 from primepar.plan.plan import Plan
 
 

@@ -20,8 +20,9 @@ from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.pipeline.schedule import in_flight, layers_by_stage, step_seconds
+from primepar.plan.pipeline.schedule import in_flight, step_seconds
 from primepar.plan.pipeline.stage import Stage, StageDevices, StagePart
+from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName

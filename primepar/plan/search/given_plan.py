@@ -10,11 +10,11 @@ from typing import Self
 from primepar.errors import PlanError
 from primepar.models.graph import Kind
 from primepar.partition.registry import parse_sequence
+from primepar.plan.cost.candidate import Candidate, candidate_of
 from primepar.plan.operator_layouts import sequence_of
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.sequence_space import Candidate, candidate_of
 
 
 @dataclass

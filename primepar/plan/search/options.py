@@ -18,6 +18,7 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput
 from primepar.partition.sequence_parallel import SequenceRow
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
@@ -27,7 +28,7 @@ from primepar.plan.cost.local_operators import (
     embedding_cost,
     padded,
 )
-from primepar.plan.search.sequence_space import Candidate, SequenceSpace, SpaceName
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 from primepar.schedule.operators import Linear
 
 Numbers = NDArray[np.int64]

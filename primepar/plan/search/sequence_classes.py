@@ -13,13 +13,14 @@ from collections.abc import Sequence as Several
 
 import numpy as np
 
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.search.exact_search import Exact, least_with
 from primepar.plan.search.options import Candidates, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Vector
-from primepar.plan.search.sequence_space import Candidate, SequenceSpace, orders
+from primepar.plan.search.sequence_space import SequenceSpace, orders
 
 GOAL = 0.01
 """The gap, as a share of the lower bound, at which the search ends."""
