@@ -120,7 +120,7 @@ CASES = (
     Case("SIGTERM", to_first(signal.SIGTERM), saves=True),
     Case("the first launcher is killed", to_first(signal.SIGKILL)),
     Case("the launcher of the second host is killed", kill_on_second),
-    Case("a rank is stopped", stop_on_second, SILENT, ONE_LINE),
+    Case("a rank is stopped", stop_on_second, SILENT, ONE_LINE, per_host=2),
     Case("the link is cut", cut, SILENT, ONE_LINE | {"torchrun": 2}),
     Case("the link is cut, four ranks", cut, SILENT, ONE_LINE | {"torchrun": 2}, per_host=2),
     Case("another text", None, "expected what rank 0 has on every rank, got .*text .* on rank 1",
