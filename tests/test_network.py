@@ -1,4 +1,4 @@
-"""A machine whose own name stands for itself alone is refused, where there are several."""
+"""Several hosts: names that stand for one host alone, and how a rank without a message leaves."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from primepar.distributed.training import agreement
 from primepar.distributed.training.network import INTERFACE, check_network
 from primepar.errors import LaunchError
 
@@ -50,3 +51,20 @@ def test_an_address_of_this_machine_alone_is_refused(
         f"{address or '127.0.0.1'}: set GLOO_SOCKET_IFNAME on every host to the interface that "
         "they share, as ip addr shows it"
     )
+
+
+@pytest.mark.parametrize(("hosts", "code"), [(None, 0), ("1", 0), ("2", 2)])
+def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
+    monkeypatch: pytest.MonkeyPatch, hosts: str | None, code: int
+) -> None:
+    """After 0 a torchrun waits for the other host's, and mpirun for the rank with the message."""
+    monkeypatch.setattr(agreement, "GRACE_SECONDS", 0.0)
+    monkeypatch.delenv(agreement.HOSTS, raising=False)
+    if hosts is not None:
+        monkeypatch.setenv(agreement.HOSTS, hosts)
+    store = HashStore()
+    store.set("plan/1", "failed")
+    store.set("plan-read/1", "")
+    with pytest.raises(SystemExit) as left, agreement.agreed(store, 0, 2, "plan"):
+        pass
+    assert left.value.code == code
