@@ -73,7 +73,7 @@ class Run(NamedTuple):
 def weak_scaling(billions: float, heads: int, hidden: int, layers: int, tensor: int, stages: int,
                  devices: int, batch: int, teraflops: float) -> Run:  # fmt: skip
     """A row of Table 1 of 2104.04473; its rate counts the operations of equation 3."""
-    counted = 96 * batch * TOKENS * layers * hidden**2
+    counted = 96.0 * batch * TOKENS * layers * hidden**2
     counted *= 1 + TOKENS / (6 * hidden) + VOCABULARY / (16 * layers * hidden)
     seconds = counted / (teraflops * 1e12 * devices)
     return Run("Narayanan", f"{billions:g}B", heads, hidden, layers, tensor, stages, devices, batch,
