@@ -50,7 +50,7 @@ def near_best(planner: Planner) -> SearchResult:
         fine = Planner.like(planner, _choice(chosen))
         cost, choices = Exact.of(fine).search()
         if best is None or cost < best.cost:
-            best = SearchResult(fine, cost, choices, max(0.0, cost / least - 1))
+            best = SearchResult.of(fine, cost, choices, max(0.0, cost / least - 1))
         count *= 2
     return best
 
