@@ -24,13 +24,13 @@ later hides fewer transfers before it, and more of those after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, UsedBlocks, followed
-from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.schedule.program import Compute, Free, Instruction, Program
 from primepar.schedule.program_uses import initial_blocks
 
@@ -38,13 +38,18 @@ Nodes = tuple[Instruction, ...]
 Followed = list[tuple[Instruction, UsedBlocks]]
 
 
-def make_late(program: Program) -> Program:
-    """Return the program with blocks made later where that lowers the peak of a rank."""
-    size = sizes_of(program)
-    by_rank = zip(program.programs, initial_blocks(program), strict=True)
+def make_late(program: Program, more: Sequence[Sequence[int]] | None = None) -> Program:
+    """Return the program with blocks made later where that lowers the peak of a rank.
+
+    `more` has, for every rank, elements that are live in addition at the start and after each of
+    its instructions: of layers that are left out.
+    """
+    size, starts = live_sizes(program), initial_blocks(program)
+    added = more or [(0,) * (1 + len(nodes)) for nodes in program.programs]
+    by_rank = zip(program.programs, starts, added, strict=True)
     programs = tuple(
-        _Lowered(size, Rank(number), initial).lowered(nodes)
-        for number, (nodes, initial) in enumerate(by_rank)
+        _Lowered(size, Rank(number), initial, more_of_rank).lowered(nodes)
+        for number, (nodes, initial, more_of_rank) in enumerate(by_rank)
     )
     return program if programs == program.programs else replace(program, programs=programs)
 
@@ -65,8 +70,8 @@ class _Delay(NamedTuple):
 class _Lowered:
     """Lowers the peak of one rank's list."""
 
-    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
-        self.size, self.rank, self.initial = size, rank, tuple(initial)
+    def __init__(self, size: Size, rank: Rank, initial: Iterable[str], more: Sequence[int]) -> None:
+        self.size, self.rank, self.initial, self.more = size, rank, tuple(initial), more
 
     def lowered(self, nodes: Nodes) -> Nodes:
         """Return the list with the lowest peak that one delay after another reaches.
@@ -89,16 +94,17 @@ class _Lowered:
     def _totals(self, nodes: Nodes) -> list[int]:
         """Return the live elements before the list and after each of its instructions."""
         live = LiveBlocks(self.size, self.rank, self.initial)
-        totals = [live.total]
-        for node in nodes:
+        totals = [live.total + self.more[0]]
+        for node, more in zip(nodes, self.more[1:], strict=True):
             live.do(node)
-            totals.append(live.total)
+            totals.append(live.total + more)
         return totals
 
     def _best(self, nodes: Nodes, place: int, peak: int) -> _Delay | None:
         """Return the delay that lowers the total at a position most; None if it stays there."""
         steps = list(followed(nodes, self.rank))
         best: _Delay | None = None
+        peak -= self.more[place + 1]
         for start, live in self._unused(steps[: place + 1]):
             for delay in self._delays(steps, start, place, live):
                 if delay.peak < peak:
