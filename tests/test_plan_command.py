@@ -12,13 +12,19 @@ from command import run
 
 from primepar.models.config_json import load_config
 from primepar.plan import cluster as cluster_module
-from primepar.plan import load_plan
+from primepar.plan import load_plan, preset_plan
 from primepar.plan.cluster import load_cluster
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
 V100 = ("plan", MODEL, "--cluster", "v100-8x4")
+SECONDS, KEPT = (
+    ("compute", "communication", "reduction", "update"),
+    ("parameters", "gradients", "states", "stash"),
+)
+"""Terms of a cost whose sums are the seconds, and the bytes that are kept."""
 PIPELINE = ("pipeline", *V100[1:], "--devices", "4")
 
 
@@ -28,8 +34,9 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
     assert done.code == 0
     plan = load_plan(path)
     assert (plan.ranks, plan.batch) == (4, 4)
-    table = [line.split() for line in done.out.splitlines()[3:-3]]
-    sequences = {words[0]: words[1] for words in table}
+    table = [line.split() for line in done.out.splitlines()[4:-6]]
+    assert all(len(words) == 8 for words in table)
+    sequences = {words[0]: words[2] for words in table}
     assert sequences["blocks.0-3.qkv"] == plan.sequences["blocks.2.qkv"]
     assert sequences["head"] == plan.sequences["head"]
     assert done.out.endswith(f"wrote {path}\n")
@@ -37,12 +44,21 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
 
 def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
     report = json.loads(run(*V100, "--devices", "2", "--json").out)
-    layers = {True: 4, False: 1}
-    total = sum(
-        (choice["seconds"] + choice["moving"]) * layers[choice["operator"].startswith("blocks")]
-        for choice in report["choices"]
-    )
+    choices, terms = report["choices"], report["terms"]
+    assert [choice["layers"] for choice in choices] == [1, *[4] * 10, 1, 1, 1]
+    total = sum((choice["seconds"] + choice["moving"]) * choice["layers"] for choice in choices)
     assert report["seconds"] == pytest.approx(total)
+    for choice in choices:
+        seconds, kept = choice["seconds"], choice["kept"]
+        assert seconds == pytest.approx(sum(choice["terms"][term] for term in SECONDS))
+        assert kept == pytest.approx(sum(choice["terms"][term] for term in KEPT))
+    assert total == pytest.approx(sum(terms[term] for term in SECONDS) + report["moving"])
+    assert report["memory"] == pytest.approx(sum(terms[term] for term in (*KEPT, "running")))
+    assert report["tokens_per_second"] == pytest.approx(8 * 32 / total)
+    products, attention = 4 * 12 * 64 * 64 + 64 * 257, 2 * 4 * 64 * 32
+    flops = 6 * (products + attention) * report["tokens_per_second"]
+    assert report["mfu"] == pytest.approx(flops / (2 * 15.7e12))
+    assert report["limit"] == 32 * 2**30
     assert report["fits"] is True
     assert {len(choice["neighbours"]) for choice in report["choices"]} == {0}
 
@@ -71,6 +87,32 @@ def test_what_no_split_fits_is_refused() -> None:
         r"plans takes [\d,]+ bytes, [\d,]+ too many: take more --devices or a smaller --batch\n",
         done.err,
     )
+
+
+def test_megatrons_fastest_plan_stands_beside_the_best() -> None:
+    report = json.loads(run(*V100, "--devices", "4", "--json").out)
+    planner = Planner.of(load_config(Path(MODEL)), load_cluster("v100-8x4"), 4, 8, None, "paper")
+    seconds = {}
+    for preset in ("megatron", "M2,megatron", "data", "megatron-sp", "M2,megatron-sp"):
+        plan = preset_plan(preset, planner.model, 4, 8)
+        seconds[preset] = Given.with_sequences(planner, plan.sequences).result.seconds
+    fastest = min(seconds, key=lambda preset: seconds[preset])
+    beside = report["baseline"]
+    assert (beside["plan"], beside["seconds"]) == (fastest, seconds[fastest])
+    assert beside["fits"] is True
+    assert report["seconds"] <= beside["seconds"]
+
+
+def test_explained_neighbours_have_prices_of_their_own() -> None:
+    report = json.loads(run(*V100, "--devices", "4", "--explain", "--json").out)
+    for choice in report["choices"]:
+        prices = [(round(neighbour["more_seconds"], 9), round(neighbour["more_bytes"]))
+                  for neighbour in choice["neighbours"]]  # fmt: skip
+        assert len(set(prices)) == len(prices) == 3
+        assert (0.0, 0) not in prices
+    lines = run(*V100, "--devices", "4", "--explain").out.splitlines()
+    assert max(map(len, lines)) <= 110
+    assert any(line.endswith(", as 1 more") for line in lines)
 
 
 def test_neighbours_are_priced_with_all_else_as_it_is() -> None:

@@ -18,13 +18,13 @@ from primepar.distributed.training.log import EvaluateRow, StartRow, StepRow, re
 from primepar.distributed.training.progress import _used
 from primepar.distributed.training.speed import (
     Speed,
-    flops_per_token,
     memory_of,
     peak_memory,
     peak_tflops,
     speed_of,
 )
 from primepar.models import GPTConfig, ModelConfig
+from primepar.models.operations import flops_per_token
 
 CPU = torch.device("cpu")
 

@@ -64,6 +64,6 @@ def plan(
     with progress() as tick:
         best = asked.best(question.planner(tick))
         explanation = explained(best, explain, output, tick)
-    from primepar.plan.search.explain import words
+    from primepar.plan.search.explanation_text import words
 
     print_result(explanation, words(explanation), output, json)

@@ -183,7 +183,7 @@ def redundancy(
     question = Question(model, cluster, devices, batch, dtype, space)
     solving = Solving(Bounds(memory, within), solver, timeout)
     solving.check()
-    from primepar.plan.search.explain import words
+    from primepar.plan.search.explanation_text import words
 
     with progress() as tick:
         best, comparison = solving.best(question.planner(tick))

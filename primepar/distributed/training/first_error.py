@@ -34,7 +34,7 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
         lost = is_lost_peer(raised)
         if lost:
             time.sleep(watchdog.grace)
-        first = is_first(store, rank)
+        first = is_first(store, watchdog.reports_alone)
         if first or error is None:
             watchdog.leaving = True  # this rank has a message, and must not be ended before it
         if error is None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import resource
 import sys
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 import torch
 
 from primepar.models import ModelConfig
+from primepar.models.operations import flops_per_token
 
 MemoryOf = Literal["device", "process"]
 PEAKS: dict[str, dict[str, float]] = {
@@ -44,18 +44,6 @@ class Speed:
         if self.peak_tflops is None:
             return None
         return tokens_per_second * self.flops_per_token / (self.ranks * self.peak_tflops * 1e12)
-
-
-def flops_per_token(model: ModelConfig) -> int:
-    """Return the model's operations of a training step for each token.
-
-    A product of a row with an N x K matrix is 2 N K operations, and twice that backward. Scores
-    and weighted sums of attention are 4 T D for each head, of all T positions (equation of PaLM:
-    6 N + 12 L H Q T, with the parameters of the linear operators as N).
-    """
-    linear = sum(prod(shape) for shape in model.linear_shapes.values())
-    attention = 2 * model.layers * model.heads * model.head_dim * model.context
-    return 6 * (linear + attention)
 
 
 def peak_tflops(name: str, dtype: str) -> float | None:

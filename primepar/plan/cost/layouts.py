@@ -232,6 +232,7 @@ class Ways:
         longest = np.zeros(self.moved_PQ.shape)
         for link, load in zip(self.links.by_level, self.loads, strict=True):
             of_level = load * np.float64(size / link.bandwidth)
-            np.add(of_level, link.latency, out=of_level, where=load > 0)
+            start = link.messages(load * np.float64(size))
+            np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
         return longest

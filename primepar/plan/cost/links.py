@@ -59,7 +59,7 @@ class ClusterLinks:
 
     def _seconds(self, level: int, load: float) -> float:
         link = self.by_level[level]
-        return link.latency + load / link.bandwidth if load else 0.0
+        return float(link.message(load) + load / link.bandwidth) if load else 0.0
 
     def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
@@ -70,9 +70,9 @@ class ClusterLinks:
         if not bits or steps < 1:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
-        latency, bandwidth, one_ring = self.by_level[level].ring(collective)
-        share = min(bandwidth / self.streams(bits, level), one_ring)
-        return steps * latency + sent / share
+        times = self.by_level[level].collective(collective, 1 << len(bits), sent, steps)
+        share = min(times.bandwidth / self.streams(bits, level), times.alone)
+        return float(times.start + sent / share)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
@@ -87,6 +87,11 @@ class ClusterLinks:
         return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
-        """Seconds of a ring all-gather of `size` bytes from each device, or a reduce-scatter."""
+        """Seconds of a ring all-gather of `size` bytes from each device."""
         group = 1 << len(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "all_gather")
+
+    def reduce_scatter(self, bits: Sequence[int], size: float) -> float:
+        """Seconds of a ring reduce-scatter that leaves `size` bytes on each device."""
+        group = 1 << len(bits)
+        return self.ring(bits, (group - 1) * size, group - 1, "reduce_scatter")

@@ -96,7 +96,9 @@ class LocalOperatorCost:
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
-        communication = 2 * training.links.all_gather(inner, keys * training.item)
+        size = keys * training.item
+        communication = training.links.all_gather(inner, size)
+        communication += training.links.reduce_scatter(inner, size)
         stash = inputs + (parts - 1) * keys
         return Cost(compute=compute, communication=communication, stash=stash * training.item,
                     running=(stash + 2 * outputs) * training.item)  # fmt: skip

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from primepar.errors import PlanError
-from primepar.plan.presets import preset_plan
 from primepar.plan.redundancy.cost import Redundancy
-from primepar.plan.search.given_plan import Given
+from primepar.plan.search.megatron import degrees
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 
@@ -43,21 +40,8 @@ def megatron(planner: Planner) -> Account | None:
 
     None where no degree fits the model and the batch. The planner must be of a whole model.
     """
-    known = [Account.of(name, result) for name, result in _degrees(planner)]
+    known = [Account.of(name, result) for name, result in degrees(planner)]
     return min(known, key=lambda account: account.redundant, default=None)
-
-
-def _degrees(planner: Planner) -> Iterator[tuple[str, SearchResult]]:
-    devices, batch = planner.training.links.devices, planner.training.batch
-    for bit in range(planner.training.links.bits + 1):
-        name = f"M{1 << bit},megatron" if bit else "megatron"
-        if devices == 1 << bit:
-            name = "data"
-        try:
-            plan = preset_plan(name, planner.model, devices, batch)
-            yield name, Given.with_sequences(planner, plan.sequences).result
-        except PlanError:
-            continue
 
 
 def table(accounts: list[Account]) -> str:

@@ -1,40 +1,51 @@
-"""The result of a search as text: a table of its sequences, and the cost of alternatives."""
+"""What a chosen plan costs, operator by operator, next to other sequences and to Megatron."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from itertools import groupby
-from math import ceil
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
 
 import numpy as np
 
+from primepar.models.operations import flops_per_token
+from primepar.plan.cost.linear import Cost
 from primepar.plan.cost.traffic import traffic
+from primepar.plan.search.megatron import fastest_megatron
 from primepar.plan.search.result import SearchResult
 
 NEIGHBOURS = 3
-"""Number of alternatives that are priced for each operator."""
+"""Number of prices of alternatives that are listed for each operator."""
+KEPT = ("parameters", "gradients", "states", "stash")
+"""Terms of `Cost` that a device keeps through a step."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Another sequence of one operator, and the additional seconds and bytes with it alone."""
+    """Another sequence of one operator, and the additional seconds and bytes with it alone.
+
+    `alike` more sequences have the same price.
+    """
 
     sequence: str
     more_seconds: float
     more_bytes: float
+    alike: int = 0
 
 
 @dataclass(frozen=True)
 class ChosenSequence:
-    """The sequence of one operator, or of the same one of several layers.
+    """The sequence of one operator, or of the same one of several `layers`.
 
-    `seconds` and `moving` are of a training step of one layer: of the operator, and of the
-    redistribution of its inputs and of their gradients. `kept` is bytes of a device.
+    Amounts are of a training step of one layer. `terms` are those of `Cost`: seconds and bytes of a
+    device. `seconds` is their sum, `moving` that of the redistribution of the operator's inputs and
+    of their gradients, and `kept` the bytes that a device keeps.
     """
 
     operator: str
+    layers: int
     sequence: str
+    terms: dict[str, float]
     seconds: float
     moving: float
     kept: float
@@ -42,11 +53,23 @@ class ChosenSequence:
 
 
 @dataclass(frozen=True)
+class Baseline:
+    """Megatron's fastest plan on the same devices; `memory` is as the search adds it up."""
+
+    plan: str
+    seconds: float
+    memory: float
+    fits: bool
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A plan with its predicted time, memory and traffic, operator by operator.
 
-    `memory` is the bytes that the search adds up. `held` is the peak bytes of every device, and
-    `sent` the bytes that it sends.
+    `terms` are sums over all operators, but for `running`, which is the largest. `memory` is the
+    bytes that the search adds up: what is kept, and `running`. `held` is the peak bytes of every
+    device, and `sent` the bytes that it sends. `mfu` is the share of the devices' peak that the
+    model's own operations take.
     """
 
     model: str
@@ -57,38 +80,64 @@ class Explanation:
     dtype: str
     space: str
     seconds: float
+    tokens_per_second: float
+    mfu: float
+    peak: float
+    """Operations per second of one device, by its data sheet."""
+    terms: dict[str, float]
+    moving: float
     memory: float
+    limit: float
     fits: bool
     held: tuple[int, ...]
     gap: float
     """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
-    choices: tuple[ChosenSequence, ...]
+    baseline: Baseline | None
+    choices: tuple[ChosenSequence, ...] = field(repr=False)
 
 
 def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
     """Explain a result, with `neighbours` also the cheapest alternatives of every operator."""
-    planner = result.planner
-    training = planner.training
-    choices = [_choice(result, name, neighbours) for name in result.choices]
-    plan, batch, positions = result.plan, training.batch, training.positions
-    held = result.held
+    planner, training = result.planner, result.planner.training
+    cluster, devices = training.cluster, training.links.devices
+    choices = tuple(_folded([_choice(result, name, neighbours) for name in result.choices]))
+    held, seconds = result.held, result.seconds
+    speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
+    terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
+             for term in Cost._fields}  # fmt: skip
     return Explanation(
         model=planner.model.family,
-        cluster=training.cluster.name,
-        devices=training.links.devices,
+        cluster=cluster.name,
+        devices=devices,
         batch=training.batch,
         positions=training.positions,
         dtype=training.dtype,
         space=planner.space,
-        seconds=result.seconds,
+        seconds=seconds,
+        tokens_per_second=speed,
+        mfu=speed * flops_per_token(planner.model) / (devices * peak),
+        peak=peak,
+        terms=terms | {"running": max(choice.terms["running"] for choice in choices)},
+        moving=sum(choice.layers * choice.moving for choice in choices),
         memory=result.memory,
-        fits=max(held) <= training.cluster.memory,
+        limit=cluster.memory,
+        fits=max(held) <= cluster.memory,
         held=held,
         gap=result.gap,
-        sent=traffic(plan, batch, positions).bytes(training.dtype),
-        choices=tuple(_folded(choices)),
+        sent=traffic(result.plan, training.batch, training.positions).bytes(training.dtype),
+        baseline=_baseline(result),
+        choices=choices,
     )
+
+
+def _baseline(result: SearchResult) -> Baseline | None:
+    found = fastest_megatron(result.planner)
+    if found is None:
+        return None
+    name, megatron = found
+    fits = megatron.memory <= result.planner.training.cluster.memory
+    return Baseline(name, megatron.seconds, megatron.memory, fits)
 
 
 def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
@@ -96,7 +145,9 @@ def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence
     options = planner.options(name)
     return ChosenSequence(
         operator=name,
+        layers=1,
         sequence=options.candidates[number].text,
+        terms={term: float(amounts[number]) for term, amounts in options.terms.items()},
         seconds=float(options.seconds[number]),
         moving=planner.redistribution_seconds(name, result.choices),
         kept=float(options.kept[number]),
@@ -105,15 +156,23 @@ def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence
 
 
 def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
-    """The cheapest alternatives of an operator, with all other choices fixed."""
+    """The cheapest alternatives of an operator, with all other choices fixed.
+
+    Of several at one price, to a nanosecond and a byte, the first is named; those at the price of
+    the chosen one are left out.
+    """
     planner, number = result.planner, result.choices[name]
     options = planner.options(name)
     costs = planner.costs_around(name, result.choices)
-    for neighbour in np.argsort(costs, kind="stable")[: NEIGHBOURS + 1].tolist():
-        if neighbour != number:
-            more_bytes = float(options.kept[neighbour] - options.kept[number])
-            text = options.candidates[neighbour].text
-            yield Neighbour(text, float(costs[neighbour] - costs[number]), more_bytes)
+    seconds, kept = costs - costs[number], options.kept - options.kept[number]
+    at_price: dict[tuple[float, float], list[int]] = {}
+    for place in np.argsort(seconds, kind="stable").tolist():
+        price = round(float(seconds[place]), 9), round(float(kept[place]))
+        at_price.setdefault(price, []).append(place)
+    at_price.pop((0.0, 0), None)
+    for first, *rest in islice(at_price.values(), NEIGHBOURS):
+        text = options.candidates[first].text
+        yield Neighbour(text, float(seconds[first]), float(kept[first]), len(rest))
 
 
 def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
@@ -128,8 +187,7 @@ def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
             name = choice.operator
             if first[0] and len(equal) > 1:
                 name = f"blocks.{first[0]}-{last[0]}.{_name_in_layer(choice)}"
-            yield ChosenSequence(name, choice.sequence, choice.seconds, choice.moving, choice.kept,
-                         choice.neighbours)  # fmt: skip
+            yield replace(choice, operator=name, layers=len(equal) if first[0] else 1)
 
 
 def _layer(choice: ChosenSequence) -> str:
@@ -139,51 +197,3 @@ def _layer(choice: ChosenSequence) -> str:
 
 def _name_in_layer(choice: ChosenSequence) -> str:
     return choice.operator.split(".", 2)[2] if _layer(choice) else choice.operator
-
-
-def words(explanation: Explanation) -> str:
-    """The explanation as text."""
-    lines = [
-        f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
-        f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
-        f"space {explanation.space}",
-        "",
-    ]
-    heads = ("operator", "sequence", "ms", "ms moving", "MiB kept")
-    rows = [heads, *(_cells(choice) for choice in explanation.choices)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row, choice in zip(rows, [None, *explanation.choices], strict=True):
-        texts = [cell.ljust(size) for cell, size in zip(row[:2], widths, strict=False)]
-        numbers = [cell.rjust(size) for cell, size in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join((*texts, *numbers)))
-        lines += [] if choice is None else map(_priced, choice.neighbours)
-    lines += [
-        "",
-        f"a step of {1e3 * explanation.seconds:,.1f} ms; a device holds {_most(explanation.held)} "
-        f"({_size(explanation.memory)} as the search adds up) and sends {_most(explanation.sent)}",
-    ]
-    if explanation.gap > 0:
-        lines.append(
-            f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
-        )
-    if not explanation.fits:
-        lines.append("that is more memory than a device has")
-    return "\n".join(lines) + "\n"
-
-
-def _most(amounts: tuple[int, ...]) -> str:
-    return ("" if len(set(amounts)) == 1 else "up to ") + _size(max(amounts))
-
-
-def _size(amount: float) -> str:
-    return f"{amount / 2**30:,.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:,.2f} MiB"
-
-
-def _priced(other: Neighbour) -> str:
-    more = f"{1e3 * other.more_seconds:+.3f} ms, {other.more_bytes / 2**20:+.1f} MiB"
-    return f"    {other.sequence}: {more}"
-
-
-def _cells(choice: ChosenSequence) -> tuple[str, ...]:
-    times = (f"{1e3 * seconds:,.3f}" for seconds in (choice.seconds, choice.moving))
-    return (choice.operator, choice.sequence, *times, f"{choice.kept / 2**20:,.1f}")

@@ -1,0 +1,103 @@
+"""The explanation of a plan as text: a table of its operators, and what a step takes in all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from primepar.plan.search.explain import KEPT, Baseline, ChosenSequence, Explanation, Neighbour
+
+HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept")
+TOTAL = "of a step"
+LEFT = (0, 2)
+"""Columns that are flush left: those of text."""
+
+
+def words(explanation: Explanation) -> str:
+    """The explanation as text."""
+    rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(HEADS, ())]
+    rows += [(_cells(choice), choice.neighbours) for choice in explanation.choices]
+    rows.append((_total(explanation), ()))
+    widths = [max(map(len, column)) for column in zip(*(row for row, _ in rows), strict=True)]
+    lines = [
+        f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
+        f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
+        f"space {explanation.space}",
+        "milliseconds of a layer, in column all of all layers",
+        "",
+    ]
+    for cells, neighbours in rows:
+        aligned = [
+            cell.ljust(width) if place in LEFT else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ]
+        lines.append("  ".join(aligned).rstrip())
+        lines += map(_priced, neighbours)
+    return "\n".join([*lines, "", *_summary(explanation)]) + "\n"
+
+
+def _cells(choice: ChosenSequence) -> tuple[str, ...]:
+    terms = choice.terms
+    times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
+    whole = choice.layers * (choice.seconds + choice.moving)
+    return (choice.operator, f"{choice.layers}", choice.sequence,
+            *(f"{1e3 * seconds:,.3f}" for seconds in (*times, choice.moving, whole)),
+            f"{choice.kept / 2**20:,.1f}")  # fmt: skip
+
+
+def _total(explanation: Explanation) -> tuple[str, ...]:
+    terms = explanation.terms
+    times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
+    kept = sum(terms[term] for term in KEPT)
+    return (TOTAL, "", "",
+            *(f"{1e3 * seconds:,.3f}" for seconds in
+              (*times, explanation.moving, explanation.seconds)),
+            f"{kept / 2**20:,.1f}")  # fmt: skip
+
+
+def _summary(explanation: Explanation) -> Iterator[str]:
+    yield (
+        f"a step of {1e3 * explanation.seconds:,.1f} ms: "
+        f"{explanation.tokens_per_second:,.0f} tokens per second, MFU "
+        f"{100 * explanation.mfu:.1f}% of {explanation.peak / 1e12:,.1f} TFLOP/s a device"
+    )
+    terms = explanation.terms
+    unit = 2**30 if explanation.memory >= 2**30 else 2**20
+    parts = ", ".join(f"{term} {terms[term] / unit:,.2f}" for term in KEPT)
+    yield (
+        f"a device holds {_most(explanation.held)} of {_size(explanation.limit)} and sends "
+        f"{_most(explanation.sent)}"
+    )
+    yield (
+        f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
+        f"{terms['running'] / unit:,.2f}"
+    )
+    if explanation.baseline is not None:
+        yield _beside(explanation, explanation.baseline)
+    if explanation.gap > 0:
+        yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
+    if not explanation.fits:
+        yield "that is more memory than a device has"
+
+
+def _beside(explanation: Explanation, baseline: Baseline) -> str:
+    ratio = baseline.seconds / explanation.seconds
+    too_large = "" if baseline.fits else ", more than a device has"
+    return (
+        f"Megatron's fastest, {baseline.plan}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times "
+        f"this plan's, with {_size(baseline.memory)}{too_large}"
+    )
+
+
+def _most(amounts: tuple[int, ...]) -> str:
+    return ("" if len(set(amounts)) == 1 else "up to ") + _size(max(amounts))
+
+
+def _size(amount: float) -> str:
+    return f"{amount / 2**30:,.2f} GiB" if amount >= 2**30 else f"{amount / 2**20:,.2f} MiB"
+
+
+def _priced(neighbour: Neighbour) -> str:
+    more = f"{1e3 * neighbour.more_seconds:+.3f} ms, {neighbour.more_bytes / 2**20:+z.1f} MiB"
+    alike = f", as {neighbour.alike} more" if neighbour.alike else ""
+    return f"    {neighbour.sequence}: {more}{alike}"
