@@ -13,13 +13,15 @@ from typing import NamedTuple, Self
 
 from primepar.operators.step import lower_step
 from primepar.operators.step_options import StepOptions
-from primepar.passes.make_late import make_late
+from primepar.passes.make_late import made_late
 from primepar.plan.accounting.equal_layers import Shortened, ShortPlan
 from primepar.plan.accounting.events import BlockBytes, RankEvent, rank_events
 from primepar.plan.cluster import BYTES
 from primepar.plan.plan import Plan
 from primepar.schedule.program import Program
 
+MOST_COUNTED = 64
+"""Devices up to which the search counts the programs of plans; on 64 it takes a few seconds."""
 UNIFORM = ("free-early", "merge-products", "merge-collectives", "coalesce-reductions")
 """Passes that change every one of equal layers alike. Of the others, `make-late` lowers the peak
 where it is in the whole step; the rest moves transfers, and neither bytes nor the peak change."""
@@ -111,11 +113,12 @@ class _Counted:
     def with_late(self, more: list[list[int]]) -> tuple[int, ...]:
         """The peak of every rank after `make-late`, with additional live bytes at each event."""
         item, size = BYTES[self.dtype], BlockBytes(self.program, self.dtype)
-        late = make_late(self.program, [[added // item for added in of_rank] for of_rank in more])
+        elements = [tuple(added // item for added in of_rank) for of_rank in more]
+        late, after = made_late(self.program, elements)
         return tuple(
             max(
-                event.live + added
+                event.live + item * added
                 for event, added in zip(rank_events(late, rank, size), of_rank, strict=True)
             )
-            for rank, of_rank in enumerate(more)
+            for rank, of_rank in enumerate(after)
         )

@@ -89,8 +89,8 @@ class Training:
 
     def parameter(self, elements: float) -> dict[str, float]:
         """Terms of a cost for `elements` of a parameter: its update and the bytes kept for it."""
-        size = elements * self.item
-        return {"update": self.update(elements), "parameters": size, "gradients": size,
+        return {"update": self.update(elements), "parameters": elements * self.item,
+                "gradients": elements * self.wide_item,
                 "states": elements * self.state}  # fmt: skip
 
 

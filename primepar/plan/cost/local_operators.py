@@ -64,7 +64,7 @@ class LocalOperatorCost:
         weights = self.training.parameter(columns)
         return Cost(compute=self._passes(4 * local, 5 * local), communication=communication,
                     reduction=self._all_reduce(0, sums * columns),
-                    stash=(local + self._rows * numbers) * self.training.item,
+                    stash=(local + self._rows * numbers) * self.training.wide_item,
                     running=local * self.training.item,
                     **{term: sums * amount for term, amount in weights.items()})  # fmt: skip
 
