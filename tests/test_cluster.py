@@ -85,7 +85,7 @@ def test_the_sizes_of_a_cluster() -> None:
          "write latency = 1e-5"),
         ("latency = 1e-6", "latencey = 1e-6",
          "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, all_reduce, "
-         "all_gather, curves, got 'latencey': write latency"),
+         "all_gather, curves, gap, got 'latencey': write latency"),
         ("[[links]]\njoins = 4", "[links.all_gather]\nlatency = 1\n[[links]]\njoins = 4",
          "$.links[0].all_gather.bandwidth: expected bytes per second one way, above 0, got none: "
          "write bandwidth = 2.5e10"),

@@ -121,8 +121,8 @@ def test_equal_layers_are_lowered_once_and_others_are_not() -> None:
     )
 
 
-def test_every_layer_of_the_bound_of_the_search_is_above_it() -> None:
-    """What the search adds up has all that is kept at once; so a device holds at most that."""
+def test_what_the_search_adds_up_is_no_less() -> None:
+    """All that is kept is counted at once there, so that it bounds what a device holds."""
     for family in ("gpt2", "llama"):
         model = replace(SHAPES[family], layers=3, context=32)
         for name, dtype in (("v100-8x4", "float32"), ("h200-8", "bfloat16")):
@@ -139,7 +139,8 @@ def test_a_program_that_holds_or_sends_more_is_seen(spoil: str) -> None:
     nodes = list(program.programs[1])
     spoilt = program
     if spoil == "a free less":
-        spoilt = _without_largest_free(program, nodes)
+        kept = tuple(node for node in nodes if not isinstance(node, Free))
+        spoilt = replaced(program, programs=(program.programs[0], kept, *program.programs[2:]))
     elif spoil == "a message more":
         reduction = next(node for node in nodes if isinstance(node, AllReduce))
         lists = (program.programs[0], (reduction, *nodes), *program.programs[2:])
@@ -152,13 +153,6 @@ def test_a_program_that_holds_or_sends_more_is_seen(spoil: str) -> None:
     other = counted(spoilt, "bfloat16")
     assert (other.sent[1] > account.sent[1]) == (spoil == "a message more")
     assert (other.held[1] > account.held[1]) == (spoil != "a message more")
-
-
-def _without_largest_free(program: Program, nodes: list[object]) -> Program:
-    """Rank 1 frees none of its blocks."""
-    kept = tuple(node for node in nodes if not isinstance(node, Free))
-    lists = (program.programs[0], kept, *program.programs[2:])
-    return replaced(program, programs=lists)
 
 
 def _calls() -> Iterator[tuple[object, int, int]]:

@@ -21,6 +21,9 @@ from msgspec.structs import replace as replaced
 from primepar.plan.pipeline_layout import layer_of
 from primepar.plan.plan import Plan
 
+MOST_WHOLE = 3
+"""Equal layers up to which all are lowered: three are not fewer than two and again three."""
+
 
 @dataclass(frozen=True)
 class ShortPlan:
@@ -63,9 +66,13 @@ class Shortened:
     @classmethod
     def of(cls, plan: Plan) -> Shortened:
         """The shortest plans that what a step of `plan` sends and holds follows from."""
-        runs = [] if plan.pipeline is not None else [run[1:-1] for run in _runs(plan)]
+        runs = (
+            []
+            if plan.pipeline is not None
+            else [run[1:-1] for run in _runs(plan) if len(run) > MOST_WHOLE]
+        )
         left_out = {layer for run in runs for layer in run}
-        longer = ((ShortPlan.without(plan, left_out - {run[0]}), len(run)) for run in runs if run)
+        longer = ((ShortPlan.without(plan, left_out - {run[0]}), len(run)) for run in runs)
         return cls(ShortPlan.without(plan, left_out), tuple(longer))
 
 

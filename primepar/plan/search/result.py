@@ -71,7 +71,9 @@ class SearchResult:
         """Bytes that every device sends in a training step."""
         training = self.planner.training
         if self.account is None:
-            return traffic(self.plan, training.batch, training.positions).bytes(training.dtype)
+            masters = training.item < training.wide_item
+            predicted = traffic(self.plan, training.batch, training.positions, masters)
+            return predicted.bytes(training.dtype)
         return self.account.sent
 
     @property
