@@ -73,7 +73,8 @@ def test_splits_are_listed_from_the_best_on() -> None:
     assert seconds == sorted(seconds)
     lines = run(*PIPELINE).out.splitlines()
     assert lines[0].split() == [
-        "stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB"
+        "stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
+        "bubble", "MiB",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[1:]] == [str(row["stages"]) for row in rows]
 

@@ -40,14 +40,14 @@ class Buckets(NamedTuple):
     is more. That is what stays of R. The rule is ours.
     """
 
-    count: int
+    buckets: int
     hiding: float
     """Seconds of computing that may hide transfers."""
 
     def exposed(self, seconds: float) -> float:
         """Seconds of transfers that are not hidden."""
-        parts = self.count
-        return max(seconds / parts, seconds - self.hiding * (parts - 1) / parts)
+        count = self.buckets
+        return max(seconds / count, seconds - self.hiding * (count - 1) / count)
 
 
 def bucket_count(size: float, bucket: float | None, operators: int) -> int:
