@@ -44,13 +44,12 @@ def least_times(executor: Executor, runs: int) -> list[float]:
         shape = executor.shapes.shape(name)
         numbers = name.startswith(("tokens", "targets"))
         blocks[name] = torch.randint(0, 60, shape) if numbers else 0.02 * torch.randn(shape)
-    least = [float("inf")] * len(executor._steps)
+    least = [float("inf")] * len(executor.steps)
     for _ in range(runs):
         frame = Frame(dict(blocks), StepInputs(), None)
-        for name, buffer in executor._given.items():
-            buffer.bind(frame.blocks[name])
+        executor.bind(frame.blocks)
         with torch.no_grad():
-            for number, step in enumerate(executor._steps):
+            for number, step in enumerate(executor.steps):
                 begin = process_time_ns()
                 step.run(frame)
                 least[number] = min(least[number], (process_time_ns() - begin) / 1e6)
@@ -77,7 +76,7 @@ def main() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
     executor = executor_of(options.plan)
     by_kind: dict[str, list[float]] = defaultdict(list)
-    for step, time in zip(executor._steps, least_times(executor, options.runs), strict=True):
+    for step, time in zip(executor.steps, least_times(executor, options.runs), strict=True):
         by_kind[kind(executor, step)].append(time)
     print(f"{PROBLEM} on {RANKS} ranks, {options.plan}, rank 0")
     print(f"{'CPU ms':>8} {'calls':>6}  kind")

@@ -10,18 +10,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from fault_launchers import bare_python, environment, launchers, useful
 from faulty_runs import (
     BY_ITSELF,
+    CHANGES,
     EVERY,
     FULL_DISK,
     REQUESTS,
@@ -30,10 +34,8 @@ from faulty_runs import (
     TIMEOUT,
     Case,
     FaultyRun,
-    bare_python,
-    environment,
-    launchers,
-    wait_until,
+    change,
+    contents,
 )
 from rich.console import Console
 from rich.table import Table
@@ -42,6 +44,10 @@ from primepar.distributed.training.log import StepRow, read_log
 
 ENDING = 45.0
 """Seconds that a run may take beyond the timeout to end: torchrun waits 30 for a stopped one."""
+START = 120.0
+"""Seconds that a run may take to start on a busy machine."""
+REFUSED = {"torchrun": (1,), "srun": (2, 128 + 15)}
+"""Exit codes of a launcher whose rank ends with 2; srun's is the largest, and it ends others."""
 AFTER = 5
 """Steps of a resumed run."""
 UNBROKEN = 400
@@ -63,10 +69,9 @@ def judged(case: Case, words: list[str], folder: Path, unbroken: dict[int, StepR
     try:
         run.meet_fault()
         begin = time.monotonic()
-        wait_until(lambda: run.process.poll() is not None, "the end of the run", TIMEOUT + ENDING)
-        wait_until(lambda: not run.processes(), "the end of all processes", ENDING)
+        run.wait_for_end(TIMEOUT + ENDING)
         seconds, lines = time.monotonic() - begin, run.printed
-        wrong = _wrong_lines(case, lines) or _wrong_after(run, unbroken)
+        wrong = _wrong_lines(case, lines) or _lost(run) or _wrong_after(run, unbroken)
     except TimeoutError as error:
         return Verdict(case, str(error), TIMEOUT + ENDING, len(run.printed))
     finally:
@@ -83,16 +88,23 @@ def _wrong_lines(case: Case, lines: list[str]) -> str:
     return ""
 
 
-def _wrong_after(run: FaultyRun, unbroken: dict[int, StepRow]) -> str:
-    """Resume the run, and return what it lost or does otherwise."""
-    if run.case.fault in FULL_DISK:
-        (run.disk / "filled").unlink()
-    rows = [row for row in read_log(run.log) if isinstance(row, StepRow)]
-    saved = [int(path.stem[5:]) for path in run.saved.glob("step-*") if ".part" not in path.name]
-    last, done = max(saved, default=0), rows[-1].step
+def _lost(run: FaultyRun) -> str:
+    """Return which step has no checkpoint that it should have."""
+    last, done = _last(run), _step_rows(run)[-1].step
     if last < (done if run.case.fault in REQUESTS else done - done % EVERY - EVERY):
         return f"expected a checkpoint of step {done}, got {last}"
-    python = bare_python(run.folder)
+    return ""
+
+
+def _wrong_after(run: FaultyRun, unbroken: dict[int, StepRow]) -> str:
+    """Resume the run, and return what it does otherwise than one without a fault."""
+    if run.case.fault in FULL_DISK:
+        (run.disk / "filled").unlink()
+    if run.case.fault in CHANGES:
+        wrong = _not_refused(run)
+        if wrong:
+            return wrong
+    last, python = _last(run), bare_python(run.folder)
     words = [python, "-m", "primepar", "train", "--ranks", "2", *run.arguments(last + AFTER)]
     resumed = subprocess.run(
         [*words, *["--resume"] * (last > 0)], env=environment(), cwd=run.folder,
@@ -100,15 +112,44 @@ def _wrong_after(run: FaultyRun, unbroken: dict[int, StepRow]) -> str:
     )  # fmt: skip
     if resumed.returncode != 0:
         return f"not resumed: {resumed.stderr}"
-    rows = [row for row in read_log(run.log) if isinstance(row, StepRow)]
+    rows = _step_rows(run)
     different = [row.step for row in rows if _numbers(row) != _numbers(unbroken[row.step])]
-    if rows[-1].step != last + AFTER or [row.step for row in rows] != list(
-        range(1, last + AFTER + 1)
-    ):
+    if [row.step for row in rows] != list(range(1, last + AFTER + 1)):
         return (
             f"expected steps 1 to {last + AFTER} in the log, got {rows[0].step} to {rows[-1].step}"
         )
     return f"other losses in steps {different[:5]}" if different else ""
+
+
+def _not_refused(run: FaultyRun) -> str:
+    """Change the last checkpoint; resuming it must end in one line that names the file.
+
+    Nothing is overwritten. Then the checkpoint is deleted, as the line advises.
+    """
+    checkpoint, before = run.checkpoints[-1], Counter(run.printed)
+    file, log = change(checkpoint, run.case), run.log.read_bytes()
+    saved = contents(run.saved)
+    run.start("--resume")
+    run.wait_for_end(START + ENDING)
+    lines = list((Counter(run.printed) - before).elements())
+    codes = REFUSED.get(run.case.launcher, (2,))
+    if run.process.returncode not in codes:
+        return f"expected exit code {codes} of --resume, got {run.process.returncode}"
+    if len(lines) != 1 or not lines[0].startswith(f"primepar: error: {file}: expected "):
+        return f"expected one line about {file}, got {lines}"
+    if contents(run.saved) != saved or run.log.read_bytes() != log:
+        return "expected all files as they were, got others"
+    shutil.rmtree(checkpoint)
+    return ""
+
+
+def _last(run: FaultyRun) -> int:
+    """Return the step of the last checkpoint; 0 without one."""
+    return max((int(path.name[5:]) for path in run.checkpoints), default=0)
+
+
+def _step_rows(run: FaultyRun) -> list[StepRow]:
+    return [row for row in read_log(run.log) if isinstance(row, StepRow)]
 
 
 def _numbers(row: StepRow) -> tuple[float, float | None]:
@@ -135,8 +176,6 @@ def cases(count: int, seed: int, names: Sequence[str]) -> list[Case]:
         for fault in (*SENT, *BY_ITSELF, *disks)
         for name in names
         if not (fault in BY_ITSELF and name.startswith("--ranks"))
-        # srun itself kills its processes at once; requests come by scancel.
-        if not (fault in REQUESTS and name == "srun")
     ]
     random.shuffle(pairs)
     chosen = [pairs[number % len(pairs)] for number in range(count)]
@@ -172,7 +211,7 @@ def main() -> int:
     parser.add_argument("--mpich", type=Path, metavar="FOLDER", help="bin of an environment")
     parser.add_argument("--only", default="", metavar="TEXT", help="faults or launchers with it")
     asked = parser.parse_args()
-    words = launchers(asked.mpich)
+    words = useful(launchers(asked.mpich))
     chosen = [
         case
         for case in cases(asked.faults, asked.seed, list(words))

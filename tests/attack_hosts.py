@@ -1,141 +1,134 @@
-"""`python tests/attack_hosts.py`: a run on two hosts, which are network namespaces of this machine.
+"""`python tests/attack_hosts.py [--mpich BIN]`: runs on two hosts, as `hosts.py` makes them.
 
-Each has a name, an address and a link to the other one. mpirun starts the processes by a host file,
-torchrun by a command on each host. The losses must be those of one host. A host that is lost, a
-launcher that is killed and a SIGTERM must end the run on both. It needs root, and Linux with `ip`.
-Ends with 1 unless all holds.
+mpirun starts the processes by a host file, torchrun by a command on each host. The losses must be
+those of one host, bit for bit, and so must those of a run that one host resumes. A host that is
+lost, a launcher that is killed and a SIGTERM must end the run on both, and hosts with other files
+must not train. It needs root, and Linux with `ip`. Ends with 1 unless all holds.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from faulty_runs import SIZES, TIMEOUT, environment, text_of, wait_until
+from fault_launchers import environment
+from faulty_runs import SIZES, TIMEOUT, wait_until
+from hosts import ENDING, PORT, HostsRun, on, set_link, two_hosts
 
 from primepar.distributed.training.log import StepRow, read_log
 
-HOSTS = {"hosta": "10.77.0.1", "hostb": "10.77.0.2"}
-BIN = Path(sys.executable).parent
-STEPS, MANY = 20, 100_000
-ENDING = 30.0
-"""Seconds that a run may take beyond the timeout, on a machine with other work."""
-AGENT = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do shift; done
-host=$1; shift
-exec ip netns exec $host unshare --uts sh -c "hostname $host; $*"
-"""
-"""Runs a command on a host, as ssh does."""
+STEPS, MORE, MANY = 20, 30, 100_000
+START = 120.0
+"""Seconds that a start may take, on a machine with other work."""
+PLACE = r"in step \d+ at .*"
+ONE_LINE = {"mpirun": 1, "MPICH": 1, "torchrun": 1}
 
 
-def on(host: str, command: str) -> list[str]:
-    """The words that run a command on a host, with its name."""
-    return [
-        "ip",
-        "netns",
-        "exec",
-        host,
-        "unshare",
-        "--uts",
-        "sh",
-        "-c",
-        f"hostname {host}; {command}",
+@dataclass(frozen=True)
+class Case:
+    """A fault, and how the run must end: lines on stderr, all of which match, and checkpoints.
+
+    `act` comes after the first steps; without it the run must end by itself, before the first one.
+    `differs` is a file or a folder of the run that is another one on the second host.
+    """
+
+    name: str
+    act: Callable[[HostsRun], None] | None = None
+    message: str = ""
+    lines: dict[str, int] = field(default_factory=dict)
+    saves: bool = False
+    differs: str = ""
+    arguments: str = ""
+    per_host: int = 1
+    around: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def to_first(number: signal.Signals) -> Callable[[HostsRun], None]:
+    """Send a signal to the first launcher: the shell, `ip` and `unshare` have become it."""
+    return lambda run: run.launchers[0].send_signal(number)
+
+
+def kill_on_second(run: HostsRun) -> None:
+    """Kill what started the rank of the second host: prted, Hydra's proxy, or torchrun."""
+    os.kill(int(Path(f"/proc/{rank_on_second(run)}/stat").read_text().split()[3]), signal.SIGKILL)
+
+
+def rank_on_second(run: HostsRun) -> int:
+    """The process of a rank on the second host."""
+    ranks = [
+        process
+        for process in run.living()
+        if network_of(process) == network_at("hostb")
+        and "libtorch" in Path(f"/proc/{process}/maps").read_text()
+        and "torchrun\0" not in Path(f"/proc/{process}/cmdline").read_text()
     ]
+    return ranks[0]
 
 
-def sure(*words: str) -> None:
-    """Run a command that must work."""
-    subprocess.run(words, check=True)
+def network_of(process: int) -> int:
+    """The network namespace of a process."""
+    return Path(f"/proc/{process}/ns/net").stat().st_ino
+
+
+def network_at(host: str) -> int:
+    """The network namespace of a host."""
+    return Path("/run/netns", host).stat().st_ino
+
+
+def stop_on_second(run: HostsRun) -> None:
+    """Stop the rank of the second host."""
+    os.kill(rank_on_second(run), signal.SIGSTOP)
+
+
+def cut(run: HostsRun) -> None:
+    """Cut the link."""
+    set_link("down")
 
 
 @contextmanager
-def hosts() -> Iterator[None]:
-    """Two namespaces, joined by a pair of links; /etc/hosts has both names there."""
-    for host in HOSTS:
-        folder = Path("/etc/netns", host)
-        folder.mkdir(parents=True, exist_ok=True)
-        names = "".join(f"{address} {name}\n" for name, address in HOSTS.items())
-        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        sure("ip", "netns", "add", host)
+def port_in_use() -> Iterator[None]:
+    """Another process on the first host listens where the ranks are to meet."""
+    program = f"import socket, time; s = socket.create_server(('', {PORT})); time.sleep(1e6)"
+    taken = subprocess.Popen(on("hosta", f'exec {sys.executable} -c "{program}"'))
     try:
-        sure("ip", "link", "add", "to-hosta", "type", "veth", "peer", "name", "to-hostb")
-        for (host, address), link in zip(HOSTS.items(), ("to-hosta", "to-hostb"), strict=True):
-            sure("ip", "link", "set", link, "netns", host, "name", "eth0")
-            sure("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
-            for name in ("lo", "eth0"):
-                sure("ip", "-n", host, "link", "set", name, "up")
+        wait_until(lambda: listens("hosta"), "the other process")
         yield
     finally:
-        for host in HOSTS:
-            sure("ip", "netns", "del", host)
+        taken.kill()
+        taken.wait()
 
 
-class HostsRun:
-    """A run on both hosts, with its log and checkpoints in one folder that both share."""
+def listens(host: str) -> bool:
+    """Whether a process of the host takes connections at the port."""
+    words = ["ip", "netns", "exec", host, "cat", "/proc/net/tcp"]
+    shown = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    return f":{PORT:04X}" in shown
 
-    def __init__(self, folder: Path, launcher: str, steps: int) -> None:
-        self.folder, self.log = folder, folder / "log.jsonl"
-        folder.mkdir()
-        train = (
-            f"-m primepar train {' '.join(SIZES)} --timeout {TIMEOUT} --steps {steps} "
-            f"--set output.log={self.log} --checkpoint {folder}/saved"
-        )
-        if launcher == "mpirun":
-            agent, file = folder / "agent", folder / "hostfile"
-            agent.write_text(AGENT)
-            agent.chmod(0o755)
-            file.write_text("".join(f"{host} slots=1\n" for host in HOSTS))
-            commands = [on("hosta", f"exec {BIN}/mpirun --allow-run-as-root --hostfile {file} "
-                           f"--prtemca plm_ssh_agent {agent} -x PYTHONPATH -x OMP_NUM_THREADS "
-                           f"-n 2 {sys.executable} {train}")]  # fmt: skip
-        else:
-            commands = [
-                on(host, f"exec {BIN}/torchrun --nnodes 2 --nproc-per-node 1 --node-rank {number} "
-                   f"--master-addr hosta --master-port 29555 --no-python -- {sys.executable} "
-                   f"{train}")
-                for number, host in enumerate(HOSTS)
-            ]  # fmt: skip
-        self.errors = folder / "stderr"
-        with self.errors.open("wb") as errors:
-            self.launchers = [
-                subprocess.Popen(words, env=environment(), cwd=folder, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.DEVNULL, stderr=errors)
-                for words in commands
-            ]  # fmt: skip
 
-    @property
-    def rows(self) -> int:
-        """Rows in the log."""
-        return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
-
-    def living(self) -> list[int]:
-        """All processes that name the folder, but zombies."""
-        paths = (path.parent for path in Path("/proc").glob("[0-9]*/cmdline"))
-        named = [path for path in paths if str(self.folder) in text_of(path / "cmdline")]
-        return [
-            int(path.name)
-            for path in named
-            if text_of(path / "stat").rpartition(")")[2].split()[:1] != ["Z"]
-        ]
-
-    def ends(self, limit: float = TIMEOUT + ENDING) -> float:
-        """Wait for the end of all processes; the seconds that it took."""
-        begin = time.monotonic()
-        wait_until(lambda: None not in [p.poll() for p in self.launchers], "the end", limit)
-        wait_until(lambda: not self.living(), "the end of all processes", limit)
-        return time.monotonic() - begin
-
-    @property
-    def lines(self) -> list[str]:
-        """What primepar printed on stderr, of all hosts."""
-        return [line for line in self.errors.read_text().splitlines() if "primepar: error" in line]
+SILENT = rf"rank \d+: expected .* to answer within 10 s, got nothing {PLACE}"
+CASES = (
+    Case("SIGTERM", to_first(signal.SIGTERM), saves=True),
+    Case("the first launcher is killed", to_first(signal.SIGKILL)),
+    Case("the launcher of the second host is killed", kill_on_second),
+    Case("a rank is stopped", stop_on_second, SILENT, ONE_LINE),
+    Case("the link is cut", cut, SILENT, ONE_LINE | {"torchrun": 2}),
+    Case("the link is cut, four ranks", cut, SILENT, ONE_LINE | {"torchrun": 2}, per_host=2),
+    Case("another text", None, "expected what rank 0 has on every rank, got .*text .* on rank 1",
+         ONE_LINE, differs="text",
+         arguments="--set training.data=FOLDER/text"),
+    Case("another folder of checkpoints", None, "saved: expected", ONE_LINE, differs="saved"),
+    Case("an address in use", None, f"port {PORT}, got an address that is in use",
+         {"by hand": 1}, around=port_in_use),
+)  # fmt: skip
 
 
 def losses(log: Path) -> list[float]:
@@ -143,65 +136,93 @@ def losses(log: Path) -> list[float]:
     return [row.loss for row in read_log(log) if isinstance(row, StepRow)]
 
 
-def cut(run: HostsRun) -> None:
-    """Cut the link."""
-    sure("ip", "-n", "hosta", "link", "set", "eth0", "down")
+class Attack:
+    """All runs, in one folder."""
 
+    def __init__(self, mpich: Path | None) -> None:
+        self.folder, self.mpich = Path(tempfile.mkdtemp(prefix="hosts-")), mpich
+        self.unbroken = losses(self.on_one_host("one.jsonl", MORE))
 
-def kill(run: HostsRun) -> None:
-    """Kill the first launcher: the shell, `ip` and `unshare` have become it."""
-    run.launchers[0].send_signal(signal.SIGKILL)
+    def on_one_host(self, log: str, steps: int, *others: str) -> Path:
+        """Run on this machine; its log."""
+        words = [sys.executable, "-m", "primepar", "train", "--ranks", "2", *SIZES, "--steps",
+                 str(steps), "--set", f"output.log={self.folder / log}", *others]  # fmt: skip
+        subprocess.run(words, env=environment(), check=True, stdout=subprocess.DEVNULL)
+        return self.folder / log
 
+    def trains(self, launcher: str) -> bool:
+        """Whether a run has the losses of one host, and one host resumes it with them."""
+        (self.folder / launcher).mkdir()
+        with two_hosts():
+            run = HostsRun(self.folder / launcher, launcher, self.mpich, f"--steps {STEPS}")
+            try:
+                run.ends(START)
+            finally:
+                run.close()
+        same = losses(run.log) == self.unbroken[:STEPS]
+        resumed = self.on_one_host(
+            f"{launcher}.jsonl", MORE, "--checkpoint", str(run.saved), "--resume"
+        )
+        right = same and losses(resumed) == self.unbroken[STEPS:]
+        print(f"{launcher}: losses of one host, and resumed there: {right}", flush=True)
+        return right
 
-def terminate(run: HostsRun) -> None:
-    """Ask the first launcher to end."""
-    run.launchers[0].send_signal(signal.SIGTERM)
+    def ends_well(self, launcher: str, case: Case) -> bool:
+        """Whether a run with a fault ends in time, as the case states."""
+        folder = self.folder / f"{launcher}-{case.name.replace(' ', '-')}".replace(",", "")
+        with two_hosts(), case.around():
+            run = self.started(folder, launcher, case)
+            try:
+                if case.act is not None:
+                    wait_until(lambda: run.rows > 5, "the first steps", START)
+                    case.act(run)
+                seconds = run.ends(TIMEOUT + ENDING)
+            except TimeoutError as error:
+                names = [Path(f"/proc/{process}/comm").read_text() for process in run.living()]
+                print(f"{launcher}, {case.name}: {error}: {names}", *run.lines, flush=True)
+                return False
+            finally:
+                run.close()
+        saved = len([*run.saved.glob("step-*")])
+        right = saved == int(case.saves) and self.lines_are_right(run.lines, launcher, case)
+        text = f"ended after {seconds:.1f} s, {saved} checkpoints, {len(run.lines)} lines"
+        print(f"{launcher}, {case.name}: {text}: {right}", *run.lines, sep="\n  ", flush=True)
+        return right
 
+    def started(self, folder: Path, launcher: str, case: Case) -> HostsRun:
+        """Start the run of a case."""
+        for letter, part in (("a", folder), ("b", folder / "second")):
+            (part / "saved").mkdir(parents=True)
+            (part / "text").write_text(letter * 5000)
+        mounts = {folder / case.differs: folder / "second" / case.differs} if case.differs else {}
+        arguments = f"--steps {MANY} {case.arguments.replace('FOLDER', str(folder))}"
+        return HostsRun(folder, launcher, self.mpich, arguments, case.per_host, mounts)
 
-FAULTS: dict[str, Callable[[HostsRun], None]] = {
-    "SIGTERM": terminate, "the launcher is killed": kill, "the link is cut": cut,
-}  # fmt: skip
-
-
-def ends_well(folder: Path, launcher: str, name: str) -> bool:
-    """Whether a run with a fault ends in time, with its checkpoint and few lines."""
-    run = HostsRun(folder, launcher, MANY)
-    try:
-        wait_until(lambda: run.rows > 5, "the first steps")
-        FAULTS[name](run)
-        seconds = run.ends()
-    except TimeoutError as error:
-        print(f"{launcher}, {name}: {error}", flush=True)
-        return False
-    finally:
-        for process in run.living():
-            os.kill(process, signal.SIGKILL)
-    saved = list((folder / "saved").glob("step-*"))
-    right = len(run.lines) <= 2 and (name != "SIGTERM" or len(saved) == 1)
-    text = f"ended after {seconds:.1f} s, {len(saved)} checkpoints, {len(run.lines)} lines"
-    print(f"{launcher}, {name}: {text}: {right}", *run.lines, sep="\n  ", flush=True)
-    return right
+    @staticmethod
+    def lines_are_right(lines: list[str], launcher: str, case: Case) -> bool:
+        """Whether there are as many lines as the case states, all with its message."""
+        if not case.lines:
+            return len(lines) <= 1
+        matching = [line for line in lines if re.search(case.message, line)]
+        return len(matching) == len(lines) == case.lines[launcher]
 
 
 def main() -> int:
     """Run all, and print a line for each."""
-    folder, wrong = Path(tempfile.mkdtemp(prefix="hosts-")), 0
-    one = [sys.executable, "-m", "primepar", "train", "--ranks", "2", *SIZES, "--steps", str(STEPS)]
-    log = folder / "one.jsonl"
-    subprocess.run([*one, "--set", f"output.log={log}"], env=environment(), check=True, cwd=folder,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
-    for launcher in ("mpirun", "torchrun"):
-        with hosts():
-            run = HostsRun(folder / launcher, launcher, STEPS)
-            run.ends(600)
-            same = losses(run.log) == losses(log)
-            print(f"{launcher}: losses of one host: {same}", flush=True)
-            wrong += not same
-        for name in FAULTS:
-            with hosts():
-                wrong += not ends_well(
-                    folder / f"{launcher}-{name.replace(' ', '-')}", launcher, name
-                )
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mpich", type=Path, help="the bin folder of an MPICH and its python")
+    parser.add_argument("--only", default="", help="part of the name of launcher and case")
+    given = parser.parse_args()
+    attack, wrong = Attack(given.mpich), 0
+    for launcher in ("mpirun", "torchrun", "MPICH", "by hand"):
+        if launcher == "MPICH" and given.mpich is None:
+            continue
+        if launcher != "by hand" and given.only in f"{launcher}, trains":
+            wrong += not attack.trains(launcher)
+        for case in CASES:
+            asked = launcher in case.lines or (launcher != "by hand" and not case.lines)
+            if asked and given.only in f"{launcher}, {case.name}":
+                wrong += not attack.ends_well(launcher, case)
     return int(wrong > 0)
 
 

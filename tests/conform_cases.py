@@ -99,7 +99,7 @@ def changed(name: str, family: str, change: str, kind: str) -> tuple[int, list[s
     program = lowered(name, RANKS, family)
     executor = executor_of(program, family, program)
     position = next(place for place, node in enumerate(program.programs[0]) if tag(node) == kind)
-    CHANGES[change](executor._steps, position)
+    CHANGES[change](executor.steps, position)
     return position, [text(node) for node in program.programs[0]], run(executor) or ""
 
 

@@ -42,10 +42,11 @@ class Golden:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the folder that workers share; they inherit its name."""
+    """Make the folder that workers share, also for proofs that are kept; they inherit its name."""
     if not hasattr(config, "workerinput"):
         folder = tempfile.TemporaryDirectory(prefix="primepar-ranks-")
         os.environ["PRIMEPAR_TEST_RANKS"] = folder.name
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder.name) / "cache")
         config.add_cleanup(folder.cleanup)
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
-import torch
+from attack_checkpoints import PARTS, ranges
+from fault_launchers import HERE, PYTHON, bare_python, environment, with_port
 
-HERE = Path(__file__).resolve().parent
-PYTHON = sys.executable
 TIMEOUT = 10.0
 EVERY = 10
 """Steps between checkpoints."""
@@ -29,12 +27,16 @@ LONG = 1_000_000
 BY_ITSELF = ("loop", "lock", "wait", "raise")
 """Faults of a rank by itself, in `faulty_rank.py`."""
 FULL_DISK = ("full disk, log", "full disk, checkpoint")
+CUT = "cut a file"
+CHANGES = (*(f"flip a bit: {part}" for part in PARTS), CUT)
+"""Changes of the last checkpoint, after the run was killed; resuming it must be refused."""
 REQUESTS = ("SIGTERM", "SIGINT")
 """After these the run has a checkpoint of its last step."""
 SENT = {
     "kill rank 0": signal.SIGKILL, "kill rank 1": signal.SIGKILL, "stop rank 0": signal.SIGSTOP,
     "stop rank 1": signal.SIGSTOP, "kill the launcher": signal.SIGKILL,
     "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT,
+    **dict.fromkeys(CHANGES, signal.SIGKILL),
 }  # fmt: skip
 
 
@@ -48,50 +50,11 @@ class Case:
     row: int
 
 
-# Launchers
-
-
-def launchers(mpich: Path | None) -> dict[str, list[str]]:
-    """Name -> the words before the program of a rank; none where `--ranks` starts them."""
-    folder = Path(PYTHON).parent
-    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    known = {
-        "--ranks": [],
-        "--ranks, no mpirun": [],
-        "mpirun": [str(folder / "mpirun"), "-n", "2", "--oversubscribe", *root, PYTHON],
-        "torchrun": [str(folder / "torchrun"), "--nproc-per-node", "2", "--master-port", "PORT",
-                     "--no-python", "--", PYTHON],
-    }  # fmt: skip
-    if mpich is not None:
-        known["MPICH"] = [str(mpich / "mpirun"), "-n", "2", str(mpich / "python")]
-    if shutil.which("srun"):
-        known["srun"] = ["srun", "--quiet", "--oversubscribe", "--kill-on-bad-exit=1", "-n", "2",
-                         PYTHON]  # fmt: skip
-    return known
-
-
-def bare_python(folder: Path) -> str:
-    """A Python without an mpirun next to it: `--ranks` then starts the processes itself."""
-    link = folder / "python"
-    if not link.exists():
-        link.symlink_to(Path(PYTHON).resolve())
-    return str(link)
-
-
-def environment() -> dict[str, str]:
-    """Ours, with the packages of this Python also for another one."""
-    packages = [str(HERE.parent), str(Path(torch.__file__).parent.parent)]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(packages)}
-
-
-# One run
-
-
 class FaultyRun:
     """A run in a folder of its own, and all processes that it has started."""
 
     def __init__(self, case: Case, words: list[str], folder: Path) -> None:
-        self.case, self.folder = case, folder
+        self.case, self.words, self.folder = case, words, folder
         folder.mkdir()
         self.disk = folder / "disk"
         self.disk.mkdir()
@@ -102,25 +65,22 @@ class FaultyRun:
         places = {name: self.disk if case.fault.endswith(name) else folder
                   for name in ("log", "checkpoint")}  # fmt: skip
         self.log, self.saved = places["log"] / "log.jsonl", places["checkpoint"] / "saved"
-        if words:
+        self.errors = folder / "stderr-launcher"
+        self.start()
+
+    def start(self, *more: str) -> None:
+        """Start the run by its launcher, with more options."""
+        case, folder = self.case, self.folder
+        if self.words:
             fault = case.fault if case.fault in BY_ITSELF else "none"
-            program = [
-                str(HERE / "faulty_rank.py"),
-                fault,
-                "1",
-                str(case.row),
-                str(folder),
-                "train",
-            ]
-            port = str(29700 + case.number)
-            words = [port if word == "PORT" else word for word in words] + program
+            program = str(HERE / "faulty_rank.py"), fault, "1", str(case.row), str(folder), "train"
+            words = [*with_port(self.words, case.number), *program]
         else:
             python = PYTHON if case.launcher == "--ranks" else bare_python(folder)
             words = [python, "-m", "primepar", "train", "--ranks", "2"]
-        self.errors = folder / "stderr-launcher"
-        with self.errors.open("wb") as errors, (folder / "stdout").open("wb") as out:
+        with self.errors.open("ab") as errors, (folder / "stdout").open("ab") as out:
             self.process = subprocess.Popen(
-                [*words, *self.arguments(LONG), "--set", f"checkpoint.every={EVERY}"],
+                [*words, *self.arguments(LONG), "--set", f"checkpoint.every={EVERY}", *more],
                 env=environment(), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
             )  # fmt: skip
 
@@ -129,10 +89,26 @@ class FaultyRun:
         return [*SIZES, "--steps", str(steps), "--timeout", str(TIMEOUT), "--checkpoint",
                 str(self.saved), "--set", f"output.log={self.log}"]  # fmt: skip
 
+    # What it has written
+
     @property
     def rows(self) -> int:
         """Rows in its log."""
         return self.log.read_bytes().count(b"\n") if self.log.exists() else 0
+
+    @property
+    def printed(self) -> list[str]:
+        """What our processes printed on stderr; a launcher's own words are not counted."""
+        alone = self.case.launcher.startswith("--ranks")
+        paths = [self.errors] if alone else sorted(self.folder.glob("stderr-[0-9]*"))
+        return [line for path in paths for line in path.read_text().splitlines()]
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Its whole checkpoints, the last one at the end."""
+        return sorted(path for path in self.saved.glob("step-*") if ".part" not in path.name)
+
+    # Its processes
 
     def processes(self) -> list[int]:
         """All processes whose command line names the folder, but zombies."""
@@ -153,24 +129,40 @@ class FaultyRun:
             and "torchrun\0" not in text_of(Path(f"/proc/{process}/cmdline"))
         ]
 
+    def wait_for_end(self, seconds: float) -> None:
+        """Wait until the run and all its processes have ended. Raises `TimeoutError`."""
+        wait_until(lambda: self.process.poll() is not None, "the end of the run", seconds)
+        wait_until(lambda: not self.processes(), "the end of all processes", seconds)
+
     def meet_fault(self) -> None:
         """Wait for the row, and do what the case is about, unless the rank does it by itself."""
         wanted = self.case.row if self.case.fault not in BY_ITSELF else self.case.row - 1
-        wait_until(lambda: self.rows > wanted, "the row of the fault")
+        wait_until(lambda: self._has_come_to(wanted) or self.process.poll() is not None, "the row")
+        if not self._has_come_to(wanted):
+            raise TimeoutError(
+                f"it ended before the fault, with exit code {self.process.poll()}: "
+                f"{self.printed or self.errors.read_text().strip()}"
+            )
         fault = self.case.fault
         if fault.startswith(("kill rank", "stop rank")):
             os.kill(self.ranks()[int(fault[-1])], SENT[fault])
+        elif fault in REQUESTS and self.case.launcher == "srun":
+            # A signal to srun itself kills its processes at once; SLURM's command waits.
+            self._cancel(SENT[fault])
         elif fault in SENT:
             self.process.send_signal(SENT[fault])
         elif fault in FULL_DISK:
             fill(self.disk / "filled")
 
-    @property
-    def printed(self) -> list[str]:
-        """What our processes printed on stderr; a launcher's own words are not counted."""
-        alone = self.case.launcher.startswith("--ranks")
-        paths = [self.errors] if alone else sorted(self.folder.glob("stderr-[0-9]*"))
-        return [line for path in paths for line in path.read_text().splitlines()]
+    def _has_come_to(self, row: int) -> bool:
+        """Whether the row is written, and a checkpoint if the case changes it."""
+        return self.rows > row and (self.case.fault not in CHANGES or bool(self.checkpoints))
+
+    def _cancel(self, number: signal.Signals) -> None:
+        """Send a signal to all ranks of a job of SLURM."""
+        variables = text_of(Path(f"/proc/{self.ranks()[0]}/environ")).split("\0")
+        job = next(text[13:] for text in variables if text.startswith("SLURM_JOB_ID="))
+        subprocess.run(["scancel", f"--signal={number.name[3:]}", job], check=True)
 
     def close(self) -> None:
         """End what still runs, and give the disk back."""
@@ -181,6 +173,28 @@ class FaultyRun:
         self.process.wait()
         if self.case.fault in FULL_DISK:
             subprocess.run(["umount", "-l", self.disk], check=True)
+
+
+def change(checkpoint: Path, case: Case) -> Path:
+    """Flip a bit in a part of a checkpoint, or cut one of its files; return the file."""
+    drawn = Random(case.number)
+    part = drawn.choice(PARTS) if case.fault == CUT else case.fault.partition(": ")[2]
+    places = {file: place for (name, file), place in ranges(checkpoint).items() if name == part}
+    name = drawn.choice(sorted(places))
+    file, at_byte = checkpoint / name, drawn.choice(places[name])
+    content = bytearray(file.read_bytes())
+    if case.fault == CUT:
+        del content[at_byte:]
+    else:
+        content[at_byte] ^= 1 << drawn.randrange(8)
+    file.write_bytes(content)
+    return file
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return name -> content of all files below a folder of checkpoints, but its lock."""
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
+    return {str(path): path.read_bytes() for path in paths}
 
 
 def text_of(path: Path) -> str:

@@ -106,10 +106,10 @@ def overwritten(wrong: int | None = None) -> dict[str, torch.Tensor]:
     for number, (buffer, _) in enumerate(executor._layout):
         end = buffer.first if number == wrong else buffer.last
         ends.setdefault(end, []).append(buffer.attach([None], lambda whole: whole))
-    executor._bind(executor.mesh.arena._memory)
+    executor._serve(executor.mesh.arena._memory)
     actions: list[Action] = []
     place = 0
-    for step in executor._steps:
+    for step in executor.steps:
         actions += step.actions
         for _ in step.instructions:
             actions += [_fill(slot) for slot in ends.get(place, ())]

@@ -13,7 +13,9 @@ import pytest
 import training_cases as cases
 from saved_tensors import arrays_of, files_of, tensors_of
 
-from primepar.distributed.checkpoints.folder import RunFolder, saved_steps
+from primepar.distributed.checkpoints import folder as folder_module
+from primepar.distributed.checkpoints.folder import RunFolder, check_shared, saved_steps
+from primepar.errors import CheckpointError
 from primepar.models import initial_parameter
 
 STEP_2, STEP_3 = "step-00000002", "step-00000003"
@@ -207,6 +209,26 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
         "another one"
     )
     assert list(folder.glob("step-*")) == []
+
+
+def test_a_folder_that_hosts_do_not_share_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "SHOWN_SECONDS", 0.0)
+    here, there = tmp_path / "saved", tmp_path / "other"
+    with RunFolder(here) as opened:
+        check_shared(here, opened.holder)
+        for known in (True, False):
+            with pytest.raises(CheckpointError) as refused:
+                check_shared(there, opened.holder)
+            assert str(refused.value) == (
+                f"--checkpoint {there}: expected the folder of rank 0, process {os.getpid()} on "
+                f"{os.uname().nodename}, got another one on {os.uname().nodename}: choose one on a "
+                "file system that all hosts share"
+            )
+            assert there.exists() != known
+            there.mkdir(exist_ok=True)
+            (there / ".lock").write_text("process 1 on another")
 
 
 def test_a_folder_that_is_a_file_is_reported_before_the_first_step(tmp_path: Path) -> None:

@@ -85,13 +85,13 @@ def test_the_sizes_of_a_cluster() -> None:
          "write latency = 1e-5"),
         ("latency = 1e-6", "latencey = 1e-6",
          "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, all_reduce, "
-         "all_gather, got 'latencey': write latency"),
+         "all_gather, curves, gap, got 'latencey': write latency"),
         ("[[links]]\njoins = 4", "[links.all_gather]\nlatency = 1\n[[links]]\njoins = 4",
          "$.links[0].all_gather.bandwidth: expected bytes per second one way, above 0, got none: "
          "write bandwidth = 2.5e10"),
         ("[[links]]\njoins = 4",
          "[links.all_reduce]\nlatency = -1\nbandwidth = 1\n[[links]]\njoins = 4",
-         "$.links[0].all_reduce.latency: expected the seconds of a message, 0 or more, got -1.0: "
+         "$.links[0].all_reduce.latency: expected the seconds of a message, 0 or more, got -1: "
          "write latency = 1e-5"),
         ("[[links]]\njoins = 4",
          "[links.all_reduce]\nlatency = 1\nbandwidht = 1\n[[links]]\njoins = 4",
@@ -131,7 +131,7 @@ def test_the_sizes_of_a_cluster() -> None:
          "update, got 'normm': write [operators.norm]"),
         ("[rates.float32]", "[operators.norm]\nlaunch = -1\nmemory_bandwidth = 1\n[rates.float32]",
          "$.operators.norm.launch: expected the seconds that starting an operation takes, 0 or "
-         "more, got -1.0: write launch = 5e-6"),
+         "more, got -1: write launch = 5e-6"),
         ("[rates.float32]", "[operators.norm]\nlaunch = 0\n[rates.float32]",
          "$.operators.norm.memory_bandwidth: expected bytes per second of a device's memory, above "
          "0, got none: write memory_bandwidth = 9e11"),

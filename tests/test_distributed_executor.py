@@ -7,6 +7,7 @@ import torch
 
 from primepar.distributed import Executor, Mesh, scatter_tensor
 from primepar.distributed.kernels import KERNELS
+from primepar.distributed.runtime.messages import Frame
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError, SequenceError, ShapeError
 from primepar.models import ModelConfig
@@ -311,3 +312,24 @@ def test_a_tensor_that_a_layout_does_not_divide_is_refused() -> None:
     assert str(error.value) == (
         "tensor: expected dim 0 to be a multiple of its 2 slices, got 3: pad it to 4"
     )
+
+
+def test_steps_can_be_measured_one_by_one() -> None:
+    """By what they do before each, or run by hand on given blocks."""
+    program = alone(
+        Compute(("a[0]",), "b[0]"), Alloc("c[0]"), Compute(("b[0]",), "c[0]"), initial=("a[0]",)
+    )
+    executor, places = Executor(mesh(), program), list[int]()
+    nodes = [node for step in executor.steps for node in step.instructions]
+    assert nodes == list(program.programs[0])
+    assert sorted(buffer.bytes for buffer in executor.buffers) == [16, 16]
+    executor.precede(lambda place: lambda frame: places.append(place))
+    blocks = {"a[0]": torch.full((2,), 3.0).double()}
+    assert executor(dict(blocks))["c[0]"].tolist() == [3, 3]
+    assert places == [0, 1, 2, 3]  # the last is after the list
+    frame = Frame(dict(blocks), StepInputs(), None)
+    executor.bind(frame.blocks)
+    for step in executor.steps:
+        step.run(frame)
+    assert frame.blocks["c[0]"].tolist() == [3, 3]
+    assert places == 2 * [0, 1, 2, 3]

@@ -22,7 +22,7 @@ INPUTS = StepInputs(Draw(0, 1), 1e-3, 1)
 
 def together(executor: Executor) -> list[tuple[Instruction, ...]]:
     """The computes that one kernel does."""
-    return [step.instructions for step in executor._steps if len(step.instructions) > 1]
+    return [step.instructions for step in executor.steps if len(step.instructions) > 1]
 
 
 def run_of(program: Program) -> Executor:

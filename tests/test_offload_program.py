@@ -14,7 +14,8 @@ from primepar import check
 from primepar.certify.program import certify_program
 from primepar.distributed.modules.gpt import uniform_plan
 from primepar.errors import EmulationError, MemoryLimitError, PrimeParError, ProgramError
-from primepar.operators import lower_step
+from primepar.operators import StepOptions, lower_step
+from primepar.operators.optimizers import Optimizer
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
 from primepar.passes.block_uses import Rank, followed
@@ -190,3 +191,23 @@ def _runs(program: Program) -> bool:
         return check(program).equal
     except EmulationError:
         return False
+
+
+def test_copies_and_moments_have_the_places_of_their_parameters() -> None:
+    """Whatever the optimizer keeps: both moments and a copy, or the copy alone."""
+    plan = uniform_plan(SMALL, parse_sequence("P2x2"))
+    cases: dict[Optimizer, set[str]] = {"adamw": {"m", "v", "master"}, "sgd": {"master"}}
+    for optimizer, kept in cases.items():
+        options = StepOptions(optimizer=optimizer, masters=True)
+        step = lower_step(plan, 2, 4, options=options)
+        (chunks, *_) = state_chunks(step, largest_state(step))
+        places = {name: place.split() for name, place in chunks.items() if ".new[" not in name}
+        parameters = {
+            name: number for name, (kind, number) in places.items() if kind == "parameter"
+        }
+        assert {kind for kind, _ in places.values()} == {"parameter", "gradient", *kept}
+        for name, number in parameters.items():
+            tensor, _, index = name.partition("[")
+            for kind in kept:
+                assert places[f"{tensor}.{kind}[{index}"] == [kind, number]
+                assert chunks[f"{tensor}.{kind}.new[{index}"] == f"{kind} {number}"

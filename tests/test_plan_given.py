@@ -10,7 +10,7 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 
 from benchmarks.paper.setting import megatron, megatron_sequences
 from primepar.errors import PlanError
-from primepar.models.config import ModelConfig
+from primepar.models.config import Family, ModelConfig
 from primepar.plan import PRESETS, preset_plan
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
@@ -46,7 +46,7 @@ def test_layers_may_have_other_sequences_than_one_another() -> None:
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("family", ["opt", "llama"])
 def test_every_preset_has_a_price_which_no_plan_of_the_space_all_exceeds(
-    family: str, devices: int
+    family: Family, devices: int
 ) -> None:
     model = ModelConfig.of(family, layers=1, hidden=64, heads=8, context=32, vocabulary=96)
     planner = Planner.of(model, TWO_LEVELS, devices, 8, None, "all")

@@ -57,8 +57,8 @@ def test_exact_times_give_the_coefficients_back() -> None:
     assert cluster.memory_bandwidth == pytest.approx(MEMORY, rel=1e-3)
     assert cluster.links[0].latency == pytest.approx(LATENCY, rel=1e-3)
     assert cluster.links[0].bandwidth == pytest.approx(BANDWIDTH, rel=1e-3)
-    for coefficients, ring in ((cluster.links[0].ring("all_reduce"), REDUCE),
-                        (cluster.links[0].ring("all_gather"), GATHER)):  # fmt: skip
+    for coefficients, ring in ((cluster.links[0].line("all_reduce", 1), REDUCE),
+                        (cluster.links[0].line("all_gather", 1), GATHER)):  # fmt: skip
         assert coefficients == pytest.approx(
             (ring.latency, ring.bandwidth, ring.bandwidth), rel=1e-3
         )

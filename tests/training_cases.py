@@ -19,10 +19,10 @@ from primepar.distributed.training.launch import World
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
+from primepar.distributed.training.run_programs import Prove
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_layout import layout_of
 from primepar.distributed.training.stopping import Stopping
-from primepar.distributed.training.trainer import Prove
 from primepar.errors import PrimeParError
 
 BATCH = 4

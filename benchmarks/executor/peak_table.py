@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,6 @@ from benchmarks.executor.part_program import PartProgram
 from benchmarks.executor.planned import planned
 from benchmarks.executor.problem import Problem
 from benchmarks.executor.report import aligned
-from primepar.distributed import Executor
 from primepar.distributed.runtime.arena import Lifetime, least_bytes
 from primepar.distributed.runtime.messages import Action
 from primepar.passes.block_uses import Rank
@@ -89,7 +89,7 @@ def report(name: str, make: Callable[[], Ours]) -> str:
     program, run = programs(contender)[peak.program], contender.executors()[peak.program]
     node = program.programs[0][peak.place]
     what = node.phase or "sum" if isinstance(node, Compute) else type(node).__name__
-    needed = [buffer for buffer, _ in run._layout] + run._emptied
+    needed = run.buffers
     now = sum(b.bytes for b in needed if b.first <= peak.place <= b.last)
     least = least_bytes([Lifetime(b.bytes, b.first, b.last) for b in needed])
     rows = [
@@ -139,7 +139,7 @@ def measured(make: Callable[[], Ours]) -> tuple[Ours, Peak]:
         contender = make()
         resident = bytes_of(contender.resident())
         for number, run in enumerate(contender.executors()):
-            run._running._actions = list(_marked(number, run))
+            run.precede(partial(_mark, number))
         with record_function(BEGIN):
             pass
         contender.step()
@@ -155,18 +155,11 @@ def measured(make: Callable[[], Ours]) -> tuple[Ours, Peak]:
     return contender, _peak(events, resident)
 
 
-def _marked(number: int, run: Executor) -> Iterator[Action]:
-    """The actions of a program, with a mark before those of each instruction."""
-    place = 0
-    for step in run._steps:
-        yield _mark(f"{MARK}{number} {place}")
-        yield from step.actions
-        place += len(step.instructions)
+def _mark(number: int, place: int) -> Action:
+    """A mark before an instruction of a program."""
 
-
-def _mark(text: str) -> Action:
     def mark(frame: object) -> None:
-        with record_function(text):
+        with record_function(f"{MARK}{number} {place}"):
             pass
 
     return mark

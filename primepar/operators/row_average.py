@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import lru_cache
 
 from primepar.operators.builder import IterationSpace, ProgramBuilder
 from primepar.schedule.layout import Layout
 from primepar.schedule.program import Free, Program
 
 
-@lru_cache(maxsize=1024)
 def lower_row_average(
     layout: Layout, size: int
 ) -> tuple[Program, tuple[str, ...], tuple[str, ...]]:

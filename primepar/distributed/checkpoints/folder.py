@@ -10,6 +10,7 @@ import fcntl
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from primepar.files import flush, reason, remove
 
 LOCK = ".lock"
 PART = ".part"
+SHOWN_SECONDS = 5.0
+"""How long a file system may take to show a file that another machine has written."""
 _NAME = re.compile(r"step-(\d+)(\.safetensors)?")
 
 
@@ -67,6 +70,28 @@ def writing(path: Path) -> Iterator[None]:
         ) from None
 
 
+def check_shared(folder: Path, holder: str) -> None:
+    """Raise `CheckpointError` unless this machine sees the folder that rank 0 has locked.
+
+    `holder` is the text in the lock file. A file system may show it late.
+    """
+    deadline = time.monotonic() + SHOWN_SECONDS
+    while _holder_in(folder) != holder:
+        if time.monotonic() > deadline:
+            raise CheckpointError(
+                f"--checkpoint {folder}: expected the folder of rank 0, {holder}, got another one "
+                f"on {socket.gethostname()}: choose one on a file system that all hosts share"
+            )
+        time.sleep(0.1)
+
+
+def _holder_in(folder: Path) -> str | None:
+    try:
+        return (folder / LOCK).read_text(errors="replace")
+    except OSError:
+        return None
+
+
 class RunFolder:
     """The folder while this run may write to it; to be used by rank 0 only.
 
@@ -77,6 +102,7 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         """Create and lock the folder. Raises `CheckpointError` if it is not writable or in use."""
         self.folder = folder
+        self.holder = f"process {os.getpid()} on {socket.gethostname()}"
         self._lock: int | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -98,11 +124,17 @@ class RunFolder:
                 f"that of {holder}: wait for its end, or choose another one"
             ) from None
         except OSError:  # a file system without locks
+            self._sign(lock)
             os.close(lock)
             return
-        os.truncate(lock, 0)
-        os.write(lock, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        self._sign(lock)
         self._lock = lock
+
+    def _sign(self, lock: int) -> None:
+        """Write who holds the folder, so that other machines see it."""
+        os.truncate(lock, 0)
+        os.write(lock, self.holder.encode())
+        os.fsync(lock)
 
     def prepare(self, path: Path) -> Path:
         """Create the folder of an incomplete checkpoint; delete those that a kill has left."""

@@ -35,6 +35,9 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
 from primepar.files import remove
 
+_HOLDER = "holder of the checkpoints"
+"""Key of the text in the lock file."""
+
 
 @dataclass(frozen=True)
 class _Writing:
@@ -65,7 +68,14 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         self._opened = RunFolder(self.folder) if self.world.rank == 0 else None
+        if self._opened is not None:
+            self.world.store.set(_HOLDER, self._opened.holder)
         self._thread = ThreadPoolExecutor(1, "checkpoint")
+
+    @property
+    def holder(self) -> str:
+        """The process that has locked the folder, once rank 0 has opened it."""
+        return self.world.store.get(_HOLDER).decode()
 
     @property
     def busy(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -15,6 +15,14 @@ from primepar.operators.row_average import lower_row_average
 from primepar.schedule.layout import Layout
 
 
+class CompiledAverage(NamedTuple):
+    """A compiled average, and the names of this rank's block before and after it."""
+
+    executor: Executor
+    before: str
+    after: str
+
+
 class RowAverage:
     """The average of a vector over the ranks that have the same columns of `layout`.
 
@@ -24,19 +32,29 @@ class RowAverage:
 
     def __init__(self, mesh: Mesh, layout: Layout) -> None:
         self.mesh, self.layout, self.count = mesh, layout, layout.grid[0]
+        self._compiled: dict[int, CompiledAverage] = {}
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the average of a gradient of any shape; a collective call."""
         if self.count == 1:
             return gradient
-        size, rank = gradient.numel(), self.mesh.rank
-        program, before, after = lower_row_average(self.layout, size)
+        size = gradient.numel()
+        if size not in self._compiled:
+            self._compiled[size] = self._average(size)
+        executor, before, after = self._compiled[size]
+        average = executor({before: gradient.reshape(1, -1).contiguous()})[after]
+        return average.view(gradient.shape).to(gradient.dtype)
+
+    def _average(self, size: int) -> CompiledAverage:
+        """Return the program for gradients of a size; averages of one mesh share it."""
         key = ("average", self.layout, size)
         if key not in self.mesh.compiled:
-            self.mesh.compiled[key] = Executor(self.mesh, program, kind="parameters")
-        blocks = self.mesh.compiled[key]({before[rank]: gradient.reshape(1, -1).contiguous()})
-        average: torch.Tensor = blocks[after[rank]]
-        return average.view(gradient.shape).to(gradient.dtype)
+            program, before, after = lower_row_average(self.layout, size)
+            executor = Executor(self.mesh, program, kind="parameters")
+            rank = self.mesh.rank
+            self.mesh.compiled[key] = CompiledAverage(executor, before[rank], after[rank])
+        compiled: CompiledAverage = self.mesh.compiled[key]
+        return compiled
 
     def on(self, parameter: nn.Parameter, check: Callable[[torch.Tensor], None]) -> None:
         """Check, and then average, the gradient of a parameter in every backward."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import torch
 
@@ -11,8 +11,9 @@ from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
+from primepar.distributed.runtime.memory import Buffer
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks, Frame
+from primepar.distributed.runtime.messages import Action, Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.running import Running
 from primepar.distributed.runtime.shapes import Shapes
@@ -73,14 +74,15 @@ class Executor:
         compiler = Compiler(
             mesh, program, self.shapes, settings, self.watch, self._observer, donated
         )
-        self._steps = compiler.steps()
+        self.steps = compiler.steps()
+        """The compiled list, in order."""
         self._given = compiler.places.given
         self._emptied = [b for b in compiler.places.buffers if b.owner == "run"]
         self._layout, size = compiler.layout()
-        mesh.arena.serve(size, self._bind)
+        mesh.arena.serve(size, self._serve)
         self.arena_bytes = size
         """Bytes of the arena that this rank's list needs."""
-        self._running = Running(self._steps, mesh.rank, mesh.first)
+        self._running = Running(self.steps, mesh.rank, mesh.first)
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
         self.measured = 0
@@ -90,10 +92,26 @@ class Executor:
         """Largest number of live elements on this rank, as the program counts them."""
 
     @property
+    def buffers(self) -> list[Buffer]:
+        """The buffers of blocks that the list makes: in the arena, or new in every run."""
+        return [*(buffer for buffer, _ in self._layout), *self._emptied]
+
+    def precede(self, action: Callable[[int], Action]) -> None:
+        """Do `action(place)` before the instructions from `place` on, of each compiled step.
+
+        For measurements, in all runs from now on.
+        """
+        place = 0
+        for step in self.steps:
+            step.actions.insert(0, action(place))
+            place += len(step.instructions)
+        self._running = Running(self.steps, self.mesh.rank, self.mesh.first)
+
+    @property
     def _observer(self) -> Observer | None:
         return self._count if self.watch is None else self.watch
 
-    def _bind(self, memory: torch.Tensor) -> None:
+    def _serve(self, memory: torch.Tensor) -> None:
         """Make all views of blocks in the arena."""
         for buffer, first in self._layout:
             part = memory[first : first + buffer.bytes]
@@ -131,9 +149,13 @@ class Executor:
             self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
 
-    def _run(self, frame: Frame) -> None:
+    def bind(self, blocks: Blocks) -> None:
+        """Let the steps read these as the blocks that the program is given."""
         for name, buffer in self._given.items():
-            buffer.bind(frame.blocks[name])
+            buffer.bind(blocks[name])
+
+    def _run(self, frame: Frame) -> None:
+        self.bind(frame.blocks)
         self.mesh.running = self._running
         if self.watch is not None:
             self.watch.run(self._running.steps(), frame)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.running import ListPlace
 
 SETUP = "the setup"
+Kind = Literal["setup", "step", "other"]
+"""Of a part of a run: before the first step, a step, or anything else, such as a checkpoint."""
 
 
 class PeerWait(NamedTuple):
@@ -24,21 +26,21 @@ class Activity:
     """The part of a run that this rank is in, and in a step the instruction.
 
     Only in a step the rank is late if it waits: a proof, a checkpoint or a first compilation takes
-    as long as it does.
+    as long as it does, and so does a wait for a rank that is in one.
     """
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.meshes: Sequence[Mesh] = ()
         """Those whose programs run."""
         self._others = tuple(peer for peer in range(size) if peer != rank)
-        self._part, self._in_step, self._together = SETUP, False, ""
-        self._changes = 0
+        self._part, self._together, self._changes = SETUP, "", 0
+        self.kind: Kind = "setup"
 
     @contextmanager
-    def part(self, name: str, in_step: bool = False) -> Iterator[None]:
+    def part(self, name: str, kind: Kind = "other") -> Iterator[None]:
         """Note the part of the run that the body is: `step 3`, or `the checkpoint of step 3`."""
-        before = self._part, self._in_step
-        self._change(name, in_step)
+        before = self._part, self.kind
+        self._change(name, kind)
         yield
         self._change(*before)
 
@@ -50,8 +52,12 @@ class Activity:
         yield
         self._together = ""
 
-    def _change(self, name: str, in_step: bool) -> None:
-        self._part, self._in_step = name, in_step
+    def fail(self) -> None:
+        """Note that the part has failed: this rank waits for nobody in it any more."""
+        self._change(self._part, "other")
+
+    def _change(self, name: str, kind: Kind) -> None:
+        self._part, self.kind = name, kind
         self._changes += 1
 
     @property
@@ -73,7 +79,7 @@ class Activity:
     @property
     def waiting(self) -> PeerWait | None:
         """What this rank waits in; None if it does not wait, or is in no step."""
-        if not self._in_step:
+        if self.kind != "step":
             return None
         place = self._place
         peers = self._others if self._together else () if place is None else place.peers

@@ -57,12 +57,12 @@ def answers(store: Store, size: int, name: str) -> list[bytes]:
     return [store.get(key) for key in keys]
 
 
-def is_first(store: Store, rank: int) -> bool:
+def is_first(store: Store, without_store: bool) -> bool:
     """Whether no rank has failed before: this one is to report it.
 
-    If the store is gone, with rank 0 that kept it, rank 1 is.
+    The answer is `without_store` if the store is gone, with the process that kept it.
     """
     try:
         return bool(store.add(FAILURES, 1) == 1)
     except RuntimeError:
-        return rank == 1
+        return without_store

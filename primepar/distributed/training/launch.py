@@ -97,7 +97,7 @@ def joined(
     store = PrefixStore("primepar", place.store)
     activity = Activity(place.rank, place.size)
     world = World(place.rank, place.size, torch.device("cpu"), store, activity)
-    watchdog = Watchdog(activity, store, place.rank, place.size, timeout)
+    watchdog = Watchdog(activity, store, place, timeout)
     with (
         watchdog if place.size > 1 else nullcontext(),
         _connected(launch, world, place, choice, facts) as device,

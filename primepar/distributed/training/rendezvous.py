@@ -35,6 +35,15 @@ class WorldPlace:
     local_rank: int
     store: Store
 
+    @property
+    def reports_alone(self) -> bool:
+        """Whether this rank reports a failure if the store is gone.
+
+        Rank 0 is, or was, where the store is. So rank 1 reports, and on every machine that these
+        two are not on the first rank, for its machine may have lost the others.
+        """
+        return self.rank == 1 or (self.rank > 1 and self.local_rank == 0)
+
 
 def _alone(launch: Launch) -> WorldPlace:
     from torch.distributed import HashStore  # type: ignore[attr-defined]

@@ -39,7 +39,8 @@ from primepar.schedule.hidden_time import communication, together
 if TYPE_CHECKING:
     from primepar.distributed.checkpoints.saving import Checkpoints
     from primepar.distributed.runtime.training_state import TrainingState
-    from primepar.distributed.training.trainer import Prove, Trainer
+    from primepar.distributed.training.run_programs import Prove
+    from primepar.distributed.training.trainer import Trainer
     from primepar.models import WeightFile
 
 
@@ -109,7 +110,7 @@ def train_here(
         with world.agreement("setup"):
             state = _state(settings, world, layout)
             state.plan.check_batch(*sizes_of(settings, layout))
-            saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
+        saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
         with world.agreement("state"):
             trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
         ending.enter_context(trainer.log)
@@ -118,9 +119,10 @@ def train_here(
         with world.agreement("start"):
             world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
-            trainer.check(prove)
+            trainer.programs.check(prove, trainer.reporter)
         with world.agreement("compiled"):
-            trainer.compile()
+            trainer.programs.compile()
+        ending.enter_context(world.activity.part("training"))
         number, events = trainer.run(stopping)
         name = stop_reason(number)
         trainer.log.write(EndRow(trainer.done, name))

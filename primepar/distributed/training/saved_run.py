@@ -35,33 +35,42 @@ def open_checkpoints(
     world: World,
     ending: ExitStack,
 ) -> tuple[Checkpoints | None, SavedRun | None]:
-    """Return the checkpoints of this run, and the one to resume from.
+    """Return the checkpoints of this run, and the one to resume from. A collective call.
 
     Each is None if the settings ask for none. `ending` closes the folder. This rank has checked
-    its share of the files. Raises `CheckpointError` if the folder, or a checkpoint in it, is not
-    one for this run, and `ConfigError` if the run is done.
+    its share of the files. Raises `CheckpointError` on one rank if the folder, or a checkpoint in
+    it, is not one for this run, or is another one on some machine, and `ConfigError` if the run is
+    done.
     """
     if settings.checkpoint is None:
         return None, None
     # With torch.distributed.checkpoint, which takes half a second to import.
-    from primepar.distributed.checkpoints.folder import saved_path
+    from primepar.distributed.checkpoints.folder import check_shared, saved_path
     from primepar.distributed.checkpoints.identity import identity_of
     from primepar.distributed.checkpoints.loading import check_same_run, read_whole
     from primepar.distributed.checkpoints.saving import Checkpoints
 
-    path = saved_path(settings.checkpoint, resume=settings.resume)
     identity = identity_of(settings, layout, state.plan.model, text, world.size)
     folder = Path(settings.checkpoint)
-    saves = Checkpoints(folder, identity, state, world, settings.keep, settings.asynchronous)
-    ending.enter_context(saves)
+    with world.agreement("checkpoints opened"):
+        if world.rank == 0:
+            path = saved_path(settings.checkpoint, resume=settings.resume)
+        saves = Checkpoints(folder, identity, state, world, settings.keep, settings.asynchronous)
+        ending.enter_context(saves)
+    with world.agreement("checkpoints shared"):
+        if world.rank > 0:
+            check_shared(folder, saves.holder)
+            path = saved_path(settings.checkpoint, resume=settings.resume)
     if path is None:
         return saves, None
-    manifest = read_whole(path, world.rank, world.size)
-    notes = check_same_run(path, manifest, identity, state, override=settings.override)
-    if manifest.step >= settings.steps:
-        raise ConfigError(
-            f"--steps: expected more than the {manifest.step} steps of {path}, got {settings.steps}"
-        )
+    with world.agreement("checkpoint checked"):
+        manifest = read_whole(path, world.rank, world.size)
+        notes = check_same_run(path, manifest, identity, state, override=settings.override)
+        if manifest.step >= settings.steps:
+            raise ConfigError(
+                f"--steps: expected more than the {manifest.step} steps of {path}, got "
+                f"{settings.steps}"
+            )
     return saves, SavedRun(path, manifest, notes)
 
 

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from primepar.distributed.training.memory_size import memory_bytes
-from primepar.distributed.training.optimizer_settings import HALF, OptimizerSettings
+from primepar.distributed.training.optimizer_settings import HALF
+from primepar.distributed.training.output_settings import OutputSettings
 from primepar.distributed.training.setting_description import described as _at
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig
@@ -50,7 +51,7 @@ _AT_LEAST: dict[str, float] = {
 }
 
 
-class Settings(OptimizerSettings, frozen=True, kw_only=True):
+class Settings(OutputSettings, frozen=True, kw_only=True):
     """Settings of `primepar train`.
 
     A setting that a plan file has too is None if it is not given: then the value of the plan is
@@ -156,22 +157,6 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
             "none",
         ),
     ] = None
-    log: Annotated[str | None, _at("output.log", "write the log here, as JSON lines", "none")] = (
-        None
-    )
-    trace: Annotated[
-        str | None,
-        _at("output.trace", "write the timeline of one step: .svg, or .json for Perfetto", "none"),
-    ] = None
-    tensorboard: Annotated[
-        str | None,
-        _at("output.tensorboard", "write curves for TensorBoard into this folder", "none"),
-    ] = None
-    peak_tflops: Annotated[
-        float | None,
-        _at("output.peak_tflops", "what a device can do, in 10^12 operations a second, for MFU",
-            "from the name of the GPU, if known"),
-    ] = None  # fmt: skip
     timeout: Annotated[
         float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
     ] = TIMEOUT
@@ -204,7 +189,7 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
             raise ConfigError(
                 f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
             )
-        for name in ("peak_tflops", "timeout", "save_before", "time_limit"):
+        for name in ("timeout", "save_before", "time_limit"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
@@ -216,7 +201,7 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
                 )
         self._check_averaging()
         self.check_optimizer(self.steps, self.dtype)
-        self._check_trace()
+        self.check_output(self.conform)
         if self.plan_file is not None:
             self._check_model_of_plan()
         self.model  # noqa: B018  its own checks
@@ -231,20 +216,6 @@ class Settings(OptimizerSettings, frozen=True, kw_only=True):
             raise ConfigError(
                 "averaging.every: expected none with training.dtype float16, whose replicas would "
                 f"skip different steps, got {self.average_every}: take bfloat16"
-            )
-
-    def _check_trace(self) -> None:
-        if self.trace is None:
-            return
-        if not self.trace.endswith((".svg", ".json")):
-            raise ConfigError(
-                f"output.trace: expected a name that ends with .svg (a picture) or .json "
-                f"(a Chrome trace), got {self.trace!r}"
-            )
-        if self.conform:
-            raise ConfigError(
-                "output.trace: expected none together with checks.conform, which watches every "
-                f"step itself, got {self.trace!r}: leave one of the two out"
             )
 
     def check_device_memory(self) -> None:

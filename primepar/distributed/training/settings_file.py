@@ -18,8 +18,11 @@ from primepar.distributed.training.settings import OPTIONS, Settings, key_of, me
 from primepar.errors import ConfigError, nearest
 from primepar.files import read_bytes
 
-SECTIONS = ("parallelism", "training", "model", "optimizer")
-"""The first sections of a file, in order."""
+SECTIONS = (
+    "parallelism", "training", "model", "optimizer", "averaging", "evaluation", "checkpoint",
+    "weights", "output", "faults", "executor", "checks",
+)  # fmt: skip
+"""The sections of a file, in order."""
 _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string",
                            bool: "true or false"}  # fmt: skip
 
@@ -96,9 +99,8 @@ def arguments(settings: Settings) -> list[str]:
 
 
 def _place(name: str) -> int:
-    """Return the place of a setting's section in a file; others come last."""
-    section = key_of(name).partition(".")[0]
-    return SECTIONS.index(section) if section in SECTIONS else len(SECTIONS)
+    """Return the place of a setting's section in a file."""
+    return SECTIONS.index(key_of(name).partition(".")[0])
 
 
 @cache

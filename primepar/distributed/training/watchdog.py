@@ -6,13 +6,16 @@ thread has been in one instruction, how long the next rank has been silent, and 
 has. It needs no answer of anybody, so that it goes on if the store's process is stopped.
 
 A rank that waits in an instruction for longer than the timeout reports what it waits for. If nobody
-waits, as in a proof, only silence ends the run: a process that was stopped, or a lost host.
+waits, as in a proof, or if a rank is in no step, as in a checkpoint, only silence ends the run: a
+process that was stopped, or a lost host. In the setup a rank imports libraries, and may give no
+sign meanwhile, as Python's interpreter is locked. So there silence takes `SETUP_SECONDS` at least.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,9 +27,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.training.activity import Activity, PeerWait
+from primepar.distributed.training.activity import Activity, Kind, PeerWait
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launcher_end import end_launchers_later
 from primepar.distributed.training.launcher_hold import HOLD
+from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -34,10 +39,13 @@ if TYPE_CHECKING:
 
 START_SECONDS = 300.0
 """How long a rank waits for the first sign of life of another one, as torch's rendezvous does."""
+SETUP_SECONDS = 60.0
+"""How long a rank in its setup may be silent, if the timeout is shorter."""
 LONGEST_INTERVAL = 5.0
 """Seconds between two signs of life, at most."""
 SIGNS = 12
 """Signs of life in a timeout."""
+HOST = socket.gethostname()
 STORE = -1
 """Stands for the process that keeps the store, among the peers."""
 _REMEDY = "look at its process and its machine, or raise --timeout"
@@ -49,8 +57,11 @@ class Sign(Struct, frozen=True):
     number: int
     text: str
     waits_for: tuple[int, ...] = ()
+    kind: Kind = "step"
+    """Of the part of the run that the rank is in."""
     ended: bool = False
     """Whether it is the last one of a run that ended well."""
+    host: str = HOST
 
 
 class Exchange:
@@ -89,10 +100,9 @@ class Exchange:
         self.answers += 1
 
     def _write(self, ended: bool) -> None:
-        waiting = self.activity.waiting
-        sign = Sign(
-            self.answers, self.activity.text, () if waiting is None else waiting.peers, ended
-        )
+        waiting, kind = self.activity.waiting, self.activity.kind
+        peers = () if waiting is None else waiting.peers
+        sign = Sign(self.answers, self.activity.text, peers, kind, ended)
         self.store.set(f"sign/{self.rank}", msgspec.json.encode(sign).decode())
 
     def number(self, peer: int) -> int | None:
@@ -126,18 +136,21 @@ class Silence:
 class Watchdog:
     """Ends the process after a line about who waits for whom, or after that of another rank."""
 
-    def __init__(
-        self, activity: Activity, store: Store, rank: int, size: int, timeout: float
-    ) -> None:
-        self.activity, self.store, self.rank, self.size = activity, store, rank, size
+    def __init__(self, activity: Activity, store: Store, place: WorldPlace, timeout: float) -> None:
+        rank, size = place.rank, place.size
+        self.activity, self.rank = activity, rank
+        self.reports_alone = place.reports_alone
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
-        own_connection: Any = store  # torch's stubs lack its method
-        self.exchange = Exchange(activity, own_connection.clone(), rank, size, self.every)
+        # A connection has one call at a time, and the main thread may wait in one for a day.
+        cloned: Any = store  # torch's stubs lack its method
+        self.exchange = Exchange(activity, cloned.clone(), rank, size, self.every)
+        self._reporting: Store = cloned.clone()
         self._stuck, self._store = Silence(), Silence()
         self._failed, self._left = Silence(), Silence()
         self.leaving = False
         """Whether this rank has an error of its own, and is about to report it and to end."""
         self._peers = {peer: Silence() for peer in range(size) if peer != rank}
+        self._next = (rank + 1) % size
         self.grace = min(GRACE_SECONDS, timeout)
         self.stopped = Event()
         self._thread = Thread(target=self._run, daemon=True)
@@ -161,13 +174,13 @@ class Watchdog:
         self._thread.join(GRACE_SECONDS)
 
     def _run(self) -> None:
-        """Measure until the run ends."""
-        before = time.monotonic()
+        """Measure until the run ends.
+
+        However late a turn is, it counts as one interval: a process that was stopped itself, or
+        that other processes leave little time to run, has not waited meanwhile.
+        """
         while not self.stopped.wait(self.every):
-            now = time.monotonic()
-            # A process that was stopped itself has not waited meanwhile.
-            passed, before = min(now - before, 2 * self.every), now
-            problem = self._problem(passed)
+            problem = self._problem(self.every)
             if problem is not None:
                 self._end(problem)
 
@@ -182,60 +195,90 @@ class Watchdog:
             peer: count.count(exchange.number(peer), passed) for peer, count in self._peers.items()
         }
         silent[STORE] = self._store.count(exchange.answers, passed)
-        if self._failed.count(exchange.failed, passed) > self.grace and exchange.failed:
-            return ""
+        if exchange.failed:
+            return "" if self._failed.count(True, passed) > self.grace else None
         if stuck > self.timeout / 2:
             exchange.asked.set()
-        if waiting is not None and stuck > self.timeout:
+        if waiting is not None and stuck > self.timeout and not self._has_to_wait(silent):
             return self._late(waiting, silent)
         # A rank that waits in an instruction knows more than one that only listens.
         margin = 3 * self.every
-        for peer in (STORE, (self.rank + 1) % self.size):
+        for peer in (STORE, self._next):
             if silent[peer] > self._allowed(peer) + margin:
                 return self._lost(peer)
         return None
+
+    def _has_to_wait(self, silent: Mapping[int, float]) -> bool:
+        """Whether a rank is in no step, and thus takes as long as it does, unless it is silent."""
+        return any(
+            sign.kind != "step" and not sign.ended and silent[peer] <= self._allowed(peer)
+            for peer, sign in self.exchange.seen.items()
+            if peer != self.rank
+        )
 
     def _allowed(self, peer: int) -> float:
         """Return how long a peer may be silent."""
         sign = self.exchange.seen.get(peer)
         if sign is not None and sign.ended:
             return inf
-        return self.timeout if sign is not None or peer == STORE else START_SECONDS
+        if sign is None and peer != STORE:
+            return START_SECONDS
+        # Ranks leave the setup together; a sign of it may be an old one.
+        in_setup = self.activity.kind == "setup" and (sign is None or sign.kind == "setup")
+        return max(self.timeout, SETUP_SECONDS) if in_setup else self.timeout
 
     def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
-        ranks = _ranks(waiting.peers)
         return (
-            f"rank {self.rank}: expected {ranks} to answer within {self.timeout:g} s, got nothing "
-            f"in {waiting.text}{self._cause(silent)}: {_REMEDY}"
+            f"rank {self.rank}: expected {_ranks(waiting.peers)} to answer within "
+            f"{self.timeout:g} s, got nothing in {waiting.text}{self._cause(silent)}: {_REMEDY}"
         )
 
     def _cause(self, silent: Mapping[int, float]) -> str:
         """Return which ranks are silent, or else which do not wait themselves."""
         if silent[STORE] > self.timeout / 4:
-            return f"; {_name(STORE)} is silent"
+            return f"; {self._name(STORE)} is silent"
         seen = self.exchange.seen
         quiet = [peer for peer in seen if silent.get(peer, 0.0) > self.timeout / 4]
         busy = [peer for peer in seen if peer != self.rank and not seen[peer].waits_for]
         if quiet:
-            return f"; {_ranks(quiet)} is silent since {seen[quiet[0]].text}"
-        return f"; {_ranks(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
+            verb = "are" if len(quiet) > 1 else "is"
+            return f"; {self._named(quiet)} {verb} silent since {seen[quiet[0]].text}"
+        return f"; {self._named(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
 
     def _lost(self, peer: int) -> str:
         sign = self.exchange.seen.get(peer)
         since = "" if sign is None else f" since {sign.text}"
         return (
-            f"rank {self.rank}: expected a sign of life of {_name(peer)} within "
-            f"{self.timeout:g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
+            f"rank {self.rank}: expected a sign of life of {self._name(peer)} within "
+            f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
         )
 
-    def _end(self, problem: str) -> NoReturn:
-        """Report the problem if no rank has reported one, and end this process.
+    def _name(self, peer: int) -> str:
+        if peer != STORE:
+            return self._named([peer])
+        return f"{self._named([0])}, or the launcher that keeps the store,"
 
-        Without a store the lowest rank above 0 reports.
+    def _named(self, peers: Sequence[int]) -> str:
+        """Return ranks as text, with their machine if all are on one that is not this one."""
+        machines = {self.exchange.seen[peer].host for peer in peers if peer in self.exchange.seen}
+        there = f" on {min(machines)}" if len(machines - {HOST}) == len(machines) == 1 else ""
+        return f"{_ranks(peers)}{there}"
+
+    def reports(self) -> bool:
+        """Whether this rank is to report the problem that it has found.
+
+        Without a store rank 1 reports at once. The others that may do so give the launcher time
+        to end them: it does unless their machine is cut off.
         """
-        answers = self._store.seconds < 3 * self.every
-        first = is_first(self.store, self.rank) if problem and answers else self.rank == 1
-        if problem and first:
+        if self._store.seconds < 3 * self.every:
+            return is_first(self._reporting, self.reports_alone)
+        if self.reports_alone and self.rank > 1:
+            time.sleep(self.grace)
+        return self.reports_alone
+
+    def _end(self, problem: str) -> NoReturn:
+        """Report the problem if no rank has reported one, and end this process."""
+        if problem and self.reports():
             # On a terminal the cursor is hidden while there is a progress bar.
             shown = "\x1b[?25h" if sys.stderr.isatty() else ""
             print(f"{shown}primepar: error: {problem}", file=sys.stderr, flush=True)
@@ -243,11 +286,8 @@ class Watchdog:
         elif problem:
             time.sleep(self.grace)
         HOLD.release()
+        end_launchers_later()
         os._exit(LaunchError.exit_code)
-
-
-def _name(peer: int) -> str:
-    return "rank 0, or the launcher that keeps the store," if peer == STORE else f"rank {peer}"
 
 
 def _ranks(peers: Sequence[int]) -> str:

@@ -1,13 +1,14 @@
 """Which blocks of a step are states: parameters, gradients and moments, and their chunks.
 
-A state is a tensor that a program begins and ends with, under its own name or as `NAME.new`. Its
-gradient is `NAME.grad`. An updated block takes the place of the old one in its chunk. Gradients
-and both moments have chunks of their own, in the layout of the parameters.
+A state is a tensor that a program begins and ends with, under its own name or as `NAME.new`. What
+an optimizer keeps of a parameter NAME are states `NAME.SUFFIX`, such as AdamW's moments. Its
+gradient is `NAME.grad`. An updated block takes the place of the old one in its chunk. Gradients,
+and the states of each suffix, have chunks of their own, in the layout of the parameters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import chain
 
 from primepar.passes.liveness import sizes_of
@@ -16,7 +17,6 @@ from primepar.schedule.program import Program
 from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 NEW, GRADIENT = ".new", ".grad"
-MOMENTS = (".m", ".v")
 Chunks = Mapping[str, str]
 """Block -> name of its chunk, `weight 3` or `m 0`."""
 
@@ -56,17 +56,23 @@ def _kept(block: str, ends: set[str]) -> bool:
 
 
 def _chunks(sizes: Mapping[str, int], capacity: int) -> Chunks:
-    """Pack the parameters in order; their moments and gradients have the same places."""
-    moments = {_renamed(name, moment): moment for name in sizes for moment in MOMENTS}
-    layout = packed({name: n for name, n in sizes.items() if name not in moments}, capacity)
+    """Pack the parameters in order; what is kept of them, and gradients, have the same places."""
+    suffixes = {name: _suffix(name, sizes) for name in sizes}
+    parameters = {name: size for name, size in sizes.items() if not suffixes[name]}
     chunks: dict[str, str] = {}
-    for name, number in layout.places.items():
+    for name, number in packed(parameters, capacity).places.items():
         chunks[_renamed(name, GRADIENT)] = f"gradient {number}"
-        for state in ("", *MOMENTS):
-            held = _renamed(name, state)
-            kind = state.removeprefix(".") or "parameter"
+        for suffix in dict.fromkeys(("", *suffixes.values())):
+            held = _renamed(name, suffix)
+            kind = suffix.removeprefix(".") or "parameter"
             chunks[held] = chunks[_renamed(held, NEW)] = f"{kind} {number}"
     return chunks
+
+
+def _suffix(block: str, states: Container[str]) -> str:
+    """Return the last word of a state that is kept of a parameter, `.m`; "" for a parameter."""
+    parameter, dot, word = _tensor(block).rpartition(".")
+    return dot + word if parameter + block.removeprefix(_tensor(block)) in states else ""
 
 
 def _renamed(block: str, suffix: str) -> str:

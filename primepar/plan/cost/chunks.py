@@ -70,12 +70,11 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
         seconds = _product(pair, members * chunks, cluster, dtype)
         return earlier + _ring(members, chunks, seconds, link, part / chunks)
     rounds = 2 if pair.transfer == "all_reduce" else 1
-    latency, bandwidth, _ = link.ring("all_reduce" if rounds == 2 else "all_gather")
     sent = rounds * (members - 1) / members * pair.result * item
-    latencies = rounds * (members - 1) * latency
     pieces = max(1, chunks if cluster.overlap else 1)
+    ring = link.collective(pair.transfer, members, sent / pieces, rounds * (members - 1))
     seconds = _product(pair, pieces, cluster, dtype)
-    end = _reduced(pieces, seconds, latencies, sent / pieces / bandwidth)
+    end = _reduced(pieces, seconds, ring.start, sent / pieces / ring.alone)
     later = _hiding(pair.later, cluster, dtype)
     return max(end, pieces * seconds + later) if cluster.overlap else end + later
 
@@ -96,21 +95,26 @@ def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> f
         other + result / pieces if pair.cut_result else other / pieces + result
     )
     memory = passed * BYTES[dtype] / cluster.memory_bandwidth
-    return cluster.launch + memory + operations / cluster.rate(dtype).achieved
+    product = cluster.rate(dtype).product()
+    return float(product.seconds(operations, cluster.launch + memory))
 
 
 def _hiding(work: HidingWork, cluster: Cluster, dtype: str) -> float:
     """Return the seconds of what is computed before a gather is needed, or after a reduction."""
-    memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth
-    return work.computes * cluster.launch + memory + work.operations / cluster.rate(dtype).achieved
+    if not work.computes:
+        return 0.0
+    memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth / work.computes
+    product = cluster.rate(dtype).product()
+    mean = product.seconds(work.operations / work.computes, cluster.launch + memory)
+    return float(work.computes * mean)
 
 
 def _gathered(link: Link, members: int, part: float) -> float:
     """Return the seconds of an all-gather; of two members it is a message each way."""
     if members == 2:
-        return link.latency + part / link.alone
-    latency, bandwidth, _ = link.ring("all_gather")
-    return (members - 1) * (latency + part / bandwidth)
+        return float(link.message(part) + part / link.alone)
+    ring = link.collective("all_gather", members, (members - 1) * part, members - 1)
+    return float(ring.start + (members - 1) * part / ring.alone)
 
 
 def _ring(members: int, chunks: int, product: float, link: Link, message: float) -> float:
@@ -143,7 +147,7 @@ class _SharedPort:
 
     def post(self, number: int, time: float, message: float) -> None:
         """Post a message; times do not fall."""
-        self.posted.append((time + self.link.latency, number, message))
+        self.posted.append((time + self.link.message(message), number, message))
 
     def arrival(self, number: int, earliest: float) -> float:
         """Return when a message has arrived, or `earliest` if that is later."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing
+from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
@@ -78,8 +78,10 @@ class Training:
         return 2 * self.item + self.state
 
     @cached_property
-    def _rate(self) -> float:
-        return self.cluster.rate(self.dtype).achieved
+    def _work(self) -> dict[str, WorkTimes]:
+        rate = self.cluster.rate(self.dtype)
+        kinds = dict.fromkeys(("linear", *KINDS), rate.product())
+        return {**kinds, "attention": rate.attending(self.positions)}
 
     @cached_property
     def _passing(self) -> dict[str, Passing]:
@@ -89,7 +91,8 @@ class Training:
         """Seconds of a kernel: its launch, operations at the achieved rate, and memory traffic."""
         passing = self._passing[kind]
         touched = elements * self.item / passing.memory_bandwidth
-        return passing.launch + operations / self._rate + touched
+        seconds: float = self._work[kind].seconds(operations, passing.launch + touched)
+        return seconds
 
     def update(self, elements: float) -> float:
         """Seconds of AdamW for `elements` of a parameter; 0 where the cluster has no such time."""
@@ -130,7 +133,7 @@ class Training:
         size = elements * self.wide_item
         return {
             "reduction": self.sums.all_reduce(summed, size),
-            "scatter": self.sums.all_gather(summed, size / self.group(held)),
+            "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
     def group(self, bits: Sequence[int]) -> int:
@@ -314,7 +317,8 @@ class _Linear:
             behind = 1
             if self.links.by_level[load.level].shared:
                 behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
-            busiest[load.level] = behind * max(map(self._sent, load.ports))
+            sent = behind * max(map(self._sent, load.ports))
+            busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
 
     def _all_reduce(self, phase: Phase) -> float:

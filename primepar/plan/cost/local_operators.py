@@ -104,10 +104,12 @@ class LocalOperatorCost:
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
-        gather = training.links.all_gather(inner, keys * training.item)
+        size = keys * training.item
+        gather = training.links.all_gather(inner, size)
+        scatter = training.links.reduce_scatter(inner, size)
         stash = inputs + (parts - 1) * keys
         return Cost(
-            compute=forward + backward, communication=2 * gather,
+            compute=forward + backward, communication=gather + scatter,
             forward=forward, forward_communication=gather, stash=stash * training.item,
             running=(stash + 2 * outputs) * training.item,
         )  # fmt: skip

@@ -35,30 +35,20 @@ class ReplicaLinks(ClusterLinks):
         """Number of devices of a collective."""
         return self.replicas << len(bits)
 
-    def all_reduce(self, bits: Sequence[int], size: float) -> float:
-        """Seconds of a ring all-reduce of `size` bytes on each device."""
-        group = self.group(bits)
-        return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
-
-    def all_gather(self, bits: Sequence[int], size: float) -> float:
-        """Seconds of a ring all-gather of `size` bytes from each device, or a reduce-scatter."""
-        group = self.group(bits)
-        return self.ring(bits, (group - 1) * size, group - 1, "all_gather")
-
     def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
         """Seconds of a ring over the replicas, and the devices that differ in these bits."""
         if self.replicas == 1:
             return super().ring(bits, sent, steps, collective)
         level = max((self.across, *(self.levels[bit] for bit in bits)))
         link = self.cluster.links[level]
-        latency, bandwidth, one_ring = link.ring(collective)
+        times = link.collective(collective, self.group(bits), sent, steps)
         streams = 1
         if link.shared and level:
             below = self.cluster.links[level - 1].joins
             inside = sum(self.cluster.links[self.levels[bit]].joins <= below for bit in bits)
             streams = max(1, min(self.devices, below) >> inside)
-        share = min(bandwidth / streams, one_ring)
-        return steps * latency + sent / share
+        share = min(times.bandwidth / streams, times.alone)
+        return float(times.start + sent / share)
 
 
 def level_between(cluster: Cluster, first: int, second: int) -> int:

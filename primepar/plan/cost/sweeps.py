@@ -7,6 +7,7 @@ and all-reduces over all of its devices is a *cut*. All others have transfers of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -24,10 +25,14 @@ Shares = tuple[tuple[str, float], ...]
 
 
 class Load(NamedTuple):
-    """What the ports of one level of links receive at once: the mix of tensors of each port."""
+    """What the ports of one level of links receive at once: the mix of tensors of each port.
+
+    `messages` is the largest number of messages of a port.
+    """
 
     level: int
     ports: tuple[Shares, ...]
+    messages: int
 
 
 class SweepStep(NamedTuple):
@@ -266,10 +271,16 @@ class _Ports:
 
 def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
     ports: dict[tuple[int, int], dict[str, float]] = {}
+    messages: Counter[tuple[int, int]] = Counter()
     for level, port, tensor, share in amounts:
         mix = ports.setdefault((level, port), {})
         mix[tensor] = mix.get(tensor, 0.0) + share
+        messages[level, port] += 1
     levels: dict[int, set[Shares]] = {}
     for (level, _), mix in ports.items():
         levels.setdefault(level, set()).add(tuple(sorted(mix.items())))
-    return tuple(Load(level, tuple(sorted(mixes))) for level, mixes in sorted(levels.items()))
+    most = {level: max(count for (on, _), count in messages.items() if on == level)
+            for level in levels}  # fmt: skip
+    return tuple(
+        Load(level, tuple(sorted(mixes)), most[level]) for level, mixes in sorted(levels.items())
+    )

@@ -40,14 +40,14 @@ class Buckets(NamedTuple):
     is more. That is what stays of R. The rule is ours.
     """
 
-    buckets: int
+    parts: int
     hiding: float
     """Seconds of computing that may hide transfers."""
 
     def exposed(self, seconds: float) -> float:
         """Seconds of transfers that are not hidden."""
-        count = self.buckets
-        return max(seconds / count, seconds - self.hiding * (count - 1) / count)
+        parts = self.parts
+        return max(seconds / parts, seconds - self.hiding * (parts - 1) / parts)
 
 
 def bucket_count(size: float, bucket: float | None, operators: int) -> int:

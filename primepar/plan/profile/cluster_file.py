@@ -90,6 +90,7 @@ def _links(machine: MeasuredMachine, samples: Sequence[Sample]) -> Iterator[str]
     yield "[[links]]"
     yield f"joins = {machine.ranks}"
     yield from _line(hops, fitted)
+    yield f"gap = {fitted.seconds.get('gaps', 0.0):.4g}    # measured: each further message at once"
     yield "shared = false"
     for name, kinds in RINGS.items():
         collectives = _of(samples, kinds)

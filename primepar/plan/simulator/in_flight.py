@@ -37,9 +37,10 @@ MESSAGES = (Send, Recv, ISend, IRecv)
 """The same as a tuple, for which `isinstance` is faster."""
 Size = Callable[[str], int]
 RINGS: dict[type[Instruction], RingName] = {
-    AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "all_gather"
+    AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "reduce_scatter",
+    AllToAll: "all_to_all",
 }  # fmt: skip
-"""Collectives for which a level of links may have its own latency and bandwidth."""
+"""Collectives for which a level of links may have times of its own."""
 
 
 class Transfer:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from primepar.plan.cluster import Cluster, Collective
+from primepar.plan.cluster import Cluster, Collective, LinkTimes
 
 Scalar = Any
 """A float, or a fraction where the run is exact."""
@@ -57,20 +57,21 @@ class Port:
     """One direction, out or in, of a device's link, or of a link that a group of devices shares."""
 
     def __init__(
-        self, level: int, owner: int, out: bool, bandwidth: Scalar, alone: Scalar
+        self, level: int, owner: int, out: bool, bandwidth: Scalar
     ) -> None:  # fmt: skip
-        self.level, self.owner, self.out = level, owner, out
-        self.bandwidth, self.alone = bandwidth, alone
+        self.level, self.owner, self.out, self.bandwidth = level, owner, out, bandwidth
         self.flows: dict[ActiveTransfer, int] = {}
         self.messages = 0
+        self.starting = 0
+        """Messages of their own whose bytes do not move yet."""
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
         self._since: Scalar = 0
 
     @property
     def share(self) -> Scalar:
-        """Bytes per second of each message in the port."""
-        return min(self.bandwidth / self.messages, self.alone)
+        """Bytes per second of each message in the port, unless it gets less even alone."""
+        return self.bandwidth / self.messages
 
     def enter(self, flow: ActiveTransfer, now: Scalar) -> None:
         """Add one message of a flow."""
@@ -87,12 +88,29 @@ class Port:
             self.busy += now - self._since
 
 
+class SentByAll(NamedTuple):
+    """A collective: its name, the devices of its group, and the bytes that each of them sends."""
+
+    name: Collective
+    group: int
+    sent: Fraction | int
+
+
+class TransferPath(NamedTuple):
+    """A message between two ports: what it counts in them, and the most that it gets alone."""
+
+    out: Port
+    into: Port
+    size: Scalar
+    alone: Scalar
+
+
 class ActiveTransfer:
     """The messages of one transfer: the part `left` falls from 1 to 0, at `rate` per second."""
 
     __slots__ = ("done", "left", "paths", "rate", "since", "version")
 
-    def __init__(self, paths: list[tuple[Port, Port, Scalar]], done: Callable[[], None]) -> None:
+    def __init__(self, paths: list[TransferPath], done: Callable[[], None]) -> None:
         self.paths, self.done = paths, done
         self.left: Scalar = 1
         self.rate: Scalar = 0
@@ -101,7 +119,9 @@ class ActiveTransfer:
 
     def share(self) -> Scalar:
         """The part of the transfer sent per second, at the present load of its ports."""
-        return min(min(out.share, into.share) / size for out, into, size in self.paths)
+        return min(
+            min(path.out.share, path.into.share, path.alone) / path.size for path in self.paths
+        )
 
 
 class Network:
@@ -110,7 +130,7 @@ class Network:
     def __init__(self, cluster: Cluster, clock: Clock, number: Callable[[Any], Scalar]) -> None:
         self._cluster, self._clock, self._number = cluster, clock, number
         self._ports: dict[tuple[int, int, bool], Port] = {}
-        self._paths: dict[tuple[int, int], tuple[Port, Port, Scalar]] = {}
+        self._paths: dict[tuple[int, int], tuple[Port, Port]] = {}
         self._changed: dict[ActiveTransfer, None] = {}
 
     @property
@@ -124,25 +144,52 @@ class Network:
         hops: Iterable[DeviceTransfer],
         steps: int,
         done: Callable[[], None],
-        collective: Collective | None = None,
+        collective: SentByAll | None = None,
     ) -> None:
-        """Start a transfer: `steps` times the longest latency of its hops, then its bytes.
+        """Start a transfer: what it takes before its bytes move, then its bytes.
 
-        `done` is called at its end. A collective uses the latency and bandwidth that a level
-        defines for it, where it does.
+        `done` is called at its end. A collective uses the times that a level defines for it, where
+        it does; a curve is that of the outermost level that it crosses.
         """
-        latency, paths = self._number(0), []
-        for source, target, size in hops:
-            out, into, own_latency = self._path(source, target)
-            ring = collective and getattr(self._cluster.links[out.level], collective)
-            latency = max(latency, self._number(ring.latency) if ring else own_latency)
+        messages = [(*self._path(source, target), size) for source, target, size in hops]
+        ports = [] if collective else [port for message in messages for port in message[:2]]
+        top = max((out.level for out, _, _ in messages), default=0)
+        start, paths = self._number(0), []
+        for out, into, size in messages:
+            times = self._times(out.level, size, steps, collective, out.level == top)
+            start = max(start, times.start)
             if size:
                 out.carried += size
                 into.carried += size
-                slower = out.bandwidth / self._number(ring.bandwidth) if ring else 1
-                paths.append((out, into, self._number(size) * slower))
+                slower = out.bandwidth / times.bandwidth
+                paths.append(
+                    TransferPath(out, into, self._number(size) * slower, times.alone * slower)
+                )
+        start += max((self._gaps(port) for port in ports), default=0)
+        for port in ports:
+            port.starting += 1
         flow = ActiveTransfer(paths, done)
-        self._clock.schedule(self._clock.now + steps * latency, self._open, flow)
+        self._clock.schedule(self._clock.now + start, self._open, flow, ports)
+
+    def _gaps(self, port: Port) -> Scalar:
+        """Seconds until a port takes one more message."""
+        return port.starting * self._number(self._cluster.links[port.level].gap)
+
+    def _times(
+        self,
+        level: int,
+        size: Fraction | int,
+        steps: int,
+        collective: SentByAll | None,
+        is_top: bool,
+    ) -> LinkTimes:
+        link, number = self._cluster.links[level], self._number
+        if collective is None:
+            first = link.message(size, number) if steps == 1 else steps * number(link.latency)
+            return LinkTimes(first, number(link.bandwidth), number(link.alone))
+        if is_top and collective.sent:
+            return link.collective(*collective, steps, number)
+        return link.line(collective.name, steps, number)
 
     def settle(self) -> None:
         """Update the rates of all flows whose ports have changed."""
@@ -156,11 +203,13 @@ class Network:
                 self._clock.schedule(now + flow.left / rate, self._close, flow, flow.version)
         self._changed.clear()
 
-    def _open(self, flow: ActiveTransfer) -> None:
+    def _open(self, flow: ActiveTransfer, ports: list[Port]) -> None:
         flow.since = self._clock.now
-        for out, into, _ in flow.paths:
-            out.enter(flow, flow.since)
-            into.enter(flow, flow.since)
+        for port in ports:
+            port.starting -= 1
+        for path in flow.paths:
+            path.out.enter(flow, flow.since)
+            path.into.enter(flow, flow.since)
         self._touch(flow)
         if not flow.paths:
             flow.done()
@@ -171,19 +220,19 @@ class Network:
             return
         flow.version = -1
         self._touch(flow)
-        for out, into, _ in flow.paths:
-            out.leave(flow, self._clock.now)
-            into.leave(flow, self._clock.now)
+        for path in flow.paths:
+            path.out.leave(flow, self._clock.now)
+            path.into.leave(flow, self._clock.now)
         self._changed.pop(flow, None)
         flow.done()
 
     def _touch(self, flow: ActiveTransfer) -> None:
-        for out, into, _ in flow.paths:
-            self._changed.update(dict.fromkeys(out.flows))
-            self._changed.update(dict.fromkeys(into.flows))
+        for path in flow.paths:
+            self._changed.update(dict.fromkeys(path.out.flows))
+            self._changed.update(dict.fromkeys(path.into.flows))
 
-    def _path(self, source: int, target: int) -> tuple[Port, Port, Scalar]:
-        """Ports and latency between two devices."""
+    def _path(self, source: int, target: int) -> tuple[Port, Port]:
+        """Ports between two devices."""
         path = self._paths.get((source, target))
         if path is None:
             links = self._cluster.links
@@ -192,8 +241,7 @@ class Network:
                 for number, link in enumerate(links)
                 if source // link.joins == target // link.joins
             )
-            latency = self._number(links[level].latency)
-            path = self._port(level, source, True), self._port(level, target, False), latency
+            path = self._port(level, source, True), self._port(level, target, False)
             self._paths[source, target] = path
         return path
 
@@ -201,8 +249,8 @@ class Network:
         link = self._cluster.links[level]
         owner = device // self.devices_behind(level)
         if (level, owner, out) not in self._ports:
-            bandwidth, alone = self._number(link.bandwidth), self._number(link.alone)
-            self._ports[level, owner, out] = Port(level, owner, out, bandwidth, alone)
+            bandwidth = self._number(link.bandwidth)
+            self._ports[level, owner, out] = Port(level, owner, out, bandwidth)
         return self._ports[level, owner, out]
 
     def devices_behind(self, level: int) -> int:

@@ -15,10 +15,9 @@ from typing import Any
 from primepar.errors import ClusterError, DeadlockError, MismatchError
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.in_flight import RINGS, PendingEnds, Transfer, traffic
-from primepar.plan.simulator.links import Clock, Network, Port, Scalar, exact
+from primepar.plan.simulator.links import Clock, Network, Port, Scalar, SentByAll, exact
 from primepar.plan.simulator.work import (
     InstructionKind,
-    Operations,
     Work,
     kind,
     label,
@@ -80,13 +79,15 @@ def simulate(
     operations: Mapping[str, Fraction] | None = None,
     fractions: bool = False,
     passing: Mapping[str, Passing] | None = None,
+    positions: int | None = None,
 ) -> Simulation:
     """Run a program on the first devices of a cluster; every block is of one data type.
 
-    `operations` gives the operations per written element of phases that are not products. `passing`
-    gives the launch time and bytes per second of phases that have their own. With `fractions` times
-    are exact. What the blocks hold is not checked here, but by `verify`. Raises `ClusterError` for
-    too small a cluster, `ProgramError` for blocks of unknown size, `DeadlockError` with the ranks
+    `operations` gives the operations per written element of phases that are not products: those of
+    attention over `positions` tokens, where these are given. `passing` gives the launch time and
+    bytes per second of phases that have their own. With `fractions` times are exact. What the
+    blocks hold is not checked here, but by `verify`. Raises `ClusterError` for too small a cluster,
+    `ProgramError` for blocks of unknown size, `DeadlockError` with the ranks
     that wait, and `MismatchError` for sends, receives and collectives that do not match.
     """
     if program.ranks > cluster.devices:
@@ -96,7 +97,8 @@ def simulate(
         )
     refuse_host_transfers(program, cluster)
     number = exact if fractions else float
-    return _Run(program, cluster, dtype, operations or {}, number, passing or {}).result()
+    work = Work(program, cluster, dtype, operations or {}, number, passing or {}, positions)
+    return _Run(program, cluster, work, number).result()
 
 
 class _Rank:
@@ -126,13 +128,10 @@ class _Run:
         self,
         program: Program,
         cluster: Cluster,
-        dtype: str,
-        operations: Operations,
+        work: Work,
         number: Callable[[float | Fraction], Scalar],
-        passing: Mapping[str, Passing],
     ) -> None:
-        self.program, self.overlap = program, cluster.overlap
-        self.work = Work(program, cluster, dtype, operations, number, passing)
+        self.program, self.overlap, self.work = program, cluster.overlap, work
         self.clock, self.in_flight = Clock(), PendingEnds()
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]
@@ -260,8 +259,10 @@ class _Run:
             del state.open[transfer]
             state.moving += 1
             state.sent += sent.get(member, 0)
-        ring = RINGS.get(type(next(iter(transfer.ends.values()))))
-        self.network.start(hops, turns, lambda: self._end(transfer, sent), ring)
+        name = RINGS.get(type(next(iter(transfer.ends.values()))))
+        most = max(sent.values(), default=0)
+        collective = name and SentByAll(name, len(transfer.members), most)
+        self.network.start(hops, turns, lambda: self._end(transfer, sent), collective or None)
 
     def _end(self, transfer: Transfer, sent: Mapping[int, Fraction | int]) -> None:
         """Record the end of a transfer, and resume the ranks that wait for nothing else."""

@@ -69,7 +69,7 @@ def simulate_step(
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     together = copied_to_next_ranks(program, copies)
-    return simulate(together, cluster, dtype, operations, fractions, passing)
+    return simulate(together, cluster, dtype, operations, fractions, passing, positions)
 
 
 def copied_to_next_ranks(program: Program, copies: int) -> Program:

@@ -83,13 +83,16 @@ class Work:
         operations: Operations,
         number: Callable[[Any], Scalar],
         passing: Mapping[str, Passing] = MappingProxyType({}),
+        positions: int | None = None,
     ) -> None:
         self.program, self.item = program, BYTES[dtype]
         self._operations = operations
         self._meaning = Meaning(program)
         self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
-        self._rate = number(cluster.rate(dtype).achieved)
+        rate = cluster.rate(dtype)
+        self._product = rate.product(number)
+        self._attending = self._product if positions is None else rate.attending(positions, number)
         self._passing = {
             phase: (number(numbers.launch), number(numbers.memory_bandwidth))
             for phase, numbers in passing.items()
@@ -148,7 +151,7 @@ class Work:
         return sum(map(self.bytes, names))
 
     def seconds(self, node: Compute | Cut | Join | Fetch | Evict) -> Scalar:
-        """Seconds of a computation: its launch, its bytes and its operations, one after another.
+        """Seconds of a computation: its launch and its bytes, with its operations.
 
         A copy from or to the host takes its bytes over the bandwidth of the host's link.
         """
@@ -157,8 +160,9 @@ class Work:
             return self._number(self.bytes(node.block)) / self._host
         launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
         passing = launch + self._number(self.touched(node)) / memory
-        operations = self.operations(node)
-        return passing + self._number(operations) / self._rate if operations else passing
+        given = getattr(node, "phase", None) in self._operations
+        times = self._attending if given else self._product
+        return times.seconds(self._number(self.operations(node)), passing)
 
     def peak(self, rank: int) -> int:
         """Peak of live bytes on a rank, buffers of posted receives included."""

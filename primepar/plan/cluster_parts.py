@@ -1,0 +1,192 @@
+"""What a cluster file has tables for: rates of products, links, and kinds of operators.
+
+Each has a straight line, two numbers, and may have curves of measured points instead. Costs and the
+simulator read both through the methods here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from primepar.plan.curves import Curve, Number, Points, curve
+
+BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
+"""Bytes of an element of each data type."""
+KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update")
+"""Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter."""
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
+"""Collectives that may have times of their own; a reduce-scatter else takes an all-gather's."""
+Moved = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"]
+"""What a level of links may have curves for."""
+METHODS: Final = {"all_reduce": "all_reduce", "all_gather": "all_gather",
+                  "reduce_scatter": "all_gather"}  # fmt: skip
+"""Collective -> the table with its latency and bandwidth."""
+
+
+class WorkTimes(NamedTuple):
+    """Times of operations: at a rate after their bytes, or by a curve that includes their bytes."""
+
+    rate: Any
+    """Operations per second."""
+    measured: Curve | None = None
+    roofline: bool = False
+    """Whether the rate was measured with the bytes that the operations pass through memory."""
+
+    def seconds(self, operations: Any, passing: Any) -> Any:
+        """Seconds of operations whose launch and bytes take `passing` seconds.
+
+        On a line both are added, as in the paper. A measured time includes the bytes of a large
+        product, so the longer of the two counts: a thin product takes the time of its bytes.
+        """
+        if not operations:
+            return passing
+        if self.measured is not None:
+            return max(passing, self.measured.seconds(operations))
+        if self.roofline:
+            return max(passing, operations / self.rate)
+        return passing + operations / self.rate
+
+
+class Rate(Struct, frozen=True, forbid_unknown_fields=True):
+    """Operations per second in one data type: `peak` by the data sheet, `achieved` in products.
+
+    `products` has [operations, operations per second] of measured products. `attention` has
+    [tokens of a sequence, operations per second], forward and backward together.
+    """
+
+    peak: float
+    achieved: float
+    products: Points | None = None
+    attention: Points | None = None
+
+    def product(self, number: Number = float) -> WorkTimes:
+        """Times of products."""
+        measured = None if self.products is None else curve(self.products, number)
+        return WorkTimes(number(self.achieved), measured)
+
+    def attending(self, positions: int, number: Number = float) -> WorkTimes:
+        """Times of attention over sequences of this many tokens."""
+        if self.attention is None:
+            return self.product(number)
+        seconds = curve(self.attention, number).seconds(number(positions))
+        return WorkTimes(number(positions) / seconds, roofline=True)
+
+
+class Ring(Struct, frozen=True, forbid_unknown_fields=True):
+    """Collectives on one level: seconds for each step of a ring, and bytes per second."""
+
+    latency: float
+    bandwidth: float
+
+
+class LinkTimes(NamedTuple):
+    """Times of a transfer on a level: seconds before its bytes move, then bytes per second.
+
+    `bandwidth` is what all transfers through a port share, `alone` the most that one of them gets.
+    """
+
+    start: Any
+    bandwidth: Any
+    alone: Any
+
+
+class Link(Struct, frozen=True, forbid_unknown_fields=True):
+    """One level of links, which joins groups of the level below into groups of `joins` devices.
+
+    `bandwidth` is in one direction, per device; where it is `shared`, per group of the level below.
+    A message takes `latency` plus its bytes over the bandwidth. A message that is alone on the link
+    gets `stream` instead where that is given. All-reduces, and all-gathers with reduce-scatters,
+    may have numbers of their own.
+
+    `curves` has for a collective, by the size of its group, [bytes, bytes per second]: size and bus
+    bandwidth as nccl-tests prints them. A group that is not listed takes the next larger one, or
+    the largest. A message has a group of 2.
+
+    Of several messages that a port sends or receives at once, each after the first takes `gap`
+    seconds more: the g of LogP (Culler et al., PPoPP 1993).
+    """
+
+    joins: int
+    latency: float
+    bandwidth: float
+    shared: bool
+    stream: float | None = None
+    all_reduce: Ring | None = None
+    all_gather: Ring | None = None
+    curves: dict[Moved, dict[int, Points]] = {}
+    gap: float = 0.0
+
+    @property
+    def alone(self) -> float:
+        """Bytes per second of one message at a time."""
+        return self.bandwidth if self.stream is None else self.stream
+
+    def line(self, collective: Collective, steps: int, number: Number = float) -> LinkTimes:
+        """Times of a collective of `steps` steps by the straight line."""
+        method: Ring | None = getattr(self, METHODS.get(collective, ""), None)
+        if method is None:
+            return LinkTimes(
+                steps * number(self.latency), number(self.bandwidth), number(self.alone)
+            )
+        bandwidth = number(method.bandwidth)
+        return LinkTimes(steps * number(method.latency), bandwidth, bandwidth)
+
+    def collective(
+        self, collective: Collective, group: int, sent: Any, steps: int, number: Number = float
+    ) -> LinkTimes:
+        """Times of a collective in which each of `group` devices sends `sent` bytes."""
+        measured = self._curve(collective, group, number)
+        if measured is None:
+            return self.line(collective, steps, number)
+        # Of n devices each sends (n - 1) / n of the size, in an all-reduce twice that. The bus
+        # bandwidth is the bytes that each sends, over the seconds (nccl-tests, PERFORMANCE.md).
+        rounds, bytes_sent = 2 if collective == "all_reduce" else 1, number(sent)
+        size = bytes_sent * group / (rounds * (group - 1))
+        seconds = measured.seconds(size) * rounds * (group - 1) / group
+        start = max(number(0), seconds - bytes_sent / measured.best)
+        # A collective takes the whole port of a device, but not that of all devices behind it.
+        if not self.shared or collective == "all_to_all":
+            return LinkTimes(start, measured.best, measured.best)
+        return LinkTimes(start, max(number(self.bandwidth), measured.best), measured.best)
+
+    def message(self, size: Any, number: Number = float) -> Any:
+        """Seconds before a message's bytes move: what it takes beyond its bytes, or more."""
+        measured = self._curve("message", 2, number)
+        latency = number(self.latency)
+        if measured is None:
+            return latency
+        return max(latency, measured.seconds(size) - size / number(self.alone))
+
+    def messages(self, sizes: NDArray[np.float64]) -> NDArray[np.float64] | float:
+        """The seconds of `message` for many sizes."""
+        measured = self._curve("message", 2, float)
+        if measured is None:
+            return self.latency
+        beyond: NDArray[np.float64] = np.maximum(
+            self.latency, measured.seconds_of(sizes) - sizes / self.alone
+        )
+        return beyond
+
+    def _curve(self, moved: Moved, group: int, number: Number) -> Curve | None:
+        by_group = self.curves.get(moved)
+        if by_group is None and moved == "reduce_scatter":
+            by_group = self.curves.get("all_gather")
+        if not by_group:
+            return None
+        larger = [listed for listed in by_group if listed >= group]
+        return curve(by_group[min(larger) if larger else max(by_group)], number)
+
+
+class Passing(Struct, frozen=True, forbid_unknown_fields=True):
+    """Times of one kind of memory-bound operators.
+
+    An operation takes `launch` seconds, plus the bytes that it reads and writes over
+    `memory_bandwidth`.
+    """
+
+    launch: float
+    memory_bandwidth: float
