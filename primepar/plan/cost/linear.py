@@ -116,7 +116,7 @@ class Training:
         shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
-            **self.summed(elements, summed),
+            **self.summed(elements, summed, held),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
@@ -126,12 +126,14 @@ class Training:
             "shard": shard * self.item,
         }
 
-    def summed(self, elements: float, bits: Sequence[int]) -> dict[str, float]:
-        """Seconds to sum gradients over devices that differ in some bits, in both ways."""
+    def summed(
+        self, elements: float, summed: Sequence[int], held: Sequence[int]
+    ) -> dict[str, float]:
+        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones."""
         size = elements * self.wide_item
         return {
-            "reduction": self.sums.all_reduce(bits, size),
-            "scatter": self.sums.all_gather(bits, size / self.group(bits)),
+            "reduction": self.sums.all_reduce(summed, size),
+            "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
     def group(self, bits: Sequence[int]) -> int:
