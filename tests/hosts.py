@@ -96,7 +96,8 @@ class HostsRun:
     ) -> None:  # fmt: skip
         self.folder, self.log, self.per_host = folder, folder / "log.jsonl", per_host
         self.saved = folder / "saved"
-        sizes = " ".join(SIZES).replace("K2", f"K{2 * per_host}")
+        ranks = 2 * per_host
+        sizes = " ".join(SIZES).replace("K2", f"K{ranks}").replace("heads=2", f"heads={ranks}")
         train = (
             f"-m primepar train {sizes} --timeout {TIMEOUT} --checkpoint {self.saved} "
             f"--set output.log={self.log} {arguments}"

@@ -148,7 +148,8 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
         size = bytes_sent * group / (rounds * (group - 1))
         seconds = measured.seconds(size) * rounds * (group - 1) / group
         start = max(number(0), seconds - bytes_sent / measured.best)
-        if collective == "all_to_all":
+        # A collective takes the whole port of a device, but not that of all devices behind it.
+        if not self.shared or collective == "all_to_all":
             return LinkTimes(start, measured.best, measured.best)
         return LinkTimes(start, max(number(self.bandwidth), measured.best), measured.best)
 

@@ -84,9 +84,14 @@ class PhaseMovement:
 
 @dataclass(frozen=True)
 class Movement:
-    """The movement of a sequence over a training step."""
+    """The movement of a sequence over a training step.
+
+    With `spends_weight` nothing reads W after backward, and the next step gets a new one, made from
+    something else: then W makes no hop to where forward starts.
+    """
 
     sequence: Sequence
+    spends_weight: bool = False
     _moved: dict[Phase, PhaseMovement] = field(default_factory=dict, repr=False, compare=False)
 
     def slices(self, phase: Phase, step: int) -> list[FlatSlices]:
@@ -157,6 +162,11 @@ class Movement:
             for needed, resident in zip(step, home, strict=True)
         )
 
+    def next_use(self, phase: Phase, tensor: str) -> Phase | None:
+        """The phase that reads an operand of `phase` next; None if none does."""
+        spent = self.spends_weight and (phase, tensor) == ("backward", "W")
+        return None if spent else NEXT_USE.get((phase, tensor))
+
     def start(self, phase: Phase, tensor: str) -> Holdings:
         """Where an operand must be before `phase`: resident, or where its first step needs it."""
         if self.sequence.has_homes:
@@ -207,7 +217,7 @@ class Movement:
         if t + 1 < self.sequence.steps:
             here = both(here, self.resident(phase, tensor))
             return self._hops(tensor, here, self.held(phase, tensor, t + 1))
-        following = NEXT_USE.get((phase, tensor))
+        following = self.next_use(phase, tensor)
         if following is None or self.sequence.has_homes:
             return []
         needed = self.start(following, tensor)

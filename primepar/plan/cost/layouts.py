@@ -76,6 +76,10 @@ class Layouts:
         """
         return self._properties(number).lines[dim]
 
+    def others(self, bits: Several[int]) -> tuple[int, ...]:
+        """The device bits that are not among some."""
+        return tuple(bit for bit in range(self.links.bits) if bit not in bits)
+
     def _properties(self, number: int) -> _LayoutProperties:
         if number not in self._cached:
             bits, fixed, values = self.links.bits, self._fixed[number], self._values[number]

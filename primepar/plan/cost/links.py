@@ -72,7 +72,7 @@ class ClusterLinks:
         if not bits or steps < 1:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
-        times = self.by_level[level].collective(collective, 1 << len(bits), sent, steps)
+        times = self.by_level[level].collective(collective, self.group(bits), sent, steps)
         share = min(times.bandwidth / self.streams(bits, level), times.alone)
         return float(times.start + sent / share)
 
@@ -83,17 +83,21 @@ class ClusterLinks:
         inside = sum(self.levels[bit] < level for bit in bits)
         return 1 << self.below(level) - inside
 
+    def group(self, bits: Sequence[int]) -> int:
+        """Number of devices of a collective over these bits."""
+        return 1 << len(bits)
+
     def all_reduce(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-reduce of `size` bytes on each device."""
-        group = 1 << len(bits)
+        group = self.group(bits)
         return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-gather of `size` bytes from each device."""
-        group = 1 << len(bits)
+        group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "all_gather")
 
     def reduce_scatter(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring reduce-scatter that leaves `size` bytes on each device."""
-        group = 1 << len(bits)
+        group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "reduce_scatter")

@@ -95,6 +95,11 @@ class Moving:
         """The largest share of a tensor on a device at the start or (`last`) end of a phase."""
         return _share(self, phase, tensor, last)
 
+    @cached_property
+    def keeps_input(self) -> bool:
+        """Whether the gradient of W begins with the blocks of I with which forward began."""
+        return self.movement.start("gradient", "I") == self.movement.start("forward", "I")
+
     def most(self, tensor: str, held: Holdings) -> float:
         """The share of a tensor on the device that holds most of its blocks in `held`."""
         grid = self.sequence.grid

@@ -125,10 +125,18 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
         fits=max(held) <= cluster.memory,
         held=held,
         gap=result.gap,
-        sent=traffic(result.plan, training.batch, training.positions).bytes(training.dtype),
+        sent=_sent(result),
         baseline=_baseline(result),
         choices=choices,
     )
+
+
+def _sent(result: SearchResult) -> tuple[int, ...]:
+    """Bytes that every device sends in a step, which has copies of weights of a shorter type."""
+    training = result.planner.training
+    masters = training.item < training.wide_item
+    sent = traffic(result.plan, training.batch, training.positions, masters)
+    return sent.bytes(training.dtype)
 
 
 def _baseline(result: SearchResult) -> Baseline | None:

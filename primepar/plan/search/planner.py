@@ -53,6 +53,7 @@ class Planner:
     """Options by kind of operator, filled on demand."""
     _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
     _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
+    _both_ways: dict[object, tuple[Matrix, Matrix]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
@@ -131,16 +132,24 @@ class Planner:
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, forward plus backward, by the options of both ends."""
+        forward, backward = self.both_ways(producer, consumer)
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
+            self._edges[key] = forward + backward
+        return self._edges[key]
+
+    def both_ways(self, producer: str, consumer: str) -> tuple[Matrix, Matrix]:
+        """Seconds of redistribution, forward and backward, by the options of both ends."""
+        key = self.key(producer), self.key(consumer)
+        if key not in self._both_ways:
             self.tick(f"from {producer} to {consumer}")
             producers, consumers = self.options(producer), self.options(consumer)
             columns = self.named[producer].K
             size = float(self.training.rows * columns * self.training.item)
             forward = self._moved(producers.leaves, consumers.takes, size)
             backward = self._moved(consumers.leaves_gradient, producers.leaves, size)
-            self._edges[key] = forward + backward.T
-        return self._edges[key]
+            self._both_ways[key] = forward, backward.T
+        return self._both_ways[key]
 
     def tie(self) -> Matrix:
         """Seconds to redistribute the table to the head, and its gradient back."""
