@@ -99,6 +99,8 @@ def main() -> None:
             parser.error(f"--{name}: expected {least} or more, got {getattr(options, name)}")
     try:
         text = options.cluster and options.cluster.read_text(encoding="utf-8")
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
         result = run(text, options.plans, options.rounds, options.seed)
     except (PrimeParError, OSError) as error:
         parser.error(str(error))
