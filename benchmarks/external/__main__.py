@@ -7,7 +7,7 @@ from statistics import mean
 
 from benchmarks.external.memory import LayerMemory, layer_memory
 from benchmarks.external.predicted import predicted
-from benchmarks.external.published import PEAK, RUNS, Run
+from benchmarks.external.published import PEAK, RUNS, TrainingRun
 from primepar.plan.pipeline.pipeline_cost import Pipeline
 
 
@@ -17,7 +17,7 @@ def main() -> None:
     print("\n".join([*time_lines(priced), "", *memory_lines(layer_memory())]))
 
 
-def time_lines(priced: Sequence[tuple[Run, Pipeline]]) -> Iterator[str]:
+def time_lines(priced: Sequence[tuple[TrainingRun, Pipeline]]) -> Iterator[str]:
     """Seconds of an iteration, and the errors of the planner and of two constants."""
     yield (f"{'paper':12} {'run':14} {'t':>2} {'p':>3} {'d':>3} {'b':>2} {'v':>2} "
            f"{'bubble':>7} {'published s':>12} {'predicted s':>12} {'error':>7}")  # fmt: skip
@@ -42,7 +42,7 @@ def time_lines(priced: Sequence[tuple[Run, Pipeline]]) -> Iterator[str]:
         yield _summary(f"a constant {part:.1%} of the peak, {name}", constant)
 
 
-CONSTANTS: dict[str, Callable[[Run], float]] = {
+CONSTANTS: dict[str, Callable[[TrainingRun], float]] = {
     "operations of the model": lambda run: run.operations,
     "operations executed": lambda run: run.executed,
 }
@@ -50,7 +50,7 @@ CONSTANTS: dict[str, Callable[[Run], float]] = {
 
 
 def best_constant(
-    runs: Sequence[Run], operations: Callable[[Run], float]
+    runs: Sequence[TrainingRun], operations: Callable[[TrainingRun], float]
 ) -> tuple[float, list[float]]:
     """The part of the peak with the least mean error over these very runs, and the errors."""
     parts = [operations(run) / (run.seconds * run.devices * PEAK) for run in runs]

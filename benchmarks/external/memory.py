@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from benchmarks.external.predicted import DTYPE, cluster, model, priced_by
-from benchmarks.external.published import RUNS, TOKENS, Run
+from benchmarks.external.published import RUNS, TOKENS, TrainingRun
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.training_options import Recompute, TrainingOptions
@@ -43,14 +43,14 @@ def layer_memory() -> list[LayerMemory]:
     return rows
 
 
-def _counted(run: Run, method: str, recompute: Recompute) -> float:
+def _counted(run: TrainingRun, method: str, recompute: Recompute) -> float:
     """What one more layer adds to the stash of a micro-batch on a device, over s b h."""
     size = run.micro_batch or 1
     two, three = (_stash(run, size, method, recompute, layers) for layers in (2, 3))
     return (three - two) / (TOKENS * size * run.hidden)
 
 
-def _stash(run: Run, size: int, method: str, recompute: Recompute, layers: int) -> float:
+def _stash(run: TrainingRun, size: int, method: str, recompute: Recompute, layers: int) -> float:
     on = cluster(run.hidden // run.heads)
     splits = Splits(model(run, layers), on, run.tensor, size, DTYPE)
     split, options = Split(1, 1, run.tensor), TrainingOptions(recompute=recompute)

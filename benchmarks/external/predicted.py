@@ -18,7 +18,7 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from benchmarks.external.published import TOKENS, VOCABULARY, Run
+from benchmarks.external.published import TOKENS, VOCABULARY, TrainingRun
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Passing, load_cluster
 from primepar.plan.pipeline.boundaries import Split
@@ -61,13 +61,13 @@ def cluster(head_dim: int) -> Cluster:
     )
 
 
-def model(run: Run, layers: int | None = None) -> ModelConfig:
+def model(run: TrainingRun, layers: int | None = None) -> ModelConfig:
     """The GPT model of a run, or one with other `layers`."""
     return ModelConfig.of("gpt2", layers=layers or run.layers, hidden=run.hidden, heads=run.heads,
                           context=TOKENS, vocabulary=VOCABULARY)  # fmt: skip
 
 
-def predicted(run: Run) -> Pipeline:
+def predicted(run: TrainingRun) -> Pipeline:
     """The fastest predicted pipeline with what the paper gives, of those that fit the memory.
 
     The plan is Megatron's: with sequence parallelism where only attention is computed again, which
@@ -86,7 +86,7 @@ def predicted(run: Run) -> Pipeline:
     return min(fitting or priced, key=lambda known: known.seconds)
 
 
-def method_of(run: Run) -> str:
+def method_of(run: TrainingRun) -> str:
     """The preset of a run."""
     return "megatron" if run.recomputed == "all" else "megatron-sp"
 
@@ -105,14 +105,14 @@ def _on_stage(planner: Planner, given: Mapping[str, str]) -> dict[str, str]:
     return {operator.name: given.get(operator.name, stream) for operator in planner.operators}
 
 
-def _sizes(run: Run, share: int) -> list[int]:
+def _sizes(run: TrainingRun, share: int) -> list[int]:
     if run.micro_batch is not None:
         return [run.micro_batch]
     return [size for size in MICRO_BATCHES if not share % size]
 
 
-def _options(run: Run, batches: int) -> list[TrainingOptions]:
-    """Interleaved as the paper says; else as many chunks as are fastest."""
+def _options(run: TrainingRun, batches: int) -> list[TrainingOptions]:
+    """Interleaved as in the paper; else as many chunks as are fastest."""
     most, is_even = run.layers // run.stages, not run.layers % run.stages
     counts = [run.chunks] if run.chunks else [1]
     if run.chunks is None and is_even and not batches % run.stages:

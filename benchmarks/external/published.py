@@ -22,7 +22,7 @@ PEAK = 3.12e14
 Recomputed = Literal["all", "attention"]
 
 
-class Run(NamedTuple):
+class TrainingRun(NamedTuple):
     """One row: a model of `layers`, on stages of replicas of `tensor` devices, and its seconds.
 
     `micro_batch` and `chunks`, of each stage, are None where the paper does not give them.
@@ -71,22 +71,26 @@ class Run(NamedTuple):
 
 
 def weak_scaling(billions: float, heads: int, hidden: int, layers: int, tensor: int, stages: int,
-                 devices: int, batch: int, teraflops: float) -> Run:  # fmt: skip
+                 devices: int, batch: int, teraflops: float) -> TrainingRun:  # fmt: skip
     """A row of Table 1 of 2104.04473; its rate counts the operations of equation 3."""
     counted = 96.0 * batch * TOKENS * layers * hidden**2
     counted *= 1 + TOKENS / (6 * hidden) + VOCABULARY / (16 * layers * hidden)
     seconds = counted / (teraflops * 1e12 * devices)
-    return Run("Narayanan", f"{billions:g}B", heads, hidden, layers, tensor, stages, devices, batch,
-               None, None if stages > 1 else 1, "all", seconds)  # fmt: skip
+    return TrainingRun(
+        "Narayanan", f"{billions:g}B", heads, hidden, layers, tensor, stages, devices, batch,
+        None, None if stages > 1 else 1, "all", seconds,
+    )  # fmt: skip
 
 
 def both(
     name: str, heads: int, hidden: int, layers: int, stages: int, batch: int,
     micro_batch: int, chunks: int, full: float, present: float,
-) -> tuple[Run, Run]:  # fmt: skip
+) -> tuple[TrainingRun, TrainingRun]:  # fmt: skip
     """Both columns of a row of Table 5 of 2205.05198; tensor parallelism of 8, one replica."""
-    first = Run("Korthikanti", f"{name} full", heads, hidden, layers, 8, stages, 8 * stages, batch,
-                micro_batch, chunks, "all", full)  # fmt: skip
+    first = TrainingRun(
+        "Korthikanti", f"{name} full", heads, hidden, layers, 8, stages, 8 * stages, batch,
+        micro_batch, chunks, "all", full,
+    )  # fmt: skip
     return first, first._replace(name=f"{name} present", recomputed="attention", seconds=present)
 
 
