@@ -28,14 +28,14 @@ where it is in the whole step; the rest moves transfers, and neither bytes nor t
 
 
 @dataclass(frozen=True)
-class Account:
+class StepAccount:
     """Bytes of every rank: `sent` in a training step, and `held`, the peak of the live ones."""
 
     sent: tuple[int, ...]
     held: tuple[int, ...]
 
 
-def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> Account:
+def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccount:
     """Count a training step of `batch` sequences of `positions` tokens in a data type.
 
     Live are all blocks of the step's program: parameters with their copies, moments and gradients,
@@ -49,7 +49,7 @@ def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> Account:
     )
     times = [count for _, count in shortened.longer]
     more = [base.left_out(rank, longer, times) for rank in range(plan.ranks)]
-    return Account(
+    return StepAccount(
         tuple(ceil(base.sent(rank) + added.sent) for rank, added in enumerate(more)),
         base.with_late([added.live for added in more]),
     )
@@ -100,14 +100,14 @@ class _Counted:
         return most
 
     def left_out(self, rank: int, longer: list[_Counted], times: list[int]) -> _LeftOut:
-        """What more layers add on a rank, from steps with one more, each so many times."""
-        own, sent = self.live(rank), Fraction(0)
-        added = dict.fromkeys(own, 0)
+        """What more layers add on a rank, from steps with one more, each `times`."""
+        base, sent = self.live(rank), Fraction(0)
+        added = dict.fromkeys(base, 0)
         for more, count in zip(longer, times, strict=True):
             sent += count * (more.sent(rank) - self.sent(rank))
             live = more.live(rank)
             for place in added:
-                added[place] += count * (live[place] - own[place])
+                added[place] += count * (live[place] - base[place])
         return _LeftOut(sent, [added[event.place] for event in self.events[rank]])
 
     def with_late(self, more: list[list[int]]) -> tuple[int, ...]:

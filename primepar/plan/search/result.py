@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from primepar.plan.accounting.account import MOST_COUNTED, Account, accounting
+from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
@@ -57,7 +57,7 @@ class SearchResult:
         return operators + sum(planner.redistribution_seconds(name, choices) for name in choices)
 
     @cached_property
-    def account(self) -> Account | None:
+    def account(self) -> StepAccount | None:
         """What is counted in the step's program; None on more than `MOST_COUNTED` devices."""
         training = self.planner.training
         if training.links.devices > MOST_COUNTED:
