@@ -56,7 +56,7 @@ def test_a_plan_is_a_preset_or_a_preset_with_changes() -> None:
         assert different <= outside or changed.endswith("% changed")
 
 
-def test_steps_are_measured_by_turns() -> None:
+def test_steps_of_plans_alternate() -> None:
     """Two models of two plans on two ranks: two steps of each count, none takes no time."""
     answers = on_ranks(2, cases.measured)
     assert answers[0] == answers[1]

@@ -187,9 +187,7 @@ class LeastWays:
         return cls.between(Holdings(layouts), sources, targets)
 
     @classmethod
-    def between(
-        cls, holdings: Holdings, sources: Several[int], targets: Several[int]
-    ) -> LeastWays:
+    def between(cls, holdings: Holdings, sources: Several[int], targets: Several[int]) -> LeastWays:
         """As `of`, with holdings that may be known already."""
         source_holdings, target_holdings = holdings.of(sources), holdings.of(targets)
         pairs = list(zip(source_holdings, target_holdings, strict=True))
