@@ -121,7 +121,7 @@ class Training:
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
             "parameters": size,
-            "gradients": size,
+            "gradients": elements * self.wide_item,
             "states": elements * self.state,
             "shard": shard * self.item,
         }

@@ -70,7 +70,7 @@ class LocalOperatorCost:
         return Cost(
             compute=forward + backward, communication=statistics + sums_back,
             forward=forward, forward_communication=statistics,
-            stash=(local + self._rows * numbers) * self.training.item,
+            stash=(local + self._rows * numbers) * self.training.wide_item,
             running=local * self.training.item,
             **weights,
         )  # fmt: skip
