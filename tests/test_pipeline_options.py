@@ -102,10 +102,10 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
 
 def tried(planned: Splits, split: Split) -> list[Pipeline]:
     """All micro-batches and options of a split that training has."""
-    every = []
+    every, shards = [], get_args(Shard)[:2]
     share = planned.batch // split.replicas
     for size in (size for size in range(1, share + 1) if not share % size):
-        for shard, recompute, chunks in product(("none", "optimizer"), RECOMPUTES, (1, 2)):
+        for shard, recompute, chunks in product(shards, RECOMPUTES, (1, 2)):
             if chunks == 2 and (split.stages != 2 or share // size % 2):
                 continue
             options = TrainingOptions(
