@@ -80,8 +80,11 @@ def test_gains_are_compared_with_the_best_constant() -> None:
     gains = Gains.of([0.1, 0.3, 0.2], [0.2, 0.3, 0.7])
     assert gains.tau == pytest.approx(1 / 3)
     assert gains.off == pytest.approx(0.2)
-    assert (gains.constant, gains.constant_off) == (0.3, pytest.approx(0.5 / 3))
-    assert constant_share([0.6, 0.8, 0.95]) == Constant(0.7, 2, pytest.approx(0.25))
+    assert gains.constant == 0.3
+    assert gains.constant_off == pytest.approx(0.5 / 3)
+    share = constant_share([0.6, 0.8, 0.95])
+    assert share == Constant(0.7, 2, share.farthest)
+    assert share.farthest == pytest.approx(0.25)
 
 
 def test_one_pair_of_splits_for_all_models_is_counted() -> None:
