@@ -124,7 +124,7 @@ def test_every_message_is_in_the_traces_of_both_ends() -> None:
     assert sorted(map(str, ends[SEND])) == sorted(map(str, ends[RECEIVE])) != []
 
 
-def test_what_is_posted_runs_beside_the_next_instruction_until_it_is_awaited() -> None:
+def test_what_is_posted_runs_with_the_next_instruction_until_it_is_awaited() -> None:
     compute = Compute(("I[0,0]", "W[0,0]"), "O[0,0]", "forward", {"M": 0, "N": 0, "K": 0})
     rows: list[tuple[Instruction, ...]] = [
         (ISend(peer=1, block="I[0,0]", request="a"), compute, Wait("a"), compute),
