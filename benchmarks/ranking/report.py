@@ -15,7 +15,8 @@ from benchmarks.ranking.results import (
 
 PLAN_HEADER = ("plan", "predicted ms", "#", "simulated ms", "#", "measured ms", "#", "CPU ms")
 SCORE_HEADER = ("model", "tau, 95% interval", "the simulator's", "of CPU", "repeated", "regret",
-                "of the planner's plan", "repeated", "blind", "error", "a constant's", "targets")  # fmt: skip
+                "of the planner's plan", "repeated", "blind", "error", "a constant's",
+                "targets")  # fmt: skip
 
 
 def ranks(values: Sequence[float]) -> list[int]:
