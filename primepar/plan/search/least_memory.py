@@ -70,7 +70,7 @@ class LeastMemory:
 def least_sums(
     counts: Mapping[object, int], options: Mapping[object, Options], peaks: Vector
 ) -> Vector:
-    """The least sum that all operators keep with at most each of some rests in ascending order.
+    """The least sum that all operators keep with at most each of some transients in ascending order.
 
     Infinite where an operator has no option with so small a rest.
     """
