@@ -72,7 +72,7 @@ def least_sums(
 ) -> Vector:
     """The least sum that all operators keep, for each largest rest of `peaks` in ascending order.
 
-    Infinite where an operator has no option with so small a rest.
+    Infinite where an operator has no option whose own peak is so small.
     """
     total = np.zeros(len(peaks))
     for kind, count in counts.items():

@@ -1,4 +1,4 @@
-"""CPU seconds of the planner's answers, next to their targets: `python -m benchmarks.targets`.
+"""CPU seconds of the planner's answers, next to their targets: `python -m benchmarks.planner_answers`.
 
 Every question is put to a process of its own with one thread. Counted is the processor time from
 the question to the answer, without the start of Python and the imports. Ends with 1 where a target
@@ -32,7 +32,7 @@ REPEATS = 3
 """Processes for each question; the median of their times counts."""
 
 
-class Question(Struct, frozen=True):
+class PlannerQuestion(Struct, frozen=True):
     """A question to the planner, with the CPU seconds that its answer may take."""
 
     text: str
@@ -83,11 +83,11 @@ def _whole_space() -> tuple[str, float]:
 
 
 QUESTIONS = (
-    Question("opt-175b on 8 V100, 32 GiB each", 0.2, None, _refused),
-    Question("llama-2-70b on 32 devices within 100 GB", 5, GAP, _within),
-    Question("llama-2-70b on 8 devices, Pareto front", 2, GAP, _front),
-    Question("llama-2-70b on 1,024 devices", 5, GAP, _many),
-    Question("llama-2-70b on 64 devices, --space all", 5, None, _whole_space),
+    PlannerQuestion("opt-175b on 8 V100, 32 GiB each", 0.2, None, _refused),
+    PlannerQuestion("llama-2-70b on 32 devices within 100 GB", 5, GAP, _within),
+    PlannerQuestion("llama-2-70b on 8 devices, Pareto front", 2, GAP, _front),
+    PlannerQuestion("llama-2-70b on 1,024 devices", 5, GAP, _many),
+    PlannerQuestion("llama-2-70b on 64 devices, --space all", 5, None, _whole_space),
 )
 
 
@@ -98,7 +98,7 @@ class TargetRow(Struct, frozen=True):
     answer: str
     gap: float
 
-    def meets(self, question: Question) -> bool:
+    def meets(self, question: PlannerQuestion) -> bool:
         """Whether the answer is in time and near enough."""
         near = question.gap is None or self.gap <= question.gap
         return self.seconds <= question.seconds and near
