@@ -1,4 +1,4 @@
-"""CPU seconds of the planner's answers, next to their targets: `python -m benchmarks.planner_answers`.
+"""CPU seconds of the planner, next to targets: `python -m benchmarks.planner_answers`.
 
 Every question is put to a process of its own with one thread. Counted is the processor time from
 the question to the answer, without the start of Python and the imports. Ends with 1 where a target
