@@ -86,7 +86,8 @@ bench-memory: $(STAMP) ## a step under limits of device memory, and in less memo
 
 bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predicted_and_measured
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predicted_and_measured --out out/ranking.json
+	@echo "python -m docs.render_ranking out/ranking.json makes docs/planner-ranking.md of it"
 
 bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on tokens, for the same time
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bits_per_byte

@@ -273,7 +273,7 @@ class _Run:
         for place, member in enumerate(transfer.members):
             node = transfer.ends[place]
             named = label(node, member).partition(" ")[0]
-            item = self.work.item_of(named)
+            item = self.work.bytes.item(named)
             receives = isinstance(node, (Recv, IRecv))
             elements = 0 if receives else -(-sent.get(member, 0) // item)
             self._note(member, node, transfer.begin, now, elements)
