@@ -8,6 +8,7 @@ paper's group indicator.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -301,14 +302,16 @@ class _Linear:
         levels = tuple(self.links.levels[bit] for bit in self.bits)
         shared = tuple(link.shared for link in self.links.by_level)
         compute = communication = 0.0
-        overlap = self.training.cluster.overlap
-        for stage in self.moving.stages(phases, levels, shared):
+        overlap, stages = self.training.cluster.overlap, self.moving.stages(phases, levels, shared)
+        for stage in stages:
             work = sum(self.training.seconds(share * self.operations, self._size(touched))
                        for share, touched in stage.work)  # fmt: skip
             compute += work
-            hops = self._transfer(stage.hops)
-            communication += max(0.0, hops - work) if overlap else hops
+            if overlap:
+                communication += max(0.0, self._transfer(stage.hops) - work)
             communication += self._transfer(stage.returns)
+        if not overlap:
+            communication += self._longest([load for stage in stages for load in stage.hops])
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
 
@@ -316,12 +319,32 @@ class _Linear:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""
         busiest = {}
         for load in loads:
-            behind = 1
-            if self.links.by_level[load.level].shared:
-                behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
+            behind = self._behind(load.level)
             sent = behind * max(map(self._sent, load.ports))
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
+
+    def _behind(self, level: int) -> int:
+        """Number of devices behind a port of a level, along the bits of the cuts."""
+        if not self.links.by_level[level].shared:
+            return 1
+        return 1 << sum(self.links.levels[bit] < level for bit in self.cut_bits)
+
+    def _longest(self, loads: Iterable[Load]) -> float:
+        """Seconds of the port that takes longest, over all steps of a sweep.
+
+        Where no product hides a transfer, a step ends for each device as soon as it has its own
+        blocks. Example: in a step of SUMMA the roots send and receive nothing, and the next step
+        has other roots.
+        """
+        seconds: Counter[tuple[int, int]] = Counter()
+        for load in loads:
+            behind = self._behind(load.level)
+            for port, mix, messages in load.by_port:
+                arrival = self.links.arrival(load.level, behind * self._sent(mix),
+                                             behind * messages)  # fmt: skip
+                seconds[load.level, port] += arrival
+        return max(seconds.values(), default=0.0)
 
     def _all_reduce(self, phase: Phase) -> float:
         tensor = PRODUCTS[phase].writes

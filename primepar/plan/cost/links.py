@@ -55,9 +55,10 @@ class ClusterLinks:
 
     def transfer(self, loads: Mapping[int, tuple[float, int]]) -> float:
         """Seconds until every level has carried the bytes and messages of its busiest port."""
-        return max((self._seconds(level, *load) for level, load in loads.items()), default=0.0)
+        return max((self.arrival(level, *load) for level, load in loads.items()), default=0.0)
 
-    def _seconds(self, level: int, load: float, messages: int) -> float:
+    def arrival(self, level: int, load: float, messages: int) -> float:
+        """Seconds until a port of a level has received bytes in some messages at once."""
         if not load:
             return 0.0
         link = self.by_level[level]
