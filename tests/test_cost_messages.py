@@ -56,14 +56,14 @@ def test_hops_of_a_step_are_messages_of_a_port() -> None:
     assert links.transfer({}) == links.transfer({0: (0.0, 0)}) == 0.0
 
 
-def test_the_gradient_of_a_vector_adds_its_bytes_alone() -> None:
-    """As the pass that coalesces reductions sends it, together with a later one."""
+def test_small_gradients_share_the_start_of_a_call() -> None:
+    """As the pass that coalesces reductions sends them, in buckets of 65,536 elements."""
     training = Training(ClusterLinks(cluster(replace(LINK, gap=0.0)), 2), "float32", 8, 8)
-    matrix, vector = (training.parameter(1024, 1024, (0, 1), (0, 1), is_vector=is_vector)
-                      for is_vector in (False, True))  # fmt: skip
-    sent = 2 * 3 / 4 * 4096 / BANDWIDTH
-    assert matrix["reduction"] == 6 * LATENCY + sent
-    assert vector == matrix | {"reduction": sent}
+    large, small = (training.parameter(elements, elements, (0, 1), (0, 1))["reduction"]
+                    for elements in (2.0**18, 2.0**13))  # fmt: skip
+    sent = 2 * 3 / 4 * 4 / BANDWIDTH
+    assert large == 6 * LATENCY + 2**18 * sent
+    assert small == 6 * LATENCY / 8 + 2**13 * sent
 
 
 def test_a_profile_distinguishes_the_gap_from_latency_and_bandwidth() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks
@@ -108,18 +109,16 @@ class Training:
         summed: Sequence[int],
         held: Sequence[int],
         tensors: int = 1,
-        is_vector: bool = False,
     ) -> dict[str, float]:
         """Terms of a cost for the `elements` that a device has of a `whole` parameter.
 
         Its gradient is summed over the devices that differ in the bits `summed`. Those that differ
-        in `held` have the same elements. Several equal `tensors` are summed together. The gradient
-        of a vector is coalesced with a later one of the same devices: it adds its bytes alone.
+        in `held` have the same elements. Several equal `tensors` are summed together.
         """
         shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
-            **self.summed(elements, summed, is_vector),
+            **self.summed(elements, summed),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
@@ -129,13 +128,14 @@ class Training:
             "shard": shard * self.item,
         }
 
-    def summed(
-        self, elements: float, bits: Sequence[int], coalesced: bool = False
-    ) -> dict[str, float]:
-        """Seconds to sum gradients over devices that differ in some bits, in both ways."""
-        size = elements * self.wide_item
+    def summed(self, elements: float, bits: Sequence[int]) -> dict[str, float]:
+        """Seconds to sum gradients over devices that differ in some bits, in both ways.
+
+        Small ones of the same devices are coalesced into buckets, and share the start of a call.
+        """
+        size, bucket = elements * self.wide_item, min(1.0, elements / LARGEST_BUCKET)
         return {
-            "reduction": self.sums.all_reduce(bits, size, coalesced),
+            "reduction": self.sums.all_reduce(bits, size, bucket),
             "scatter": self.sums.all_gather(bits, size / self.group(bits)),
         }
 
