@@ -73,8 +73,9 @@ bench-half: $(STAMP) ## the error of bfloat16 sums that travel, and training in 
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify
 
-bench-plan: $(STAMP) ## seconds of the planner's search, next to the paper's
+bench-plan: $(STAMP) ## seconds of the planner's search next to the paper's, and published training runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.external
 
 bench-overlap: $(STAMP) ## what chunks of transfers save in a simulated step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overlap

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from primepar.models import ModelConfig, operators
-from primepar.plan.cluster import BYTES, Passing, Ring, read_cluster
+from primepar.plan.cluster import BYTES, Collective, Passing, Ring, read_cluster
 from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
 from primepar.plan.profile.counts import Counts, counts
 from primepar.plan.profile.fit import Sample, fit
@@ -82,7 +82,7 @@ def test_the_curves_give_the_measured_times_back() -> None:
         elif known.what in ("all-reduce", "all-gather"):
             rounds = 2 if known.what == "all-reduce" else 1
             group = round(counted["messages"]) // rounds + 1
-            name = "all_reduce" if rounds == 2 else "all_gather"
+            name: Collective = "all_reduce" if rounds == 2 else "all_gather"
             times = link.collective(name, group, counted["bytes"], 1)
             seconds = times.start + counted["bytes"] / times.alone
         else:

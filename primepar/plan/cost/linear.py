@@ -8,7 +8,6 @@ paper's group indicator.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -118,25 +117,27 @@ class Training:
         shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
-            **self.summed(elements, summed),
+            **self.summed(elements, summed, held),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
             "parameters": size,
-            "gradients": size,
+            "gradients": elements * self.wide_item,
             "states": elements * self.state,
             "shard": shard * self.item,
         }
 
-    def summed(self, elements: float, bits: Sequence[int]) -> dict[str, float]:
-        """Seconds to sum gradients over devices that differ in some bits, in both ways.
+    def summed(
+        self, elements: float, summed: Sequence[int], held: Sequence[int]
+    ) -> dict[str, float]:
+        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones.
 
         Small ones of the same devices are coalesced into buckets, and share the start of a call.
         """
         size, bucket = elements * self.wide_item, min(1.0, elements / LARGEST_BUCKET)
         return {
-            "reduction": self.sums.all_reduce(bits, size, bucket),
-            "scatter": self.sums.all_gather(bits, size / self.group(bits)),
+            "reduction": self.sums.all_reduce(summed, size, bucket),
+            "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
     def group(self, bits: Sequence[int]) -> int:
@@ -337,13 +338,14 @@ class _Linear:
         blocks. Example: in a step of SUMMA the roots send and receive nothing, and the next step
         has other roots.
         """
-        seconds: Counter[tuple[int, int]] = Counter()
+        seconds: dict[tuple[int, int], float] = {}
         for load in loads:
             behind = self._behind(load.level)
             for port, mix, messages in load.by_port:
                 arrival = self.links.arrival(load.level, behind * self._sent(mix),
                                              behind * messages)  # fmt: skip
-                seconds[load.level, port] += arrival
+                place = load.level, port
+                seconds[place] = seconds.get(place, 0.0) + arrival
         return max(seconds.values(), default=0.0)
 
     def _all_reduce(self, phase: Phase) -> float:

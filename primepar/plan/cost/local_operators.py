@@ -70,7 +70,7 @@ class LocalOperatorCost:
         return Cost(
             compute=forward + backward, communication=statistics + sums_back,
             forward=forward, forward_communication=statistics,
-            stash=(local + self._rows * numbers) * self.training.item,
+            stash=(local + self._rows * numbers) * self.training.wide_item,
             running=local * self.training.item,
             **weights,
         )  # fmt: skip
@@ -165,7 +165,8 @@ def embedding_cost(training: Training, model: ModelConfig, layouts: Layouts, loo
         weights.append(training.parameter(positions, whole, rows_of_output, held))
     terms = {term: sum(weight[term] for weight in weights) for term in weights[0]}
     if rows_of_table == rows_of_output:  # the step's program sums both together
-        terms |= training.summed(table + positions, rows_of_table)
+        reduction = training.summed(table + positions, rows_of_table, held)["reduction"]
+        terms["reduction"] = reduction
     sums = training.links.all_reduce(lookup.bits, local * training.item)
     return Cost(compute=compute, communication=sums, forward=forward,
                 running=2 * local * training.item, **terms)  # fmt: skip

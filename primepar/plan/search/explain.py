@@ -10,7 +10,6 @@ import numpy as np
 
 from primepar.models.operations import flops_per_token
 from primepar.plan.cost.linear import Cost
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.megatron import fastest_megatron
 from primepar.plan.search.result import SearchResult
 
@@ -90,6 +89,8 @@ class Explanation:
     limit: float
     fits: bool
     held: tuple[int, ...]
+    counted: bool
+    """Whether `held` is counted in the step's program; if not, it is `memory`, a bound."""
     gap: float
     """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
@@ -124,19 +125,12 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
         limit=cluster.memory,
         fits=max(held) <= cluster.memory,
         held=held,
+        counted=result.account is not None,
         gap=result.gap,
-        sent=_sent(result),
+        sent=result.sent,
         baseline=_baseline(result),
         choices=choices,
     )
-
-
-def _sent(result: SearchResult) -> tuple[int, ...]:
-    """Bytes that every device sends in a step, which has copies of weights of a shorter type."""
-    training = result.planner.training
-    masters = training.item < training.wide_item
-    sent = traffic(result.plan, training.batch, training.positions, masters)
-    return sent.bytes(training.dtype)
 
 
 def _baseline(result: SearchResult) -> Baseline | None:
