@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from primepar.plan.pipeline.training_options import Shard
 from primepar.plan.search.segments import Vector
 
@@ -29,6 +31,17 @@ def seconds_for_parameters(terms: Mapping[str, Amount], shard: Shard) -> tuple[A
     if shard == "gradients":
         return scatter, gather + update
     return scatter + 2 * gather, update
+
+
+def kept_for_parameters(terms: Mapping[str, Vector], shard: Shard) -> Vector:
+    """Bytes of parameters, gradients and states of every option, by the terms of a `Cost`."""
+    parameters, gradients, states = (terms[name] for name in ("parameters", "gradients", "states"))
+    if shard != "none":
+        has = np.maximum(parameters, 1.0)  # where there are none, there are no states
+        states = states * terms["shard"] / has
+    if shard in ("gradients", "parameters"):
+        gradients = terms["shard"]
+    return (terms["shard"] if shard == "parameters" else parameters) + gradients + states
 
 
 class Buckets(NamedTuple):
