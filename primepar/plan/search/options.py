@@ -210,6 +210,7 @@ class Catalogue:
         return whole and self.training.rows % rows == 0 and not any(n % columns for n in cut)
 
     def _embedding(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
+        costs: dict[Lookup, Cost] = {}
         for candidate, _, _, (leaves,) in places:
             if leaves is None or not self._divides(operator, leaves):
                 continue
@@ -219,8 +220,9 @@ class Catalogue:
             bits = tuple(bit for element, bits in candidate.places for bit in bits
                          if isinstance(element.primitive, SUMMED))  # fmt: skip
             lookup = Lookup(leaves, looked_up, bits)
-            cost = embedding_cost(self.training, self.model, self.layouts, lookup)
-            yield _Option(candidate, cost, (leaves, leaves, leaves, table))
+            if lookup not in costs:
+                costs[lookup] = embedding_cost(self.training, self.model, self.layouts, lookup)
+            yield _Option(candidate, costs[lookup], (leaves, leaves, leaves, table))
 
 
 class _Placed(NamedTuple):
