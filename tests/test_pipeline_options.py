@@ -92,10 +92,11 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
         stage = Stage(group, SearchResult(planner, 0.0, choices))
         return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
 
-    cost, chosen = Exact(planner, among).search()
+    cost, numbers_of = Exact(planner, among).search()
     lists = [among[planner.key(operator.name)].tolist() for operator in planner.operators]
     names = [operator.name for operator in planner.operators]
     least = min(seconds(dict(zip(names, numbers, strict=True))) for numbers in product(*lists))
+    chosen = dict(zip(names, numbers_of, strict=True))
     assert seconds(chosen) == pytest.approx(least, rel=1e-12)
     assert cost * batches == pytest.approx(least, rel=1e-12)
 
