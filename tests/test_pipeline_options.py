@@ -28,7 +28,8 @@ from primepar.partition.pipeline.actions import actions
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, preset_plan
-from primepar.plan.cluster import Link
+from primepar.plan.accounting.account import accounting
+from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.schedule import step_seconds
@@ -48,7 +49,9 @@ from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
+from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program
+from primepar.schedule.hidden_time import communication
 from primepar.schedule.program import Collective, Compute, Free
 
 FOUR = replace(UNTIED, layers=4)
@@ -310,6 +313,37 @@ def test_buckets_hide_sums_of_gradients_and_nothing_else() -> None:
     assert 0 < after.reduction < before.reduction
     backward = plan.chunks[0].terms.compute - plan.chunks[0].terms.forward
     assert before.reduction - after.reduction <= backward
+
+
+@pytest.mark.parametrize("hidden", [512, 1024])
+def test_buckets_hide_no_more_than_the_simulator_does(hidden: int) -> None:
+    """Data parallelism, whose sums the step's program posts as soon as they can begin."""
+    machine, positions = load_cluster("v100-8x4"), hidden // 2
+    model = ModelConfig.of(
+        "gpt2", hidden=hidden, heads=8, layers=2, context=positions, vocabulary=4096
+    )
+    simulated = simulate_step(preset_plan("data", model, 4), 8, positions, machine, "float32")
+    rank = communication(simulated.events)[0]
+    planned = Splits(model, machine, 4, 8, "float32", "paper")
+    chunk = planned.pipeline(Split(1, 4, 1), 2).chunks[0]
+    plain, hidden_behind = (chunk.seconds(TrainingOptions(bucket=bucket)).reduction
+                            for bucket in (None, 25e6))  # fmt: skip
+    assert float(rank.total) * (1 - rank.share) < hidden_behind < plain
+
+
+@pytest.mark.parametrize("split", [Split(1, 1, 4), Split(1, 4, 1), Split(2, 1, 2), Split(2, 2, 1)])
+def test_the_memory_of_a_pipeline_is_no_less_than_what_its_program_holds(split: Split) -> None:
+    model = replace(FOUR, context=16)
+    planned = splits(model, 4, 8)
+    for options in (
+        TrainingOptions(),
+        TrainingOptions(shard="optimizer", recompute="full"),
+        TrainingOptions(recompute="selective"),
+    ):
+        pipeline = planned.pipeline(split, 2, options=options)
+        plan = split_plan(pipeline, model)
+        held = max(accounting(plan, 8, 16, "float32").held)
+        assert held <= pipeline.memory < 1.5 * held
 
 
 @pytest.mark.parametrize("split", [Split(2, 2, 2), Split(1, 3, 2)])
