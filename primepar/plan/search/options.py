@@ -186,7 +186,8 @@ class Catalogue:
             features / layouts.slices(leaves, 1),
             layouts.others(layouts.line(leaves, 1)),
         )
-        bias = Cost(**self.training.parameter(columns, features, layouts.line(leaves, 0), held))
+        summed = layouts.line(leaves, 0)
+        bias = Cost(**self.training.parameter(columns, features, summed, held, is_vector=True))
         return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
 
     def _local(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
