@@ -178,7 +178,10 @@ class Catalogue:
             yield _Option(candidate, cost, (*numbers, weight))
 
     def _biased(self, features: int, cost: Cost, leaves: int | None) -> Cost:
-        """The cost with the all-reduce of the bias gradient over devices that share columns."""
+        """The cost with the all-reduce of the bias gradient over devices that share columns.
+
+        Where the bias is added, the output is there without it and with it.
+        """
         if leaves is None:
             return cost
         layouts = self.layouts
@@ -187,7 +190,9 @@ class Catalogue:
             layouts.others(layouts.line(leaves, 1)),
         )
         bias = Cost(**self.training.parameter(columns, features, layouts.line(leaves, 0), held))
-        return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
+        both = 2 * layouts.share(leaves) * self.training.rows * features * self.training.item
+        total = Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
+        return total._replace(running=max(cost.running, both))
 
     def _local(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}
