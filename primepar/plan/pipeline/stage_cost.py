@@ -88,7 +88,7 @@ class StageCost:
 
     def _longest(self, *names: str) -> float:
         """The most seconds of some terms that one operator has."""
-        return max(sum(getattr(chosen.cost, name) for name in names)
+        return max(float(sum(getattr(chosen.cost, name) for name in names))
                    for chosen in self.stage.chosen)  # fmt: skip
 
     @cached_property
