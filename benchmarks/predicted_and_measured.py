@@ -77,7 +77,7 @@ def run(cluster_text: str | None, plans: int, rounds: int, seed: int) -> Ranking
     load = clock.stop(used)
     rankings = []
     for model, planner, (few, many), taken in zip(MODELS, planners, groups, times, strict=True):
-        rows = [ranked(planner, given, each) for given, each in
+        rows = [ranked(planner, given, steps) for given, steps in
                 zip((*few, *many), taken, strict=True)]  # fmt: skip
         rankings.append(ModelRanking(model.name, model.config.parameters,
                                      model.batch * model.config.context,
@@ -99,6 +99,8 @@ def main() -> None:
             parser.error(f"--{name}: expected {least} or more, got {getattr(options, name)}")
     try:
         text = options.cluster and options.cluster.read_text(encoding="utf-8")
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
         result = run(text, options.plans, options.rounds, options.seed)
     except (PrimeParError, OSError) as error:
         parser.error(str(error))

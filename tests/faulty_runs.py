@@ -82,6 +82,7 @@ class FaultyRun:
             self.process = subprocess.Popen(
                 [*words, *self.arguments(LONG), "--set", f"checkpoint.every={EVERY}", *more],
                 env=environment(), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+                start_new_session=True,  # Linux divides its cores among sessions
             )  # fmt: skip
 
     def arguments(self, steps: int) -> list[str]:

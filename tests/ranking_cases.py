@@ -1,4 +1,4 @@
-"""What ranks do in the test of measured plans: steps of small plans by turns."""
+"""What ranks do in the test of measured plans: alternating steps of small plans."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import device
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from benchmarks.ranking.measure import steps_by_turns
+from benchmarks.ranking.measure import alternating_steps
 from primepar.distributed.training.launch import World
 from primepar.models import ModelConfig
 from primepar.plan import preset_plan
@@ -19,5 +19,5 @@ def measured() -> list[list[tuple[list[float], list[float]]]]:
     rank, size = dist.get_rank(), dist.get_world_size()
     plans = [preset_plan(name, MODEL, size, 2) for name in ("megatron", "data")]
     world = World(rank, size, device("cpu"), HashStore())
-    times = steps_by_turns(world, [plans, plans[:1]], 2)
+    times = alternating_steps(world, [plans, plans[:1]], 2)
     return [[(plan.wall, plan.cpu) for plan in model] for model in times]

@@ -139,7 +139,8 @@ CALLS = {
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
     f"{CLUSTERS}, got No such file or directory",
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
-    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2",
+    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
+    "number",
     "plan opt-6.7b --cluster h200-8": "--devices: expected a value, got none: write --devices "
     "VALUE (devices of the plan, a power of two)",
     "plan --profile -o here.toml": "--profile: expected an option of primepar plan, got no such "

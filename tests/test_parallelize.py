@@ -138,7 +138,11 @@ MISUSED = {
     "torch.manual_seed for dropout",
 }
 HIDDEN = 32
-SENDING = {"megatron": ("K4", "N4"), "P2x2": ("P2x2", "P2x2")}
+SENDING = {
+    "megatron": ("K4", "N4"),
+    "megatron-sp": ("Ks4", "Ns4"),
+    "P2x2": ("P2x2", "P2x2"),
+}
 """Plan of a block -> the sequences of layers that enter a region, and of those that leave it."""
 PLACED = {
     "back": True,
@@ -219,6 +223,12 @@ def test_a_block_under_megatron_sends_the_four_all_reduces_of_its_paper() -> Non
     """Shoeybi et al., figure 4: two in forward and two in backward, of all rows and columns."""
     ring = Fraction(2 * (4 - 1), 4)
     assert predicted(*SENDING["megatron"]) == [4 * ring * BATCH * POSITIONS * HIDDEN] * 4
+
+
+def test_sequence_parallelism_sends_more_where_all_ranks_have_all_rows() -> None:
+    """It gathers again what every rank has: inputs, also for the gradients of weights, and dO."""
+    plain, split = (predicted(*SENDING[plan]) for plan in ("megatron", "megatron-sp"))
+    assert [more / less for more, less in zip(split, plain, strict=True)] == [Fraction(7, 4)] * 4
 
 
 def predicted(column: str, row: str) -> list[Fraction]:

@@ -133,7 +133,7 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
     [
         (("--devices", "3"),
          "--devices: expected a power of two, at most the 32 devices of the cluster 8 x 4 V100, as "
-         "in the PrimePar paper, got 3: take 2"),
+         "in the PrimePar paper, got 3: take 2, or primepar pipeline, for any number"),
         (("--devices", "2", "--dtype", "bfloat16"),
          "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
          "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
@@ -157,7 +157,7 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
          "front: leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.001"),
          "expected a plan with a step within the 0.001 seconds of --within, got none: the "
-         "shortest takes 0.00148514 seconds, 0.00049 too many"),
+         "shortest takes 0.00126009 seconds, 0.00026 too many"),
         (("--devices", "2", "--alpha", "-1"),
          "--alpha: expected 0 or more seconds for a GiB, got -1.0"),
     ],

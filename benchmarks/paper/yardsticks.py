@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from statistics import mean
 
 from benchmarks.paper.blocks import PaperPoint, geometric_mean
+from benchmarks.paper.mlp import Mlp
 from benchmarks.paper.pipelines import Stack, best_two, pairs
+from benchmarks.paper.printed import Collectives
 from benchmarks.paper.setting import LARGE
 from benchmarks.ranking.scores import kendall
 from primepar.models.sizes import MODELS
@@ -82,6 +84,33 @@ def _apart(ours: Sequence[float], printed: Sequence[float]) -> float:
     return mean(abs(one - other) for one, other in zip(ours, printed, strict=True))
 
 
+@dataclass(frozen=True)
+class Agreement:
+    """Figures 7 and 8: geometric means, points of figure 7 within 25%, of figure 8 within 10."""
+
+    mean: float
+    printed_mean: float
+    near: int
+    farthest: float
+    near_shares: int
+
+
+def agreement(points: Sequence[PaperPoint]) -> Agreement:
+    """Compare the throughputs and the memory of all points with the paper's."""
+    ours, theirs = (
+        [getattr(point, name) for point in points] for name in ("speed", "printed_speed")
+    )
+    apart = [abs(one / other - 1) for one, other in zip(ours, theirs, strict=True)]
+    near = sum(abs(point.share - point.printed_share) <= POINTS for point in points)
+    return Agreement(geometric_mean(ours), geometric_mean(theirs),
+                     sum(ratio <= WITHIN for ratio in apart), max(apart), near)  # fmt: skip
+
+
+def not_large(points: Iterable[PaperPoint]) -> list[PaperPoint]:
+    """The points of models of up to 100 billion parameters."""
+    return [point for point in points if not is_large(point.model)]
+
+
 def speed_gains(points: Iterable[PaperPoint]) -> Gains:
     """Figure 7: gains over Megatron."""
     ours, theirs = zip(*((point.speed - 1, point.printed_speed - 1) for point in points),
@@ -94,6 +123,18 @@ def saved_memory(points: Iterable[PaperPoint]) -> Gains:
     ours, theirs = zip(*((1 - point.share, 1 - point.printed_share) for point in points),
                        strict=True)  # fmt: skip
     return Gains.of(ours, theirs)
+
+
+def collective_gains(pairs: Sequence[tuple[Collectives, Mlp, Mlp]]) -> Gains:
+    """Figure 9: collectives of PrimePar's MLP over those of Megatron's."""
+    ours = [primepar.collectives / megatron.collectives for _, megatron, primepar in pairs]
+    return Gains.of(ours, [printed.ratio for printed, _, _ in pairs])
+
+
+def best_gains(stacks: Sequence[Stack]) -> Gains:
+    """Figure 10: gains of PrimePar's fastest split over Megatron's fastest."""
+    ours, theirs = zip(*map(best_against_best, stacks), strict=True)
+    return Gains.of([ratio - 1 for ratio in ours], [ratio - 1 for ratio in theirs])
 
 
 def mean_gains(points: Iterable[PaperPoint]) -> tuple[float, float]:

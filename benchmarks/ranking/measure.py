@@ -1,4 +1,4 @@
-"""Times of the steps of many plans: four processes that start once and run all plans by turns."""
+"""Times of the steps of many plans: four processes that start once and alternate the plans."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def measure(folder: Path, rounds: int) -> None:
     with joined(Launch.of(os.environ), "cpu") as world:
         models = sorted(path for path in folder.iterdir() if path.is_dir())
         plans = [[load_plan(path) for path in sorted(model.glob("*.json"))] for model in models]
-        times = steps_by_turns(world, plans, rounds)
+        times = alternating_steps(world, plans, rounds)
         if world.rank == 0:
             replace(folder / "times", msgspec.json.encode(times))
 
 
-def steps_by_turns(
+def alternating_steps(
     world: World, models: Sequence[Sequence[Plan]], rounds: int
 ) -> list[list[StepTimes]]:
     """Measure plans model by model in an initialised world, on one mesh; a collective call."""

@@ -151,7 +151,7 @@ class Objective(Bounds):
         """The Pareto front of time and memory, the fastest first."""
         from primepar.plan.search.tradeoff import Tradeoff
 
-        return [Outcome(plan.seconds, plan.memory) for plan in Tradeoff(planner).front()]
+        return [Outcome(plan.seconds, plan.memory) for _, plan in Tradeoff(planner).front().plans]
 
 
 def front_words(front: list[Outcome]) -> str:

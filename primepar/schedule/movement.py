@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 from primepar.schedule.holdings import Holders, Holdings, MeshDistance, both, holders, less
-from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase
-from primepar.schedule.sequence import FlatSlices, Sequence, blocks_of
+from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase, tensor_dims
+from primepar.schedule.sequence import FlatSlices, Sequence
 
 NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("forward", "I"): "gradient",
@@ -309,9 +310,18 @@ class _PhaseMap:
     def held(self) -> dict[str, list[Holdings]]:
         """Tensor -> its blocks, for every step."""
         reads, writes = PRODUCTS[self.phase]
-        return {
-            tensor: [
-                [frozenset(blocks_of(tensor, slices)) for slices in step] for step in self.slices
-            ]
-            for tensor in (*reads, writes)
-        }
+        return {tensor: self._blocks(tensor) for tensor in (*reads, writes)}
+
+    def _blocks(self, tensor: str) -> list[Holdings]:
+        """Blocks of a tensor, for every step; equal slices share one set."""
+        dims = [dim for dim in tensor_dims(tensor) if dim in self.sequence.grid]
+        known: dict[tuple[tuple[int, ...], ...], frozenset[Index]] = {}
+        held: list[Holdings] = []
+        for step in self.slices:
+            held.append([])
+            for slices in step:
+                key = tuple(slices[dim] for dim in dims)
+                if key not in known:
+                    known[key] = frozenset(product(*key))
+                held[-1].append(known[key])
+        return held

@@ -13,12 +13,11 @@ backward of another frees, so that a block may be made later than all of a layer
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 
 from msgspec.structs import replace
 
-from primepar.models.config import ModelConfig
 from primepar.plan.pipeline_layout import layer_of
 from primepar.plan.plan import Plan
 
@@ -45,8 +44,7 @@ class ShortPlan:
                 sequences[name] = text
             elif layer in number:
                 sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
-        settings = {name.name: getattr(plan.model, name.name) for name in fields(ModelConfig)}
-        model = ModelConfig(**settings | {"layers": len(layers)})
+        model = plan.model.with_sizes(layers=len(layers))
         return cls(replace(plan, model=model, sequences=sequences), layers)
 
     def phase(self, name: str) -> str:

@@ -33,6 +33,7 @@ class Layouts:
 
     links: ClusterLinks
     _numbers: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _known: dict[tuple[Slices, Slices], int | None] = field(default_factory=dict)
     _fixed: list[int] = field(default_factory=list)
     _values: list[Digits] = field(default_factory=list)
     _cached: dict[int, _LayoutProperties] = field(default_factory=dict)
@@ -42,6 +43,12 @@ class Layouts:
 
         None where a dim has more slices than there are devices.
         """
+        slices = spread.rows, spread.columns
+        if slices not in self._known:
+            self._known[slices] = self._number(spread)
+        return self._known[slices]
+
+    def _number(self, spread: Spread) -> int | None:
         if max(spread.rows.digits, spread.columns.digits) > self.links.bits:
             return None
         (rows, row_values), (columns, column_values) = map(

@@ -107,16 +107,18 @@ class Training:
         summed: Sequence[int],
         held: Sequence[int],
         tensors: int = 1,
+        is_vector: bool = False,
     ) -> dict[str, float]:
         """Terms of a cost for the `elements` that a device has of a `whole` parameter.
 
         Its gradient is summed over the devices that differ in the bits `summed`. Those that differ
-        in `held` have the same elements. Several equal `tensors` are summed together.
+        in `held` have the same elements. Several equal `tensors` are summed together. The gradient
+        of a vector is coalesced with a later one of the same devices: it adds its bytes alone.
         """
         shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
-            **self.summed(elements, summed),
+            **self.summed(elements, summed, held, is_vector),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
@@ -126,12 +128,14 @@ class Training:
             "shard": shard * self.item,
         }
 
-    def summed(self, elements: float, bits: Sequence[int]) -> dict[str, float]:
-        """Seconds to sum gradients over devices that differ in some bits, in both ways."""
+    def summed(
+        self, elements: float, summed: Sequence[int], held: Sequence[int], coalesced: bool = False
+    ) -> dict[str, float]:
+        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones."""
         size = elements * self.wide_item
         return {
-            "reduction": self.sums.all_reduce(bits, size),
-            "scatter": self.sums.all_gather(bits, size / self.group(bits)),
+            "reduction": self.sums.all_reduce(summed, size, coalesced),
+            "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
     def group(self, bits: Sequence[int]) -> int:

@@ -63,7 +63,10 @@ class ClusterLinks:
         link = self.by_level[level]
         return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
 
-    def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
+    def ring(
+        self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
+        coalesced: bool = False,
+    ) -> float:  # fmt: skip
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
         Every device sends `sent` bytes in `steps` steps. Where the slowest link is shared, all
@@ -74,7 +77,7 @@ class ClusterLinks:
         level = max(self.levels[bit] for bit in bits)
         times = self.by_level[level].collective(collective, self.group(bits), sent, steps)
         share = min(times.bandwidth / self.streams(bits, level), times.alone)
-        return float(times.start + sent / share)
+        return float((0.0 if coalesced else times.start) + sent / share)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
@@ -87,10 +90,14 @@ class ClusterLinks:
         """Number of devices of a collective over these bits."""
         return 1 << len(bits)
 
-    def all_reduce(self, bits: Sequence[int], size: float) -> float:
-        """Seconds of a ring all-reduce of `size` bytes on each device."""
+    def all_reduce(self, bits: Sequence[int], size: float, coalesced: bool = False) -> float:
+        """Seconds of a ring all-reduce of `size` bytes on each device.
+
+        One that is `coalesced` with another of the same devices has no start of its own.
+        """
         group = self.group(bits)
-        return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
+        sent, steps = 2 * (group - 1) / group * size, 2 * (group - 1)
+        return self.ring(bits, sent, steps, "all_reduce", coalesced)
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-gather of `size` bytes from each device."""

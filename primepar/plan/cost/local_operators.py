@@ -65,7 +65,7 @@ class LocalOperatorCost:
         line = self.layouts.line
         weights = self.training.parameter(
             sums * columns, sums * self.operator.K, line(self.layout, 0),
-            self.layouts.others(line(self.layout, 1)), tensors=sums,
+            self.layouts.others(line(self.layout, 1)), tensors=sums, is_vector=True,
         )  # fmt: skip
         return Cost(
             compute=forward + backward, communication=statistics + sums_back,
@@ -165,7 +165,8 @@ def embedding_cost(training: Training, model: ModelConfig, layouts: Layouts, loo
         weights.append(training.parameter(positions, whole, rows_of_output, held))
     terms = {term: sum(weight[term] for weight in weights) for term in weights[0]}
     if rows_of_table == rows_of_output:  # the step's program sums both together
-        terms |= training.summed(table + positions, rows_of_table)
+        reduction = training.summed(table + positions, rows_of_table, held)["reduction"]
+        terms["reduction"] = reduction
     sums = training.links.all_reduce(lookup.bits, local * training.item)
     return Cost(compute=compute, communication=sums, forward=forward,
                 running=2 * local * training.item, **terms)  # fmt: skip

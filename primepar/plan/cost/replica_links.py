@@ -35,10 +35,13 @@ class ReplicaLinks(ClusterLinks):
         """Number of devices of a collective."""
         return self.replicas << len(bits)
 
-    def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
+    def ring(
+        self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
+        coalesced: bool = False,
+    ) -> float:  # fmt: skip
         """Seconds of a ring over the replicas, and the devices that differ in these bits."""
         if self.replicas == 1:
-            return super().ring(bits, sent, steps, collective)
+            return super().ring(bits, sent, steps, collective, coalesced)
         level = max((self.across, *(self.levels[bit] for bit in bits)))
         link = self.cluster.links[level]
         times = link.collective(collective, self.group(bits), sent, steps)
@@ -48,7 +51,7 @@ class ReplicaLinks(ClusterLinks):
             inside = sum(self.cluster.links[self.levels[bit]].joins <= below for bit in bits)
             streams = max(1, min(self.devices, below) >> inside)
         share = min(times.bandwidth / streams, times.alone)
-        return float(times.start + sent / share)
+        return float((0.0 if coalesced else times.start) + sent / share)
 
 
 def level_between(cluster: Cluster, first: int, second: int) -> int:

@@ -236,14 +236,25 @@ class _Ports:
 
     def _level(self, rank: int, other: int) -> int:
         """Level of the links between two devices."""
-        bits = len(self.levels)
-        different = (place for place in range(bits) if (rank ^ other) >> (bits - 1 - place) & 1)
-        return max(self.levels[place] for place in different)
+        return self._level_of[rank ^ other]
+
+    @cached_property
+    def _level_of(self) -> list[int]:
+        """Level of the links between devices, by the exclusive or of their numbers."""
+        levels = [0]
+        for level in reversed(self.levels):
+            levels += [max(level, inner) for inner in levels]
+        return levels
 
     def _port(self, level: int, rank: int) -> int:
         """The device, or its group of the level below where the level is shared."""
-        inside = sum(bit_level < level for bit_level in self.levels) if self.shared[level] else 0
-        return rank >> inside
+        return rank >> self._inside[level]
+
+    @cached_property
+    def _inside(self) -> list[int]:
+        """Number of device bits within a port of each level."""
+        return [sum(bit_level < level for bit_level in self.levels) if shared else 0
+                for level, shared in enumerate(self.shared)]  # fmt: skip
 
     def hops(self, hops: Iterable[Hop]) -> tuple[Load, ...]:
         """Loads of hops: a block for several devices behind one port passes that port once."""

@@ -42,4 +42,4 @@ def _send_seconds(cluster: Cluster, split: Split, ends: tuple[int, int], size: f
     level = max(level_between(cluster, first + rank, second + rank) for rank in range(devices))
     link = cluster.links[level]
     behind = min(devices, cluster.links[level - 1].joins) if level and link.shared else 1
-    return link.latency + size / min(link.bandwidth / behind, link.alone)
+    return float(link.message(size) + size / min(link.bandwidth / behind, link.alone))

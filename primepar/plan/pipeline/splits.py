@@ -107,11 +107,13 @@ class Splits:
             f"{self.devices}: take {power}, or another --batch"
         )
 
-    def _no_interleaving(self, split: Split) -> PlanError:
+    def _no_interleaving(self) -> PlanError:
+        devices = f"{self.devices} device{'s' * (self.devices != 1)}"
         return PlanError(
-            f"expected layers in a multiple of the {split.stages} stages times 2 chunks or more, "
-            f"and micro-batches in a multiple of the stages, for interleaved-1f1b, got "
-            f"{self.model.layers} layers and a batch of {self.batch}: take --schedule 1f1b"
+            "expected layers in a multiple of the stages, 2 or more, times 2 chunks or more, and "
+            "micro-batches in a multiple of the stages, for interleaved-1f1b, got "
+            f"{self.model.layers} layers, a batch of {self.batch} and {devices}: take "
+            "--schedule 1f1b"
         )
 
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
@@ -129,7 +131,7 @@ class Splits:
             return self._least(split, sequences)
         plain = sorted(self._plain(split, possible, sequences), key=lambda known: known.seconds)
         if not plain:
-            raise self._no_interleaving(split)
+            raise self._no_interleaving()
         tried = [*plain]
         for pipeline in plain:
             fitting = [known.seconds for known in self._allowed(tried) if self._fits(known)]
@@ -221,7 +223,7 @@ class Splits:
         sums = ReplicaLinks(self.cluster, bits, split.replicas, split.stages)
         key = split.parts, size, tied, split.replicas, sums.across
         if key not in self._groups:
-            model = replace(self.model, tied=tied)
+            model = self.model.with_sizes(tied=tied)
             training = Training(ClusterLinks(self.cluster, bits), self.dtype, size,
                                 self.model.context, sums)  # fmt: skip
             if split.parts not in self._shared:

@@ -9,6 +9,7 @@ takes 5 + 5 + 1 bytes, with a rest of 4 it takes 3 + 3 + 4, which is the least. 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from math import ceil
 from typing import Self
 
@@ -32,7 +33,7 @@ class LeastMemory:
 
     def __init__(self, planner: Planner) -> None:
         self.planner = planner
-        self.counts = Counter(kind_of(operator) for operator in planner.operators)
+        self.counts: Counter[object] = Counter(map(kind_of, planner.operators))
         catalogue = planner.catalogue
         if planner.candidates is None:
             links = planner.training.links
@@ -47,11 +48,8 @@ class LeastMemory:
         """The least sum of what operators keep, plus the largest rest; infinite without a plan."""
         if not all(map(len, self.options.values())):
             return np.inf
-        rests = np.unique(np.concatenate([some.running for some in self.options.values()]))
-        kept = sum(
-            count * _least_kept(self.options[kind], rests) for kind, count in self.counts.items()
-        )
-        return float((kept + rests).min())
+        peaks = np.unique(np.concatenate([some.running for some in self.options.values()]))
+        return float((least_sums(self.counts, self.options, peaks) + peaks).min())
 
     @property
     def parameters(self) -> float:
@@ -69,12 +67,20 @@ class LeastMemory:
         return type(self)(Planner.of(*asked, planner.space, part=planner.part))
 
 
-def _least_kept(options: Options, rests: Vector) -> Vector:
-    """The least that an operator keeps with at most each of some rests, in ascending order."""
-    order = np.argsort(options.running, kind="stable")
-    least = np.minimum.accumulate(options.kept[order])
-    place = np.searchsorted(options.running[order], rests, side="right")
-    return np.concatenate([[np.inf], least])[place]
+def least_sums(
+    counts: Mapping[object, int], options: Mapping[object, Options], peaks: Vector
+) -> Vector:
+    """The least sum that all operators keep with at most each of some peaks, in ascending order.
+
+    Infinite where an operator has no option whose own peak is so small.
+    """
+    total = np.zeros(len(peaks))
+    for kind, count in counts.items():
+        order = np.argsort(options[kind].running, kind="stable")
+        least = np.minimum.accumulate(options[kind].kept[order])
+        place = np.searchsorted(options[kind].running[order], peaks, side="right")
+        total += count * np.concatenate([[np.inf], least])[place]
+    return total
 
 
 def _of_parameters(options: Options) -> float:
@@ -84,7 +90,7 @@ def _of_parameters(options: Options) -> float:
 def refuse_what_cannot_fit(planner: Planner, bound: float, whose: str) -> None:
     """Raise `PlanError` where parameters alone exceed `bound` bytes of a device in every plan.
 
-    `whose` says whose bytes these are. A plan that is not refused may still not fit.
+    `whose` states whose bytes these are. A plan that is not refused may still not fit.
     """
     least = LeastMemory(planner)
     if least.parameters > bound:

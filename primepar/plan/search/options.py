@@ -189,7 +189,8 @@ class Catalogue:
             features / layouts.slices(leaves, 1),
             layouts.others(layouts.line(leaves, 1)),
         )
-        bias = Cost(**self.training.parameter(columns, features, layouts.line(leaves, 0), held))
+        summed = layouts.line(leaves, 0)
+        bias = Cost(**self.training.parameter(columns, features, summed, held, is_vector=True))
         both = 2 * layouts.share(leaves) * self.training.rows * features * self.training.item
         total = Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
         return total._replace(running=max(cost.running, both))

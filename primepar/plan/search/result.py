@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -23,6 +24,13 @@ class SearchResult:
     cost: float
     choices: dict[str, int]
     gap: float = 0.0
+
+    @classmethod
+    def of(
+        cls, planner: Planner, cost: float, choices: Several[int], gap: float = 0.0
+    ) -> SearchResult:
+        """The result for the options of all operators in their order."""
+        return cls(planner, cost, dict(zip(planner.named, choices, strict=True)), gap)
 
     @property
     def plan(self) -> Plan:
