@@ -42,17 +42,28 @@ def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccoun
     what forward stashes, and buffers from the post of their receive on. Bytes sent are rounded up.
     Raises `PlanError` for a batch that the plan cannot cut.
     """
-    shortened = Shortened.of(plan)
+    account, is_late = _account(plan, Shortened.of(plan), batch, positions, dtype)
+    if is_late:
+        account, _ = _account(plan, Shortened.whole(plan), batch, positions, dtype)
+    return account
+
+
+def _account(
+    plan: Plan, shortened: Shortened, batch: int, positions: int, dtype: str
+) -> tuple[StepAccount, bool]:
+    """The account from short plans, and whether a block is made late there to lower the peak.
+
+    How far it can be delayed may depend on layers that are left out.
+    """
     base, *longer = (
         _Counted.of(short, batch, positions, dtype)
         for short in (shortened.short, *(more for more, _ in shortened.longer))
     )
     times = [count for _, count in shortened.longer]
     more = [base.left_out(rank, longer, times) for rank in range(plan.ranks)]
-    return StepAccount(
-        tuple(ceil(base.sent(rank) + added.sent) for rank, added in enumerate(more)),
-        base.with_late([added.live for added in more]),
-    )
+    held, is_late = base.with_late([added.live for added in more])
+    sent = tuple(ceil(base.sent(rank) + added.sent) for rank, added in enumerate(more))
+    return StepAccount(sent, held), is_late and bool(longer)
 
 
 def step_options(dtype: str) -> StepOptions:
@@ -110,15 +121,19 @@ class _Counted:
                 added[place] += count * (live[place] - base[place])
         return _LeftOut(sent, [added[event.place] for event in self.events[rank]])
 
-    def with_late(self, more: list[list[int]]) -> tuple[int, ...]:
-        """The peak of every rank after `make-late`, with additional live bytes at each event."""
+    def with_late(self, more: list[list[int]]) -> tuple[tuple[int, ...], bool]:
+        """The peak of every rank after `make-late`, and whether that changes the program.
+
+        `more` has the additional live bytes at each event.
+        """
         item, size = BYTES[self.dtype], BlockBytes(self.program, self.dtype)
         elements = [tuple(added // item for added in of_rank) for of_rank in more]
         late, after = made_late(self.program, elements)
-        return tuple(
+        held = tuple(
             max(
                 event.live + item * added
                 for event, added in zip(rank_events(late, rank, size), of_rank, strict=True)
             )
             for rank, of_rank in enumerate(after)
         )
+        return held, late is not self.program

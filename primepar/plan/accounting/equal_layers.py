@@ -64,6 +64,11 @@ class Shortened:
     longer: tuple[tuple[ShortPlan, int], ...]
 
     @classmethod
+    def whole(cls, plan: Plan) -> Shortened:
+        """All layers."""
+        return cls(ShortPlan.without(plan, ()), ())
+
+    @classmethod
     def of(cls, plan: Plan) -> Shortened:
         """The shortest plans that what a step of `plan` sends and holds follows from."""
         runs = (
