@@ -45,12 +45,12 @@ class Products:
 
     def append(self, program: Program, phases: Phases, apart: frozenset[str] = frozenset()) -> None:
         """Append a program of these phases; blocks of tensors `apart` are scratch blocks."""
-        names = {tensor: self._written(tensor) for tensor in self.names}
+        names = {tensor: self.written(tensor) for tensor in self.names}
         take_in(self.builder, program, names, self.name, self.turned, apart)
         for phase in phases:
             reads, writes = PRODUCTS[phase]
             read = tuple(self._template(tensor, self.names[tensor]) for tensor in reads)
-            written = self._template(writes, self._written(writes))
+            written = self._template(writes, self.written(writes))
             signature = Signature(read, written, kernel=f"linear.{phase}")
             self.builder.phases[f"{self.name}.{phase}"] = signature
             self.builder.grid[f"{self.name}.{phase}"] = dict(self.sequence.grid)
@@ -63,7 +63,7 @@ class Products:
         """Declare a tensor that the program makes, before it is `rounded`."""
         held = self.held(program.final or (), tensor)
         dims = self.dims(tensor) if tensor.endswith("W") else ("M", "K")
-        name = self._written(tensor)
+        name = self.written(tensor)
         return self.builder.new(name, self.cuts(tensor), held, dims, self._is_wide(tensor))
 
     def rounded(self, view: View, tensor: str) -> View:
@@ -79,7 +79,7 @@ class Products:
             return False
         return is_wide_sum(tensor, self.sequence.steps)
 
-    def _written(self, tensor: str) -> str:
+    def written(self, tensor: str) -> str:
         """Return the name under which the products write a tensor."""
         return f"{self.names[tensor]}.sum" if self._is_wide(tensor) else self.names[tensor]
 

@@ -97,7 +97,7 @@ class RepeatedProducts:
         products.append(sums.parts, phases, apart=_SUM)
         held = products.held(program.final or (), "dW")
         for instructions, indices in zip(products.builder.programs, held, strict=True):
-            for block in (block_name(products.names["dW"], index) for index in indices):
+            for block in (block_name(products.written("dW"), index) for index in indices):
                 arrived = scratch_name(block)
                 instructions += [Compute((arrived,), block), Free(arrived)]
         return program
