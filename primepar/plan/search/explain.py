@@ -50,11 +50,13 @@ class ChosenSequence:
     moving: float
     kept: float
     neighbours: tuple[Neighbour, ...] = ()
+    more: float | None = None
+    """Seconds of all these layers above those in the best plan; None where nothing is compared."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Megatron's fastest plan on the same devices; `memory` is as the search adds it up."""
+    """Another plan on the same devices; `memory` is as the search adds it up."""
 
     plan: str
     seconds: float
@@ -94,14 +96,26 @@ class Explanation:
     """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
     baseline: Baseline | None
+    """Megatron's fastest plan."""
+    best: Baseline | None
+    """The best plan of the space, where a given plan is compared with it."""
     choices: tuple[ChosenSequence, ...] = field(repr=False)
 
 
-def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
-    """Explain a result, with `neighbours` also the cheapest alternatives of every operator."""
+def explain(
+    result: SearchResult, neighbours: bool = False, best: SearchResult | None = None
+) -> Explanation:
+    """Explain a result, with `neighbours` also the cheapest alternatives of every operator.
+
+    With the `best` plan of a search, also what each operator takes more than in that.
+    """
     planner, training = result.planner, result.planner.training
     cluster, devices = training.cluster, training.links.devices
-    choices = tuple(_folded([_choice(result, name, neighbours) for name in result.choices]))
+    each = [_choice(result, name, neighbours) for name in result.choices]
+    if best is not None:
+        each = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
+                for choice in each]  # fmt: skip
+    choices = tuple(_folded(each))
     held, seconds = result.held, result.seconds
     speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
@@ -126,18 +140,24 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
         held=held,
         gap=result.gap,
         sent=traffic(result.plan, training.batch, training.positions).bytes(training.dtype),
-        baseline=_baseline(result),
+        baseline=_megatron(result),
+        best=None if best is None else _beside("the best", best),
         choices=choices,
     )
 
 
-def _baseline(result: SearchResult) -> Baseline | None:
-    found = fastest_megatron(result.planner)
-    if found is None:
-        return None
-    name, megatron = found
-    fits = megatron.memory <= result.planner.training.cluster.memory
-    return Baseline(name, megatron.seconds, megatron.memory, fits)
+def _megatron(result: SearchResult) -> Baseline | None:
+    fastest = fastest_megatron(result.planner)
+    return None if fastest is None else _beside(*fastest)
+
+
+def _beside(name: str, result: SearchResult) -> Baseline:
+    fits = result.memory <= result.planner.training.cluster.memory
+    return Baseline(name, result.seconds, result.memory, fits)
+
+
+def _all(choice: ChosenSequence) -> float:
+    return choice.layers * (choice.seconds + choice.moving)
 
 
 def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
@@ -177,9 +197,9 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
 
 def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
     """Consecutive layers with equal sequences as one, with the numbers of the first of them."""
-    layers = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
+    by_layer = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
     for _, group in groupby(
-        layers, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
+        by_layer, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
     ):
         equal = list(group)
         first, last = equal[0], equal[-1]
@@ -187,7 +207,17 @@ def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
             name = choice.operator
             if first[0] and len(equal) > 1:
                 name = f"blocks.{first[0]}-{last[0]}.{_name_in_layer(choice)}"
-            yield replace(choice, operator=name, layers=len(equal) if first[0] else 1)
+            layers = len(equal) if first[0] else 1
+            yield replace(choice, operator=name, layers=layers, more=_more(equal, choice))
+
+
+def _more(layers: list[tuple[str, list[ChosenSequence]]], first: ChosenSequence) -> float | None:
+    """Seconds of an operator of several layers above those in the best plan."""
+    if first.more is None:
+        return None
+    name = _name_in_layer(first)
+    return sum(choice.more or 0.0 for _, choices in layers for choice in choices
+               if _name_in_layer(choice) == name)  # fmt: skip
 
 
 def _layer(choice: ChosenSequence) -> str:

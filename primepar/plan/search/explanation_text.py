@@ -15,7 +15,9 @@ LEFT = (0, 2)
 
 def words(explanation: Explanation) -> str:
     """The explanation as text."""
-    rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(HEADS, ())]
+    compared = explanation.best is not None
+    heads = (*HEADS, "more") if compared else HEADS
+    rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(heads, ())]
     rows += [(_cells(choice), choice.neighbours) for choice in explanation.choices]
     rows.append((_total(explanation), ()))
     widths = [max(map(len, column)) for column in zip(*(row for row, _ in rows), strict=True)]
@@ -23,7 +25,8 @@ def words(explanation: Explanation) -> str:
         f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
         f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
         f"space {explanation.space}",
-        "milliseconds of a layer, in column all of all layers",
+        "milliseconds of a layer, in column all of all layers"
+        + (", and in column more above the best plan" if compared else ""),
         "",
     ]
     for cells, neighbours in rows:
@@ -42,17 +45,22 @@ def _cells(choice: ChosenSequence) -> tuple[str, ...]:
     whole = choice.layers * (choice.seconds + choice.moving)
     return (choice.operator, f"{choice.layers}", choice.sequence,
             *(f"{1e3 * seconds:,.3f}" for seconds in (*times, choice.moving, whole)),
-            f"{choice.kept / 2**20:,.1f}")  # fmt: skip
+            f"{choice.kept / 2**20:,.1f}", *_more(choice.more))  # fmt: skip
 
 
 def _total(explanation: Explanation) -> tuple[str, ...]:
     terms = explanation.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     kept = sum(terms[term] for term in KEPT)
+    more = None if explanation.best is None else explanation.seconds - explanation.best.seconds
     return (TOTAL, "", "",
             *(f"{1e3 * seconds:,.3f}" for seconds in
               (*times, explanation.moving, explanation.seconds)),
-            f"{kept / 2**20:,.1f}")  # fmt: skip
+            f"{kept / 2**20:,.1f}", *_more(more))  # fmt: skip
+
+
+def _more(seconds: float | None) -> tuple[str, ...]:
+    return () if seconds is None else (f"{1e3 * seconds:+z,.3f}",)
 
 
 def _summary(explanation: Explanation) -> Iterator[str]:
@@ -72,20 +80,24 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
         f"{terms['running'] / unit:,.2f}"
     )
+    if explanation.best is not None:
+        name = f"the best plan of space {explanation.space}"
+        yield _beside(explanation, name, explanation.best)
     if explanation.baseline is not None:
-        yield _beside(explanation, explanation.baseline)
+        name = f"Megatron's fastest, {explanation.baseline.plan}"
+        yield _beside(explanation, name, explanation.baseline)
     if explanation.gap > 0:
         yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
     if not explanation.fits:
         yield "that is more memory than a device has"
 
 
-def _beside(explanation: Explanation, baseline: Baseline) -> str:
+def _beside(explanation: Explanation, name: str, baseline: Baseline) -> str:
     ratio = baseline.seconds / explanation.seconds
     too_large = "" if baseline.fits else ", more than a device has"
     return (
-        f"Megatron's fastest, {baseline.plan}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times "
-        f"this plan's, with {_size(baseline.memory)}{too_large}"
+        f"{name}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times this plan's, with "
+        f"{_size(baseline.memory)}{too_large}"
     )
 
 
