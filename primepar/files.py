@@ -38,8 +38,13 @@ def read_bytes(path: Path) -> bytes:
 
 def write_text(path: Path, text: str, error: type[PrimeParError] = PrimeParError) -> None:
     """`replace` for text; a failure becomes `error`, with a message of one line."""
+    write_bytes(path, text.encode(), error)
+
+
+def write_bytes(path: Path, content: bytes, error: type[PrimeParError] = PrimeParError) -> None:
+    """`replace`; a failure becomes `error`, with a message of one line."""
     try:
-        replace(path, text.encode())
+        replace(path, content)
     except OSError as refused:
         raise error(f"{path}: expected a place to write to, got {refused.strerror}") from None
 

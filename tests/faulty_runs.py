@@ -82,6 +82,7 @@ class FaultyRun:
             self.process = subprocess.Popen(
                 [*words, *self.arguments(LONG), "--set", f"checkpoint.every={EVERY}", *more],
                 env=environment(), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=errors,
+                start_new_session=True,  # Linux divides its cores among sessions
             )  # fmt: skip
 
     def arguments(self, steps: int) -> list[str]:
@@ -139,8 +140,10 @@ class FaultyRun:
         wanted = self.case.row if self.case.fault not in BY_ITSELF else self.case.row - 1
         wait_until(lambda: self._has_come_to(wanted) or self.process.poll() is not None, "the row")
         if not self._has_come_to(wanted):
-            words = self.errors.read_text().strip()
-            raise TimeoutError(f"it has ended before the fault: {self.printed or words}")
+            raise TimeoutError(
+                f"it ended before the fault, with exit code {self.process.poll()}: "
+                f"{self.printed or self.errors.read_text().strip()}"
+            )
         fault = self.case.fault
         if fault.startswith(("kill rank", "stop rank")):
             os.kill(self.ranks()[int(fault[-1])], SENT[fault])

@@ -21,8 +21,8 @@ from faulty_runs import SIZES, TIMEOUT, text_of, wait_until
 
 HOSTS = {"hosta": "10.77.0.1", "hostb": "10.77.0.2"}
 BIN = Path(sys.executable).parent
-ENDING = 30.0
-"""Seconds that a run may take beyond the timeout, on a machine with other work."""
+ENDING = 60.0
+"""Seconds that a run may take beyond the timeout: torchrun waits 30 for a stopped process."""
 PORT = 29555
 """Where the processes of torchrun meet, and those that are started by hand."""
 AGENT = """#!/bin/sh
@@ -59,8 +59,11 @@ def set_link(state: str) -> None:
 
 
 @contextmanager
-def two_hosts() -> Iterator[None]:
-    """Two namespaces, joined by a pair of links; /etc/hosts has both names there."""
+def two_hosts(own: str = "") -> Iterator[None]:
+    """Two namespaces, joined by a pair of links; /etc/hosts has both names there.
+
+    `own` is an address that each host gives to its own name there.
+    """
     made: list[str] = []
     try:
         for host in HOSTS:
@@ -68,7 +71,8 @@ def two_hosts() -> Iterator[None]:
             made.append(host)
             folder = Path("/etc/netns", host)
             folder.mkdir(parents=True, exist_ok=True)
-            names = "".join(f"{address} {name}\n" for name, address in HOSTS.items())
+            known = HOSTS | ({host: own} if own else {})
+            names = "".join(f"{address} {name}\n" for name, address in known.items())
             (folder / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
         sure("ip", "link", "add", "to-hosta", "type", "veth", "peer", "name", "to-hostb")
         for (host, address), link in zip(HOSTS.items(), ("to-hosta", "to-hostb"), strict=True):
@@ -96,7 +100,8 @@ class HostsRun:
     ) -> None:  # fmt: skip
         self.folder, self.log, self.per_host = folder, folder / "log.jsonl", per_host
         self.saved = folder / "saved"
-        sizes = " ".join(SIZES).replace("K2", f"K{2 * per_host}")
+        ranks = 2 * per_host
+        sizes = " ".join(SIZES).replace("K2", f"K{ranks}").replace("heads=2", f"heads={ranks}")
         train = (
             f"-m primepar train {sizes} --timeout {TIMEOUT} --checkpoint {self.saved} "
             f"--set output.log={self.log} {arguments}"
@@ -143,7 +148,7 @@ class HostsRun:
         ]
 
     def _by_hand(self, train: str, _: Path | None) -> list[tuple[str, str]]:
-        world = f"WORLD_SIZE=2 MASTER_ADDR=hosta MASTER_PORT={PORT} LOCAL_RANK=0"
+        world = f"WORLD_SIZE=2 MASTER_ADDR={HOSTS['hosta']} MASTER_PORT={PORT} LOCAL_RANK=0"
         return [
             (host, f"exec env RANK={number} {world} {sys.executable} {train}")
             for number, host in enumerate(HOSTS)

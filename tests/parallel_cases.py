@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from copy import deepcopy
+from fractions import Fraction
 from io import StringIO
 from itertools import product
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 from parallel_models import (
     BATCH,
+    BLOCK_REGIONS,
     POSITIONS,
     RATE,
     REGIONS,
@@ -46,6 +48,7 @@ from primepar.distributed import (
     local_rows,
     placements_of,
 )
+from primepar.distributed.runtime.observed_groups import ObservedCall, Seen, watched_groups
 from primepar.distributed.runtime.scatter_gather import Parts
 from primepar.models import load_config
 from primepar.plan import Plan, preset_plan
@@ -195,25 +198,63 @@ def compiled(backend: str, plan: str) -> dict[str, float]:
     }
 
 
-def refused(model: str, changes: dict[str, Any], plan: Any, ranks: int = 4) -> str:
-    """The message of an error; no layer is replaced."""
+def refused(
+    model: str, changes: dict[str, Any], plan: Any, ranks: int = 4, regions: tuple[Region, ...] = ()
+) -> str:
+    """The message of an error; the module is as it was, its numbers too."""
     plain = made(model, changes)
-    kinds = [type(part) for part in plain.modules()]
+    if dist.get_rank():
+        with torch.no_grad():
+            for parameter in plain.parameters():
+                parameter.fill_(dist.get_rank())
+    kinds, before = [type(part) for part in plain.modules()], deepcopy(plain.state_dict())
     try:
-        parallelize(plain, plan, ranks)
+        parallelize(plain, plan, ranks, regions)
     except PrimeParError as error:
         assert [type(part) for part in plain.modules()] == kinds
+        assert all(torch.equal(entry, before[name]) for name, entry in plain.state_dict().items())
         return f"{type(error).__name__}: {error}"
     return "accepted"
 
 
+def counted(plan: str) -> list[tuple[Fraction, Fraction]]:
+    """Elements that each rank sends for a block: counted by process groups, and by the executor.
+
+    It is the second step: in the first one gradients are compared too.
+    """
+    module = parallelize(Block().double(), plan, 4, BLOCK_REGIONS)
+    traffic = cast("Any", module.get_submodule("fc1")).mesh.traffic
+    x = local_rows(module, torch.randn(BATCH, POSITIONS, 32, dtype=torch.float64))
+    for _ in range(2):
+        traffic.clear()
+        seen = Seen(0)
+        with watched_groups(seen):
+            torch.autograd.backward(module(x.clone().requires_grad_()).square().sum())
+    counts = sum(map(sent_elements, seen.calls), Fraction(0)), sum(traffic.elements.values())
+    by_rank: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(by_rank, counts)
+    return by_rank
+
+
+def sent_elements(call: ObservedCall) -> Fraction:
+    """What a rank sends in a call; collectives as rings."""
+    members, size = len(call.with_whom), call.elements
+    rings = {
+        "send": Fraction(size),
+        "recv": Fraction(0),
+        "all_reduce": Fraction(2 * (members - 1) * size, members),
+        "all_gather": Fraction((members - 1) * size),
+        "reduce_scatter": Fraction((members - 1) * size),
+    }
+    return Fraction(0) if call.what.startswith("wait for") else rings[call.what]
+
+
 def misused() -> dict[str, str]:
     """Errors of modules that are parallelized already, or are not yet."""
-    regions = (Region(("qkv",), ("out",), sections=3), Region(("fc1",), ("fc2",)))
     torch.manual_seed(0)
     module, plain = Block().double(), Block().double()
-    parallelize(module, "P2x2", init_device_mesh("cpu", (4,)), regions)
-    wrong = parallelize(OwnNorm(), "P2x2", 4, regions)
+    parallelize(module, "P2x2", init_device_mesh("cpu", (4,)), BLOCK_REGIONS)
+    wrong = parallelize(OwnNorm(), "P2x2", 4, BLOCK_REGIONS)
     x = torch.randn(2, 4, 32)
     seeds = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(dist.get_rank()))
     masked = nn.Sequential(nn.LayerNorm(32), Block())

@@ -16,6 +16,8 @@ REGIONS = (
     Region(("blocks.*.qkv",), ("blocks.*.out",), sections=3),
     Region(("blocks.*.fc1",), ("blocks.*.fc2",)),
 )
+BLOCK_REGIONS = (Region(("qkv",), ("out",), sections=3), Region(("fc1",), ("fc2",)))
+"""Of a block alone."""
 
 
 class Block(nn.Module):
@@ -56,6 +58,15 @@ class Transformer(nn.Module):
         return logits
 
 
+class Uneven(nn.Module):
+    """Two layers of any sizes; the second one may be given fewer columns than the first has."""
+
+    def __init__(self, inner: int = 32, leaving: int = 32) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(32, inner, bias=False)
+        self.fc2 = nn.Linear(leaving, 32, bias=False)
+
+
 class OwnNorm(Block):
     """A wrong one: the norm of the heads is a parameter inside a region."""
 
@@ -77,6 +88,10 @@ class TwoTypes(Block):
     def __init__(self) -> None:
         super().__init__()
         self.fc1.double()
+
+
+def uneven(**sizes: int) -> nn.Module:
+    return Uneven(**sizes)
 
 
 def own() -> nn.Module:

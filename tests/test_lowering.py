@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from primepar.errors import ShapeError
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.operators import PHASES, Phase, parse_block
 from primepar.schedule.program import AllReduce, Compute, Free, IRecv, ISend, Wait
+from primepar.verify import verify_program
 
 TEXTS = ["", "K", "N3", "M", "B", "P2x2", "P3x3", "P4x4", "K,P2x2", "P2x2,N", "P2x2,P2x2"]
 
@@ -49,6 +51,28 @@ def test_blocks_sent_per_device_are_the_formula_s(side: int) -> None:
     expected = Counter({"I": 2 * hops, "W": 2 * hops + (side > 1), "dO": 2 * hops,
                         "dW": int(side > 1)})  # fmt: skip
     assert all(+counts == +expected for counts in sent(program))
+
+
+@pytest.mark.parametrize("text", ["K4", "M4", "P2x2", "P3x3", "K2,P2x2", "Os2x2", "S2x2", "D2x2x2"])
+def test_a_weight_that_is_spent_makes_one_hop_less_and_is_freed(text: str) -> None:
+    """PrimePar's last hop of W brings it back to where forward starts; nobody else has one.
+
+    A weight that is needed must be there: the shorter program with W at its end is refuted.
+    """
+    sequence = parse_sequence(text)
+    kept, spent = lower(sequence), lower(sequence, spends_weight=True)
+    returns = "P" in text
+    for before, after in zip(sent(kept), sent(spent), strict=True):
+        assert before - after == Counter({"W": 1} if returns else {})
+        assert not after - before
+    assert not any(block.startswith("W[") for blocks in final(spent) for block in blocks)
+    for rank, nodes in enumerate(spent.programs):
+        freed = Counter(node.block for node in nodes if isinstance(node, Free))
+        live = [name for name in initial(spent)[rank] if name.startswith("W[") and not freed[name]]
+        assert not live
+    assert verify_program(spent, text).verdict == "proved"
+    needed = replace(spent, final=kept.final)
+    assert verify_program(needed, text).verdict == "refuted"
 
 
 @pytest.mark.parametrize("text", TEXTS)

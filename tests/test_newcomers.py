@@ -38,7 +38,7 @@ COMMANDS = (
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
 MODELS = "opt-6.7b, opt-175b, llama-2-7b, llama-2-70b, bloom-7b1, bloom-176b"
-CLUSTERS = "cpu-gloo-4, h200-8, torus-4x4, v100-8x4"
+CLUSTERS = "a100-8x8, b200-8, cpu-gloo-4, h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4"
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"
@@ -139,7 +139,8 @@ CALLS = {
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
     f"{CLUSTERS}, got No such file or directory",
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
-    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2",
+    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
+    "number",
     "plan opt-6.7b --cluster h200-8": "--devices: expected a value, got none: write --devices "
     "VALUE (devices of the plan, a power of two)",
     "plan --profile -o here.toml": "--profile: expected an option of primepar plan, got no such "

@@ -196,8 +196,8 @@ def _runs(program: Program) -> bool:
 def test_copies_and_moments_have_the_places_of_their_parameters() -> None:
     """Whatever the optimizer keeps: both moments and a copy, or the copy alone."""
     plan = uniform_plan(SMALL, parse_sequence("P2x2"))
-    expected: dict[Optimizer, set[str]] = {"adamw": {"m", "v", "master"}, "sgd": {"master"}}
-    for optimizer, kept in expected.items():
+    cases: dict[Optimizer, set[str]] = {"adamw": {"m", "v", "master"}, "sgd": {"master"}}
+    for optimizer, kept in cases.items():
         options = StepOptions(optimizer=optimizer, masters=True)
         step = lower_step(plan, 2, 4, options=options)
         (chunks, *_) = state_chunks(step, largest_state(step))

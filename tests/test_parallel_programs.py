@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+import torch
 from msgspec.structs import replace
 
+from primepar.distributed.parallel import averaged
 from primepar.distributed.parallel.boundaries import Boundaries, boundaries_of
+from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import PlanError
 from primepar.operators.row_average import lower_row_average
 from primepar.operators.single_operator import LinearPrograms, lower_linear
@@ -67,6 +72,27 @@ def test_gradients_are_averaged_over_rows(split: bool) -> None:
     ]
     assert sums == [{(0, 2)}, {(1, 3)}, {(0, 2)}, {(1, 3)}]
     assert all(refuted(without_last(program, rank)) for rank in range(4))
+
+
+def test_an_average_is_lowered_once_for_a_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many backwards and parameters of a size there are."""
+    lowered_sizes = list[int]()
+
+    def lower(layout: Layout, size: int) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        lowered_sizes.append(size)
+        return "program", ("before",), ("after",)
+
+    monkeypatch.setattr(averaged, "lower_row_average", lower)
+    monkeypatch.setattr(
+        averaged, "Executor", lambda *_, kind: lambda blocks: {"after": 2 * blocks["before"]}
+    )
+    mesh = cast(Mesh, SimpleNamespace(rank=0, compiled={}))
+    bounds = boundaries_of(4, {"fc1": "P2x2"}, {"fc1": "P2x2"})
+    averages = [averaged.RowAverage(mesh, bounds.stream) for _ in range(2)]
+    for average in 2 * averages:
+        assert average(torch.ones(3)).tolist() == [2, 2, 2]
+        assert average(torch.ones(2, 2)).tolist() == [[2, 2], [2, 2]]
+    assert lowered_sizes == [3, 4]
 
 
 WHOLE = (((0, 0),),) * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,8 +12,17 @@ from typing import Any
 import parallel_cases as cases
 import pytest
 from distributed_ranks import on_ranks
-from parallel_models import REGIONS, own
+from parallel_models import BATCH, POSITIONS, REGIONS, own
 from profiles import IS_LONG
+
+from primepar.distributed import Region
+from primepar.distributed.parallel.boundaries import boundaries_of
+from primepar.operators.row_average import lower_row_average
+from primepar.operators.single_operator import lower_linear
+from primepar.partition import parse_sequence
+from primepar.reference.check import memories
+from primepar.reference.emulator.executor import emulate
+from primepar.schedule import Linear
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "parallelize.md"
 MODULES = ("transformers.models.llama.modeling_llama", "transformers.models.gpt2.modeling_gpt2")
@@ -81,6 +91,21 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "divide, got 2 heads of 8 columns: choose a sequence with fewer slices of K, or None for "
         "all layers of this region",
     ),
+    "a size that a sequence does not divide": (
+        ("uneven", {"leaving": 33}, "P2x2"),
+        "ShapeError: fc2.weight: expected dim 1 to be a multiple of its 2 slices, got 33: pad it "
+        "to 34",
+    ),
+    "output columns that a region does not divide": (
+        ("uneven", {"inner": 30}, "megatron", 4, (Region(("fc1",), ("fc2",)),)),
+        "ShapeError: fc1: expected output columns that the 4 parts of its region divide, got 30: "
+        "pad them to 32, or choose a sequence with fewer slices of K for the layers that enter it",
+    ),
+    "input columns that a region does not divide": (
+        ("uneven", {"leaving": 30}, {"*": "K4"}, 4, (Region(("fc1",), ("fc2",)),)),
+        "ShapeError: fc2: expected input columns that the 4 parts of its region divide, got 30: "
+        "pad them to 32, or choose a sequence with fewer slices of K for the layers that enter it",
+    ),
     "a region of which a part is whole": (
         ("llama", {}, {"*.o_proj": None, "*": "megatron"}),
         "PlanError: model.layers.0.self_attn.o_proj: expected a sequence, as columns are split "
@@ -112,6 +137,13 @@ MISUSED = {
     "rows, got another on rank 1: use it outside of regions, and give these ranks one "
     "torch.manual_seed for dropout",
 }
+HIDDEN = 32
+SENDING = {
+    "megatron": ("K4", "N4"),
+    "megatron-sp": ("Ks4", "Ns4"),
+    "P2x2": ("P2x2", "P2x2"),
+}
+"""Plan of a block -> the sequences of layers that enter a region, and of those that leave it."""
 PLACED = {
     "back": True,
     "as torch cuts": True,
@@ -144,6 +176,7 @@ def results() -> dict[tuple[str, str], Any]:
     }
     asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
     asked |= {("misused", ""): (), ("placed", ""): ()}
+    asked |= {("counted", name): (name,) for name in SENDING}
     with TemporaryDirectory() as folder:
         asked |= {("states", ""): (folder,), ("recipe", ""): (recipe(), folder)}
         calls = [(work, given) for (work, _), given in asked.items()]
@@ -178,6 +211,48 @@ def test_what_does_not_fit_is_named_in_one_line(name: str) -> None:
 @pytest.mark.parametrize("name", MISUSED)
 def test_wrong_uses_are_named_in_one_line(name: str) -> None:
     assert results()["misused", ""][name] == MISUSED[name]
+
+
+@pytest.mark.parametrize("plan", SENDING)
+def test_a_block_sends_what_its_programs_predict(plan: str) -> None:
+    """Attention and MLP, forward and backward; the programs are run on emulated devices."""
+    assert results()["counted", plan] == [(sent, sent) for sent in predicted(*SENDING[plan])]
+
+
+def test_a_block_under_megatron_sends_the_four_all_reduces_of_its_paper() -> None:
+    """Shoeybi et al., figure 4: two in forward and two in backward, of all rows and columns."""
+    ring = Fraction(2 * (4 - 1), 4)
+    assert predicted(*SENDING["megatron"]) == [4 * ring * BATCH * POSITIONS * HIDDEN] * 4
+
+
+def test_sequence_parallelism_sends_more_where_all_ranks_have_all_rows() -> None:
+    """It gathers again what every rank has: inputs, also for the gradients of weights, and dO."""
+    plain, split = (predicted(*SENDING[plan]) for plan in ("megatron", "megatron-sp"))
+    assert [more / less for more, less in zip(split, plain, strict=True)] == [Fraction(7, 4)] * 4
+
+
+def predicted(column: str, row: str) -> list[Fraction]:
+    """Elements that each rank sends for a block whose layers have these sequences."""
+    bounds = boundaries_of(4, {"qkv": column, "out": row}, {"qkv": column})
+    stream, split = bounds.stream, bounds.split
+    rows, sent = BATCH * POSITIONS, [Fraction(0)] * 4
+    layers = [
+        lower_linear(parse_sequence(text), Linear(rows, N, K), source, target=target, turned=True)
+        for text, source, target, widths in (
+            (column, stream, split, ((HIDDEN, 3 * HIDDEN), (HIDDEN, 4 * HIDDEN))),
+            (row, split, stream, ((HIDDEN, HIDDEN), (4 * HIDDEN, HIDDEN))),
+        )
+        for N, K in widths
+    ]
+    programs = [program for layer in layers for program in (layer.forward, layer.backward)]
+    # Biases of qkv and fc1, of fc2, and the norms' weights and biases: each is averaged over rows.
+    vectors = [(split, 3 * HIDDEN // bounds.parts), (split, 4 * HIDDEN // bounds.parts)]
+    vectors += [(stream, HIDDEN)] * 5
+    averages = [lower_row_average(*vector)[0] for vector in vectors if bounds.row_groups > 1]
+    for program in (*programs, *averages):
+        run = emulate(program, memories(program))
+        sent = [before + more for before, more in zip(sent, run.sent, strict=True)]
+    return sent
 
 
 def test_layouts_are_placements_where_these_exist() -> None:

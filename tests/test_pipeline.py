@@ -12,10 +12,13 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.pipeline.boundaries import Split
+from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.schedule import bubble, in_flight, step_seconds
-from primepar.plan.pipeline.splits import Pipeline, Split, Splits
-from primepar.plan.pipeline.stage import StagePart
+from primepar.plan.pipeline.split_plan import split_plan
+from primepar.plan.pipeline.splits import PLAIN, Splits
 from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import search
 
@@ -106,34 +109,37 @@ def test_stages_have_all_operators_of_the_model_once() -> None:
 def test_memory_is_that_of_the_stage_with_the_most() -> None:
     """Blocks alone: the first stage keeps the stash of as many microbatches as there are stages."""
     pipeline = splits(part="blocks").pipeline(Split(4, 1, 1), 1)
-    first = pipeline.stages[0]
-    assert {stage.kept for stage in pipeline.stages} == {first.kept}
+    first = pipeline.chunks[0]
+    assert {chunk.bytes(PLAIN) for chunk in pipeline.chunks} == {first.bytes(PLAIN)}
     parameters = sum(
         size for name, shape in FOUR.parameter_shapes.items() if name.startswith("blocks.0.")
         for size in [shape[0] * (shape[1] if len(shape) > 1 else 1)]
     )  # fmt: skip
     assert first.parameters == pytest.approx(parameters)
-    assert first.stash > 0
-    assert pipeline.memory == pytest.approx(16 * parameters + 4 * first.stash + first.running)
+    sizes = first.bytes(PLAIN)
+    assert sizes.stash > 0
+    assert pipeline.memory == pytest.approx(16 * parameters + 4 * sizes.stash + sizes.running)
 
 
-def test_replicas_sum_the_gradients_of_a_stage_once() -> None:
-    """A byte in 1/2e8 s between the nodes, and 4 devices of a node send theirs at once."""
-    pipeline = splits(devices=8, part="blocks").pipeline(Split(1, 2, 4), 2)
-    one = pipeline.stages[0]
-    assert pipeline.microbatches == 1
-    summed = 4 * one.parameters * 4 / 2e8 + 2 * 5e-6
-    assert pipeline.seconds == pytest.approx(one.seconds + summed)
+@pytest.mark.parametrize("split", [Split(1, 2, 4), Split(1, 4, 2), Split(1, 8, 1)])
+@pytest.mark.parametrize("model", [SMALL, FOUR])
+def test_replicas_are_the_outermost_cut_of_the_rows(model: ModelConfig, split: Split) -> None:
+    pipeline = splits(model, 8, 8).pipeline(split, 8 // split.replicas)
+    planner = Planner.of(model, TWO_LEVELS, 8, 8, None, "paper")
+    whole = Given.with_sequences(planner, split_plan(pipeline, model).sequences).result
+    assert pipeline.seconds == pytest.approx(whole.seconds)
+    assert pipeline.memory == pytest.approx(whole.memory)
 
 
-def test_a_search_knows_that_its_gradients_are_summed() -> None:
-    """With dear sums the plan of a replica keeps fewer parameters on a device."""
-    group = splits(devices=8, part="blocks")._group(Split(1, 2, 4), 2)
-    free, dear = (group.searched(StagePart(4, True, True), summing) for summing in (0.0, 1.0))
-    assert dear.parameters <= free.parameters
-    assert dear.seconds >= free.seconds
-    least = min(stage.seconds + stage.parameters for stage in (free, dear))
-    assert dear.seconds + dear.parameters == least
+def test_gradients_are_summed_once_in_a_step() -> None:
+    """Of four micro-batches all parts but the sums of gradients take four times as long."""
+    planned = splits(devices=8, batch=8, part="blocks")
+    once, often = (planned.pipeline(Split(1, 2, 4), size).chunks[0].seconds(PLAIN)
+                   for size in (4, 1))  # fmt: skip
+    assert once.reduction > 0
+    assert planned.pipeline(Split(1, 2, 4), 4).seconds == pytest.approx(sum(once))
+    four = 4 * (often.compute + often.communication) + often.reduction
+    assert planned.pipeline(Split(1, 2, 4), 1).seconds == pytest.approx(four)
 
 
 def test_the_way_to_the_next_stage() -> None:
@@ -142,7 +148,7 @@ def test_the_way_to_the_next_stage() -> None:
     four = all_splits.pipeline(Split(4, 1, 1), 1)
     size = 8 * 64 * 4
     way = 2 * (1e-6 + size / 1e9)
-    stage_seconds = four.stages[0].seconds
+    stage_seconds = sum(four.chunks[0].seconds(PLAIN))
     assert four.seconds == pytest.approx(4 * stage_seconds + 3 * way + 3 * (stage_seconds + way))
 
 
@@ -186,5 +192,7 @@ def test_parameters_are_updated_once_in_a_step() -> None:
     slow = changed(TWO_LEVELS, operators={"update": Passing(0.25, 1e10)})
     one, other = (splits(part="blocks", cluster=case).pipeline(Split(2, 1, 2), 1)
                   for case in (TWO_LEVELS, slow))  # fmt: skip
-    parameters = max(stage.parameters for stage in other.stages)
-    assert other.seconds - one.seconds == pytest.approx(0.25 + 4 * parameters / 1e10)
+    took = max(stage.update for stage in other.stage_seconds)
+    parameters = max(chunk.parameters for chunk in other.chunks)
+    assert took > 0.25 + 4 * parameters / 1e10  # each of several parameters takes 0.25 s to start
+    assert other.seconds - one.seconds == pytest.approx(took)

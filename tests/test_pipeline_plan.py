@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from command import run
 
 from primepar.errors import PlanError
 from primepar.models import ModelConfig
-from primepar.plan import Plan, load_plan, preset_plan, save_plan
+from primepar.plan import load_plan, preset_plan, save_plan
 from primepar.plan.cost.traffic import traffic
-from primepar.plan.memory.peak import peak
 from primepar.plan.pipeline_layout import PipelineLayout
 
 MODEL = ModelConfig.of("gpt2", layers=4, hidden=32, heads=4, context=16, vocabulary=50)
@@ -142,10 +140,9 @@ def test_a_file_with_a_wrong_pipeline_is_refused(
     assert str(error.value) == f"{file}: {message}"
 
 
-@pytest.mark.parametrize("predict", [traffic, peak])
-def test_the_planner_predicts_no_pipeline(predict: Callable[[Plan, int, int], object]) -> None:
+def test_traffic_by_operator_is_of_plans_without_pipeline() -> None:
     with pytest.raises(PlanError) as error:
-        predict(preset_plan("1f1b:2x2,megatron", MODEL, 4), 4, 16)
+        traffic(preset_plan("1f1b:2x2,megatron", MODEL, 4), 4, 16)
     assert str(error.value) == (
         "plan: expected none with a pipeline where the planner predicts traffic or memory, got 2 "
         "stages: price its program, with primepar simulate"

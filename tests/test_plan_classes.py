@@ -32,8 +32,12 @@ from primepar.schedule.sequence import Element
 THREE_LEVELS = cluster(
     Link(2, 1e-6, 4e9, False), Link(4, 2e-6, 2e9, True), Link(16, 5e-6, 1e9, False)
 )
+CURVES = cluster(Link(4, 1e-6, 4e9, False), Link(
+    16, 5e-6, 1e9, True, curves={"message": {2: ((1e3, 1e7), (1e8, 9e8), (1e9, 9.6e8))}}
+))  # fmt: skip
 WIRES = {"4 x 4": ClusterLinks(TWO_LEVELS, 4), "2 x 4": ClusterLinks(TWO_LEVELS, 3),
-         "three levels": ClusterLinks(THREE_LEVELS, 4)}  # fmt: skip
+         "three levels": ClusterLinks(THREE_LEVELS, 4),
+         "curves": ClusterLinks(CURVES, 4)}  # fmt: skip
 ENDS = ("I", "O", "dI")
 
 

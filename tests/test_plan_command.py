@@ -73,7 +73,8 @@ def test_splits_are_listed_from_the_best_on() -> None:
     assert seconds == sorted(seconds)
     lines = run(*PIPELINE).out.splitlines()
     assert lines[0].split() == [
-        "stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB"
+        "stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
+        "bubble", "MiB",
     ]  # fmt: skip
     assert [line.split()[0] for line in lines[1:]] == [str(row["stages"]) for row in rows]
 
@@ -132,7 +133,7 @@ def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
     [
         (("--devices", "3"),
          "--devices: expected a power of two, at most the 32 devices of the cluster 8 x 4 V100, as "
-         "in the PrimePar paper, got 3: take 2"),
+         "in the PrimePar paper, got 3: take 2, or primepar pipeline, for any number"),
         (("--devices", "2", "--dtype", "bfloat16"),
          "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
          "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
@@ -181,8 +182,7 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
     assert (done.code, done.err) == (
         2,
         f"primepar: error: expected a plan within the 1,000,000 bytes of {whose}, got none: the "
-        "smallest takes 1,991,044 bytes, 991,044 too many: take more --devices or a smaller "
-        "--batch\n",
+        "smallest takes 1,991,044 bytes, 991,044 too many: take --devices 16\n",
     )
     assert not path.exists()
     exact = run(*V100, "--devices", "4", "--memory", "1991044", "--json")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
@@ -26,8 +28,8 @@ from step_cases import (
 )
 
 from primepar.plan import Plan, preset_plan
+from primepar.plan.accounting.account import accounting
 from primepar.plan.cost.traffic import traffic
-from primepar.plan.memory.peak import peak
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.verify import verify_program
 
@@ -47,7 +49,9 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
     assert step.sent == sent_by(calls_of_step(program)) == sent_by(calls_of_step(planned))
     assert step.sent == list(traffic(plan, batch, positions).total)
     assert step.peak == held_by(program)
-    assert held_by(planned) == peak(plan, batch, positions).tolist()
+    account = accounting(plan, batch, positions, "float32")
+    assert [4 * elements for elements in step.peak] == list(account.held)
+    assert [ceil(4 * elements) for elements in step.sent] == list(account.sent)
     assert all(map(int.__le__, step.peak, held_by(planned)))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from primepar.models import ModelConfig, operators
-from primepar.plan.cluster import BYTES, Passing, Ring, read_cluster
+from primepar.plan.cluster import BYTES, Collective, Passing, Ring, read_cluster
 from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
 from primepar.plan.profile.counts import Counts, counts
 from primepar.plan.profile.fit import Sample, fit
+from primepar.plan.profile.measured_curves import growing, points_text
 
 LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
 REDUCE, GATHER = Ring(4e-4, 5e8), Ring(6e-4, 3e8)
@@ -35,8 +36,9 @@ def exact() -> list[Sample]:
         samples.append(sample("attention", size, counted, starts=SLOW.launch, operations=1 / RATE,
                             bytes=1 / SLOW.memory_bandwidth))  # fmt: skip
         for members in (2, 4):
-            counted = {"messages": 2.0 * members - 2, "bytes": 2.0 * size * (1 - 1 / members)}
-            for what, ring in (("all-reduce", REDUCE), ("all-gather", GATHER)):
+            for what, rounds, ring in (("all-reduce", 2, REDUCE), ("all-gather", 1, GATHER)):
+                sent = rounds * size * (members - 1) / members
+                counted = {"messages": rounds * (members - 1.0), "bytes": sent}
                 samples.append(sample(what, size, counted, messages=ring.latency,
                                     bytes=1 / ring.bandwidth))  # fmt: skip
         counted = {"messages": 1.0, "bytes": float(size)}
@@ -67,6 +69,33 @@ def test_exact_times_give_the_coefficients_back() -> None:
     assert cluster.passing("norm") == Passing(cluster.launch, cluster.memory_bandwidth)
 
 
+def test_the_curves_give_the_measured_times_back() -> None:
+    samples = exact()
+    cluster = read_cluster(written(samples))
+    rate, link = cluster.rate("float32"), cluster.links[0]
+    assert sorted(link.curves) == ["all_gather", "all_reduce", "message"]
+    assert sorted(link.curves["all_reduce"]) == sorted(link.curves["all_gather"]) == [2, 4]
+    for known in samples:
+        counted = known.counts
+        if known.what == "product":
+            seconds = rate.product().seconds(counted["operations"], 0)
+        elif known.what in ("all-reduce", "all-gather"):
+            rounds = 2 if known.what == "all-reduce" else 1
+            group = round(counted["messages"]) // rounds + 1
+            name: Collective = "all_reduce" if rounds == 2 else "all_gather"
+            times = link.collective(name, group, counted["bytes"], 1)
+            seconds = times.start + counted["bytes"] / times.alone
+        else:
+            continue
+        assert seconds == pytest.approx(known.seconds, rel=1e-3)
+
+
+def test_a_point_that_takes_as_long_as_a_larger_one_is_left_out() -> None:
+    points = growing([(1e3, 2e-5), (1e4, 5e-5), (1e5, 4e-5), (1e6, 4e-4)])
+    assert points == ((1e3, 5e7), (1e5, 2.5e9), (1e6, 2.5e9))
+    assert points_text(points) == "[[1000, 5e+07], [100000, 2.5e+09], [1e+06, 2.5e+09]]"
+
+
 @pytest.mark.parametrize(("hidden", "overlap"), [(-0.3, False), (0.49, False), (0.5, True)])
 def test_transfers_overlap_where_half_of_one_is_hidden(hidden: float, overlap: bool) -> None:
     assert read_cluster(written(exact(), hidden)).overlap is overlap
@@ -74,7 +103,7 @@ def test_transfers_overlap_where_half_of_one_is_hidden(hidden: float, overlap: b
 
 def test_every_number_is_marked_as_measured_with_its_error() -> None:
     text = written(exact())
-    assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 6
+    assert text.count("off by 0% in the median, +0% at worst") + text.count("-0% at worst") == 7
     numbers = [line for line in text.splitlines() if " = " in line and "measured" not in line]
     assert numbers == ['name = "four processes"', "nodes = 1", "devices_per_node = 4",
                        "joins = 4", "shared = false"]  # fmt: skip

@@ -73,6 +73,17 @@ def test_a_killed_process_is_named() -> None:
     )
 
 
+def test_a_killed_launcher_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """It has printed nothing itself."""
+    with pytest.raises(LaunchError) as caught:
+        run(CommandLine(("sh", "-c", "kill -9 $$"), {}))
+    assert capfd.readouterr() == ("", "")
+    assert str(caught.value) == (
+        "sh: expected a process that ends by itself, got SIGKILL: look for what ended it, as a "
+        "lack of memory does"
+    )
+
+
 def test_the_first_stop_request_asks_and_the_second_ends(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     text = f"trap 'touch {ready}.asked' USR1; touch {ready}; while :; do sleep 0.05; done"

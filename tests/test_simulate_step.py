@@ -151,8 +151,8 @@ WRONG = {
         "float32), got int8: take one of these, or add [rates.int8]"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h200-8", "-o", "a.png"): (
-        "--output: expected a name that ends with .svg (the picture), .json (the trace) or .txt "
-        "(the text), got a.png"
+        "--output: expected a name that ends with .svg (the picture), .json (the trace), .txt "
+        "(the text) or .et (a Chakra trace for each rank), got a.png"
     ),
 }
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import atexit
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
-from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
 from primepar.distributed.training.activity import Activity, Kind
+from primepar.distributed.training.first_error import first_error
 from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.distributed.training.watchdog import STORE, Sign, Silence, Watchdog
+from primepar.errors import LaunchError
 from primepar.schedule.program import (
     AllReduce,
     Compute,
@@ -246,9 +250,37 @@ def test_a_rank_that_nobody_has_heard_of_has_the_time_of_a_start() -> None:
 
 
 def test_after_the_report_of_another_rank_the_process_ends_without_one() -> None:
-    dog = watchdog()
-    dog.exchange.failed = True
-    assert seconds_until(dog) == (12, "")
+    """Even if it waits, and the store has ended with that rank."""
+    for run in ([], [waiting()]):
+        dog = watchdog(*run)
+        with dog.activity.part("step 7", "step"):
+            assert seconds_until(dog, most=11) == (11, "")
+            dog.exchange.failed = True
+            assert seconds_until(dog, STORE, 0, 2) == (12, "")
+
+
+def lost_peer(dog: Watchdog) -> None:
+    """Lose the connection to another rank in a step."""
+    with first_error(HashStore(), 1, dog), dog.activity.part("step 7", "step"):
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:4711")
+
+
+def test_a_lost_rank_is_reported_unless_a_rank_has_reported_an_error_before() -> None:
+    """Meanwhile this rank waits for nobody."""
+    dog = watchdog(waiting())
+    dog.grace = 0.0
+    with pytest.raises(LaunchError) as caught:
+        lost_peer(dog)
+    assert str(caught.value) == (
+        f"rank 1: expected every process to answer, got one that has ended, in step 7 at {PLACE}: "
+        "look for the message of that process"
+    )
+    assert dog.activity.waiting is None
+    dog = watchdog(waiting())
+    dog.grace, dog.exchange.failed = 0.0, True
+    with pytest.raises(SystemExit) as ended:
+        lost_peer(dog)
+    assert ended.value.code == LaunchError.exit_code
 
 
 def test_a_rank_with_an_error_of_its_own_has_time_to_report_it() -> None:
@@ -282,3 +314,17 @@ def test_ranks_exchange_signs_of_life_by_the_store() -> None:
     dogs[2].exchange._write(ended=True)
     dogs[1].exchange._turn()
     assert dogs[1].exchange.seen[2].ended
+
+
+def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
+    """As in an agreement about a checkpoint, which a stopped rank never gives."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dog = Watchdog(Activity(0, 2), store, WorldPlace(0, 2, 0, store), 12.0)
+    with ThreadPoolExecutor(2) as pool:
+        answer = pool.submit(store.wait, ["answer"], timedelta(seconds=20))
+        first = pool.submit(dog.reports)
+        try:
+            assert first.result(timeout=10) is True
+            assert not answer.done()
+        finally:
+            dog.exchange.store.set("answer", "")

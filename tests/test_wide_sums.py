@@ -59,7 +59,8 @@ def sent_bytes(program: Program) -> list[Fraction]:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> None:
     program = program_of(family, preset)
-    predicted = traffic(preset_plan(preset, MODELS[family], RANKS), BATCH, POSITIONS)
+    plan = preset_plan(preset, MODELS[family], RANKS)
+    predicted = traffic(plan, BATCH, POSITIONS, masters=True)
     assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
 
 
@@ -67,7 +68,7 @@ def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> 
 def test_a_simulated_step_sends_the_predicted_bytes(preset: str) -> None:
     plan = preset_plan(preset, MODELS["gpt2"], RANKS)
     run = simulate_step(plan, BATCH, POSITIONS, load_cluster("h200-8"), "bfloat16", fractions=True)
-    sent = traffic(plan, BATCH, POSITIONS).bytes("bfloat16")
+    sent = traffic(plan, BATCH, POSITIONS, masters=True).bytes("bfloat16")
     assert [ceil(number) for number in run.sent] == list(sent)
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 import primepar
 from primepar.models import GPTConfig
 from primepar.plan import preset_plan, save_plan
+from primepar.plan.accounting.account import accounting
 from primepar.plan.cluster import load_cluster
-from primepar.plan.cost.traffic import traffic
-from primepar.plan.memory.peak import peak_bytes
 from primepar.schedule import Linear
 
 OUT = Path("out/tutorials")
@@ -131,15 +130,15 @@ for name in ("megatron", "M2,megatron", "data", "primepar"):
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
 primepar.show(run).save(OUT / "09_step.svg")
 
-sent = traffic(result.plan, *step).bytes("float32")
-held = peak_bytes(result.plan, *step, "float32")
-print(f"bytes sent:  predicted {list(sent)}")
-print(f"             counted   {[int(count) for count in run.sent]}")
-print(f"bytes held:  predicted {list(held)}")
-print(f"             counted   {run.peak}")
+account = accounting(result.plan, *step, "float32")
+print(f"bytes sent:  the planner's {list(account.sent)}")
+print(f"             simulated     {[int(count) for count in run.sent]}")
+print(f"bytes held:  the planner's {list(account.held)}")
+print(f"             simulated     {run.peak}")
 
 # %% [markdown]
-# Bytes are predicted to the last one. Time is not: in a model as small as this one a step is
+# The planner counts bytes in the program of the step, with every layer like another lowered once.
+# Time is not counted but predicted: in a model as small as this one a step is
 # mostly *starting* things. The cost model counts one start where the program makes several, and
 # leaves out the updates of the weights. In a large model products and transfers are what
 # counts, and the two come close. In the picture forward comes first, then backward and gradient

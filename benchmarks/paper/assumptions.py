@@ -15,8 +15,8 @@ paper ([Wang et al., ASPLOS 2024](https://doi.org/10.1145/3620666.3651357)) meas
 PrimePar is the [search](planner.md#the-search) over the paper's space. Megatron is the fastest of
 its plans over all degrees of data parallelism. Both are costed by one
 [model](planner.md#what-is-counted) on one [cluster file](planner.md#clusters), `v100-8x4`. Nothing
-was run on a V100. `make reproduction` writes this page.
-
+was run on a V100. `make reproduction` writes this page."""
+BEFORE = """\
 ## What had to be assumed
 
 The paper gives no alpha, no coefficients, no batch, no length of sequences, no data type, no number

@@ -8,8 +8,13 @@ from dataclasses import dataclass, replace
 from benchmarks.paper.printed import FIGURE_10, SPLITS, Throughputs
 from benchmarks.paper.setting import SETTING, Setting, megatron_sequences
 from primepar.errors import PlanError
+from primepar.models.graph import Operator
+from primepar.partition.by_dimension import BySequence
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.pipeline.splits import Sequences, Splits
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SequenceSpace
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,30 @@ def stacked(model: str, setting: Setting = SETTING) -> Stack:
             return None
 
     plain, searched = ([step_seconds(split, sequences) for split in range(len(SPLITS))]
-                       for sequences in (_megatron, None))  # fmt: skip
+                       for sequences in (_megatron, without_row_cuts))  # fmt: skip
     return Stack(model, tuple(plain), tuple(searched))
 
 
 def _megatron(planner: Planner) -> dict[str, str]:
     return megatron_sequences(planner, 1)
+
+
+def without_row_cuts(planner: Planner) -> dict[str, str]:
+    """The searched plan in which linear operators cut no rows but by P.
+
+    The paper disables its batch partition in figure 10. Here the rows of all sequences are one dim.
+    """
+    space = SequenceSpace.whole(planner.space, planner.training.links.bits)
+
+    def candidates(operator: Operator) -> list[Candidate]:
+        return [candidate for candidate in space.of(operator)
+                if operator.kind != "linear" or not _cuts_rows(candidate)]  # fmt: skip
+
+    return search(Planner.like(planner, candidates)).sequences
+
+
+def _cuts_rows(candidate: Candidate) -> bool:
+    return any(isinstance(element.primitive, BySequence) for element in candidate.elements)
 
 
 def best_two(bars: Sequence[float | None]) -> list[int]:

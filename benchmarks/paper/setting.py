@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace as changed
@@ -28,12 +28,20 @@ LARGE: Final = 100e9
 class _Counting(Training):
     """Training in which each parameter counts as `counted` bytes."""
 
-    counted: int
+    counted: int = field(kw_only=True)
 
-    @cached_property
-    def kept(self) -> int:
-        """Bytes kept for each parameter."""
-        return self.counted
+    def parameter(
+        self,
+        elements: float,
+        whole: float,
+        summed: Sequence[int],
+        held: Sequence[int],
+        tensors: int = 1,
+        is_vector: bool = False,
+    ) -> dict[str, float]:
+        """Terms of a cost for a parameter: all that is kept of it counts as the parameter."""
+        terms = super().parameter(elements, whole, summed, held, tensors, is_vector)
+        return terms | {"parameters": elements * self.counted, "gradients": 0.0, "states": 0.0}
 
 
 @dataclass(frozen=True)
@@ -82,7 +90,7 @@ class Setting:
         self.machine.check_devices(devices)
         links = ClusterLinks(self.machine, devices.bit_length() - 1)
         training = _Counting(links, self.dtype, batch or self.step(name, devices), self.positions,
-                             self.parameter)  # fmt: skip
+                             counted=self.parameter)  # fmt: skip
         return Planner(self.model(name), training, space, self.alpha, part="blocks")
 
     def memory(self, result: SearchResult) -> float:

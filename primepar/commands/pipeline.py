@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from primepar.commands.options import JsonOption
 from primepar.commands.plan_options import (
     BatchOption,
     ClusterOption,
-    DevicesOption,
     DtypeOption,
     ModelArgument,
     OutputOption,
@@ -20,53 +21,127 @@ from primepar.commands.plan_options import (
     print_result,
 )
 from primepar.commands.progress import Tick, progress
-from primepar.errors import PlanError
+from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
-    from primepar.plan.pipeline.splits import Pipeline
+    from primepar.plan.pipeline.pipeline_cost import Pipeline
+    from primepar.plan.pipeline.training_options import OptionChoices
+
+Shard = Literal["none", "optimizer", "gradients", "parameters"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved-1f1b"]
 
 
 @dataclass(frozen=True)
 class SplitRow:
-    """One split: seconds of a step, idle time over work, and bytes of the fullest device."""
+    """One split: seconds of a step, idle time over work, and bytes of the fullest device.
+
+    The stash is that of all micro-batches in flight.
+    """
 
     stages: int
     replicas: int
     parts: int
     microbatches: int
     microbatch: int
+    chunks: int
+    shard: str
+    recompute: str
     seconds: float
     bubble: float
+    parameters: float
+    gradients: float
+    states: float
+    stash: float
+    running: float
     memory: float
     fits: bool
+    only_priced: str | None
+    """What of the options a training step does not have."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that were asked for; those that are None are chosen."""
+
+    shard: Shard | None = None
+    recompute: Recompute | None = None
+    schedule: Schedule | None = None
+    bucket: float | None = None
+
+    @property
+    def choices(self) -> OptionChoices:
+        """The options to choose from. Raises `ConfigError`."""
+        from primepar.plan.pipeline.training_options import EXECUTED, OptionChoices
+
+        if self.bucket is not None and not 0 < self.bucket < float("inf"):
+            raise ConfigError(
+                f"--bucket: expected bytes of gradients, above 0, got {self.bucket:g}: write "
+                "--bucket 25e6, or leave it out"
+            )
+        return OptionChoices(
+            EXECUTED.shards if self.shard is None else (self.shard,),
+            EXECUTED.recomputes if self.recompute is None else (self.recompute,),
+            EXECUTED.schedules if self.schedule is None else (self.schedule,),
+            self.bucket,
+        )
 
 
 def pipeline(
     model: ModelArgument,
     cluster: ClusterOption,
-    devices: DevicesOption,
+    devices: Annotated[
+        int, typer.Option("--devices", help="Devices of the plan, any number.", show_default=False)
+    ],
     batch: BatchOption = 8,
     dtype: DtypeOption = None,
     space: SpaceOption = "paper",
+    shard: Annotated[
+        Shard | None,
+        typer.Option(
+            help="What is in shards over equal devices: ZeRO-1, 2 or 3.",
+            show_default="none or optimizer",
+        ),
+    ] = None,
+    recompute: Annotated[
+        Recompute | None,
+        typer.Option(help="Activations to compute again.", show_default="the fastest that fits"),
+    ] = None,
+    schedule: Annotated[
+        Schedule | None,
+        typer.Option(help="Order of micro-batches.", show_default="the faster"),
+    ] = None,
+    bucket: Annotated[
+        float | None,
+        typer.Option(
+            metavar="BYTES",
+            help="Sum gradients during backward, in buckets of this size.",
+            show_default="after backward",
+        ),
+    ] = None,
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
     """List all splits of the devices into pipeline stages, replicas and devices of a replica.
 
     The fastest comes first. Every stage has the fastest plan of its own. With -o the first is
-    written as a plan, its pipeline being 1F1B.
+    written as a plan, with its pipeline and options.
     """
     question = Question(model, cluster, devices, batch, dtype, space)
+    asked = Asked(shard, recompute, schedule, bucket)
     with progress() as tick:
-        rows = pipelines(question, tick, output)
+        rows = pipelines(question, tick, output, asked)
     print_result(rows, pipeline_words(rows), output, json)
 
 
-def pipelines(question: Question, tick: Tick, output: Path | None = None) -> list[SplitRow]:
+def pipelines(
+    question: Question, tick: Tick, output: Path | None = None, asked: Asked = Asked()
+) -> list[SplitRow]:
     """All splits, the best first; its plan is written into `output` if that is given.
 
-    Raises `PlanError` where none fits a device, with the smallest, and `ClusterError`.
+    Raises `PlanError` where none fits a device, with the smallest, or where the best is only
+    priced and should be written, and `ClusterError`.
     """
     from primepar.plan.pipeline.split_plan import split_plan
     from primepar.plan.pipeline.splits import Splits
@@ -75,8 +150,9 @@ def pipelines(question: Question, tick: Tick, output: Path | None = None) -> lis
     model, cluster = question.read
     dtype = question.dtype or next(iter(cluster.rates))
     splits = Splits(
-        model, cluster, question.devices, question.batch, dtype, question.space, tick=tick
-    )
+        model, cluster, question.devices, question.batch, dtype, question.space,
+        choices=asked.choices, tick=tick,
+    )  # fmt: skip
     ranked = splits.ranked()
     rows = [_row(split, cluster) for split in ranked]
     if not rows[0].fits:
@@ -92,16 +168,18 @@ def pipelines(question: Question, tick: Tick, output: Path | None = None) -> lis
 
 
 def _row(split: Pipeline, cluster: Cluster) -> SplitRow:
-    from primepar.plan.pipeline.schedule import bubble
-
-    idle = bubble(split.split.stages, split.microbatches)
-    return SplitRow(*split.split, split.microbatches, split.size, split.seconds, idle, split.memory,
-               split.memory <= cluster.memory)  # fmt: skip
+    options, fullest = split.options, max(split.stage_bytes, key=sum)
+    return SplitRow(
+        *split.split, split.microbatches, split.size, options.chunks, options.shard,
+        options.recompute, split.seconds, split.bubble, *fullest, split.memory,
+        split.memory <= cluster.memory, options.only_priced,
+    )  # fmt: skip
 
 
 def pipeline_words(rows: list[SplitRow]) -> str:
     """The rows as a table."""
-    heads = ("stages", "replicas", "devices", "microbatches", "ms", "bubble", "MiB", "")
+    heads = ("stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
+             "bubble", "MiB", "")  # fmt: skip
     cells = [heads, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -111,6 +189,7 @@ def pipeline_words(rows: list[SplitRow]) -> str:
 
 def _cells(row: SplitRow) -> tuple[str, ...]:
     split = tuple(map(str, (row.stages, row.replicas, row.parts)))
-    took = f"{row.microbatches} of {row.microbatch}", f"{1e3 * row.seconds:,.1f}"
-    memory = f"{row.memory / 2**20:,.1f}", "" if row.fits else "too much"
-    return (*split, *took, f"{row.bubble:.0%}", *memory)
+    batches = f"{row.microbatches} of {row.microbatch}", str(row.chunks)
+    took = f"{1e3 * row.seconds:,.1f}", f"{row.bubble:.0%}", f"{row.memory / 2**20:,.1f}"
+    remark = "" if row.only_priced is None else "only priced"
+    return (*split, *batches, row.shard, row.recompute, *took, remark if row.fits else "too much")

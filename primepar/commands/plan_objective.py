@@ -45,6 +45,10 @@ class Bounds:
             if bound is not None and not (isfinite(bound) and bound > 0):
                 raise ConfigError(f"{name}: expected more than 0 {unit}, got {bound:g}")
 
+    def whose(self, cluster: str) -> str:
+        """Whose bytes bound the memory of a plan."""
+        return f"a device of the cluster {cluster}" if self.memory is None else "--memory"
+
     @staticmethod
     def refuse(given: Mapping[str, bool], with_: str, because: str) -> None:
         """Raise `ConfigError` for an option that has no effect together with another."""
@@ -60,6 +64,7 @@ class Bounds:
         Where there is none, the smallest, if `held` is asked for and a device holds no more at
         once. Raises `PlanError`.
         """
+        from primepar.plan.search.least_memory import LeastMemory, advice
         from primepar.plan.search.tradeoff import Tradeoff
 
         tradeoff = Tradeoff(planner)
@@ -68,12 +73,11 @@ class Bounds:
         assert result is not None, "the smallest plan is within the bound"
         least_bytes = max(result.held) if held and least > bound else ceil(least)
         if least_bytes > bound:
-            whose = f"a device of the cluster {planner.training.cluster.name}"
             raise PlanError(
                 f"expected a plan within the {bound:,.0f} bytes of "
-                f"{whose if self.memory is None else '--memory'}, got none: the smallest takes "
-                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: take more --devices "
-                "or a smaller --batch"
+                f"{self.whose(planner.training.cluster.name)}, got none: the smallest takes "
+                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: "
+                f"{advice(LeastMemory(planner), bound)}"
             )
         return result
 
@@ -124,11 +128,14 @@ class Objective(Bounds):
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
+        from primepar.plan.search.least_memory import refuse_what_cannot_fit
         from primepar.plan.search.search import EXACT, search
 
-        result = search(planner(False))
-        cluster = result.planner.training.cluster
+        plain = planner(False)
+        cluster = plain.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
+        refuse_what_cannot_fit(plain, bound, self.whose(cluster.name))
+        result = search(plain)
         if result.memory <= bound or max(result.held) <= bound:
             return result
         if result.planner.training.links.devices > EXACT:
@@ -144,7 +151,7 @@ class Objective(Bounds):
         """The Pareto front of time and memory, the fastest first."""
         from primepar.plan.search.tradeoff import Tradeoff
 
-        return [Outcome(plan.seconds, plan.memory) for plan in Tradeoff(planner).front()]
+        return [Outcome(plan.seconds, plan.memory) for _, plan in Tradeoff(planner).front().plans]
 
 
 def front_words(front: list[Outcome]) -> str:

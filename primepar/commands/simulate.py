@@ -28,12 +28,13 @@ from primepar.commands.options import (
 from primepar.commands.plan_targets import Making, TrainingStep
 from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
 from primepar.errors import ConfigError, TargetError
-from primepar.files import write_text
+from primepar.files import write_bytes, write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.pictures.timeline_text import timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS
+from primepar.plan.simulator.chakra import chakra_trace
 from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import AskedChunks
@@ -83,7 +84,7 @@ def simulate(
         typer.Option(
             "--output",
             "-o",
-            help="Write the timeline: a picture (.svg), a Chrome trace (.json) or text (.txt).",
+            help="Write the timeline (.svg, .txt), a Chrome trace (.json) or Chakra traces (.et).",
             show_default=False,
         ),
     ] = None,
@@ -94,10 +95,10 @@ def simulate(
     The program is the one that `primepar verify` proves and `primepar train` executes. Of a plan it
     is a whole training step.
     """
-    if output is not None and output.suffix not in (".svg", ".json", ".txt"):
+    if output is not None and output.suffix not in (".svg", ".json", ".txt", ".et"):
         raise TargetError(
-            "--output: expected a name that ends with .svg (the picture), .json (the trace) or "
-            f".txt (the text), got {output}"
+            "--output: expected a name that ends with .svg (the picture), .json (the trace), .txt "
+            f"(the text) or .et (a Chakra trace for each rank), got {output}"
         )
     making = Making(model, devices, batch, positions)
     resolved, machine = making.resolved(target, step=True), load_cluster(cluster)
@@ -117,15 +118,14 @@ def simulate(
     asked, count = AskedTarget(target, resolved, COMMAND_LINE), _chunks(chunks)
     run, step = simulate_target(asked, machine, kind, side, shape, batch, positions, count)
     summary = _summary(target, machine, kind, run, step)
-    if output is not None:
-        write_text(output, _drawn(run, output.suffix))
+    written = [] if output is None else _write(run, output)
     if json:
         typer.echo(json_text(summary), nl=False)
         return
     typer.echo("\n".join(_lines(target, machine, kind, run, step)))
-    if output is not None:
-        typer.echo(f"wrote {output}")
-    else:
+    for path in written:
+        typer.echo(f"wrote {path}")
+    if output is None:
         columns = shutil.get_terminal_size((100, 24)).columns
         events, unit = in_readable_unit(run.events, float(run.seconds))
         typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
@@ -141,6 +141,20 @@ def _chunks(text: str | None) -> AskedChunks:
         f"--chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {text!r}: "
         "write --chunks auto"
     )
+
+
+def _write(run: Simulation, output: Path) -> list[Path]:
+    """Write the output, or `name.0.et` and so on for every rank; returns the files."""
+    if output.suffix != ".et":
+        write_text(output, _drawn(run, output.suffix))
+        return [output]
+    traces = {
+        output.with_suffix(f".{rank}.et"): chakra_trace(run.work, rank)
+        for rank in range(len(run.peak))
+    }
+    for path, trace in traces.items():
+        write_bytes(path, trace)
+    return [*traces]
 
 
 def _drawn(run: Simulation, suffix: str) -> str:

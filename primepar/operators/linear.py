@@ -38,6 +38,7 @@ class LinearLowering:
             frozenset() if self.table is None else frozenset(("W", "dW")),
             step.wide_sums,
             frozenset(("dW",)) if step.shards and self.table is None else frozenset(),
+            step.masters,
         )
         self.bias: View | None = None
         self.takes = self.products.cuts("I")

@@ -24,7 +24,7 @@ class Products:
     Blocks of `turned` tensors are (K, N) where those of the operator are (N, K). With `wide_sums` a
     sum of several sub-operators is a wide tensor, `NAME.sum`, until it is complete. Then it is
     copied to the tensor of its name, which has the model's dtype; that of a tensor in `stay_wide`
-    is not.
+    is not. With `spends_weight` nobody needs W after backward.
     """
 
     builder: ProgramBuilder
@@ -35,10 +35,11 @@ class Products:
     turned: frozenset[str] = frozenset()
     wide_sums: bool = False
     stay_wide: frozenset[str] = frozenset()
+    spends_weight: bool = False
 
     def take_in(self, *phases: Phase) -> Program:
         """Append the program of some phases, with their signatures."""
-        program = lowered(self.sequence, self.operator, phases)
+        program = lowered(self.sequence, self.operator, phases, self.spends_weight)
         self.append(program, phases)
         return program
 
@@ -104,6 +105,8 @@ class Products:
 
 
 @lru_cache(maxsize=1024)
-def lowered(sequence: Sequence, operator: Linear, phases: Phases) -> Program:
+def lowered(
+    sequence: Sequence, operator: Linear, phases: Phases, spends_weight: bool = False
+) -> Program:
     """Return the program of some phases of one linear operator; it is lowered once."""
-    return lower(sequence, operator, phases)
+    return lower(sequence, operator, phases, spends_weight)

@@ -58,7 +58,7 @@ def lower_step(
     trains = until in ("gradients", "update")
     step = StepContext(
         plan, builder, batch, positions, trains, options.optimizer, options.wide_sums,
-        options.masters, options.skips,
+        options.masters and until == "update", options.skips,
         shards=plan.sharded_optimizer and until == "update",
     )  # fmt: skip
     builder.end_with(

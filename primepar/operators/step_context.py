@@ -40,7 +40,7 @@ class StepContext:
     wide_sums: bool = False
     """Whether sums of linear operators are wide until they are complete."""
     masters: bool = False
-    """Whether wide copies of the parameters are updated."""
+    """Whether wide copies of the parameters are updated, so that backward reads these last."""
     skips: bool = False
     """Whether nothing is updated where the norm of the gradient is not finite."""
     shards: bool = False

@@ -15,6 +15,8 @@ from primepar.schedule.program import Instruction, Program
 from primepar.schedule.program_uses import initial_blocks
 
 Size = Callable[[str], int | None]
+ROUNDS = "master.update"
+"""The kernel that rounds a wide copy of a parameter to its short type."""
 
 
 def sizes_of(program: Program) -> Size:
@@ -27,6 +29,26 @@ def sizes_of(program: Program) -> Size:
         return known[name]
 
     return size
+
+
+def live_sizes(program: Program) -> Size:
+    """Return the function from a block to what it takes while it is live, in elements.
+
+    In a step of a short type, which rounds wide copies of the parameters, a wide element takes as
+    much as two others. So what raises no peak of these raises none of bytes.
+    """
+    size, tensors = sizes_of(program), program.tensors or {}
+    kernels = {signature.kernel for signature in (program.phases or {}).values()}
+    if ROUNDS not in kernels:
+        return size
+    wide = {name for name, tensor in tensors.items() if tensor.wide}
+
+    def weighed(name: str) -> int | None:
+        elements = size(name)
+        doubled = name.rstrip("'").rpartition("[")[0] in wide
+        return elements if elements is None else elements * (1 + doubled)
+
+    return weighed
 
 
 class LiveBlocks:

@@ -24,40 +24,58 @@ later hides fewer transfers before it, and more of those after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, UsedBlocks, followed
-from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.schedule.program import Compute, Free, Instruction, Program
 from primepar.schedule.program_uses import initial_blocks
 
 Nodes = tuple[Instruction, ...]
 Followed = list[tuple[Instruction, UsedBlocks]]
+Totals = tuple[int, ...]
+"""Elements at the start of a list and after each of its instructions."""
 
 
 def make_late(program: Program) -> Program:
     """Return the program with blocks made later where that lowers the peak of a rank."""
-    size = sizes_of(program)
-    by_rank = zip(program.programs, initial_blocks(program), strict=True)
-    programs = tuple(
-        _Lowered(size, Rank(number), initial).lowered(nodes)
-        for number, (nodes, initial) in enumerate(by_rank)
-    )
-    return program if programs == program.programs else replace(program, programs=programs)
+    late, _ = made_late(program, [(0,) * (1 + len(nodes)) for nodes in program.programs])
+    return late
+
+
+def made_late(program: Program, more: Sequence[Totals]) -> tuple[Program, tuple[Totals, ...]]:
+    """Return the program as `make_late` does, if more is live than its own blocks.
+
+    `more` has, for every rank, the elements that are live in addition at the start and after each
+    of its instructions; it is returned for the new order.
+    """
+    size = live_sizes(program)
+    by_rank = zip(program.programs, initial_blocks(program), more, strict=True)
+    lowered = [
+        _Lowered(size, Rank(number), initial).lowered(nodes, more_of_rank)
+        for number, (nodes, initial, more_of_rank) in enumerate(by_rank)
+    ]
+    programs = tuple(nodes for nodes, _ in lowered)
+    if programs != program.programs:
+        program = replace(program, programs=programs)
+    return program, tuple(added for _, added in lowered)
 
 
 class _Delay(NamedTuple):
     """What the instructions from `start` to `end` become, and their largest live total.
 
+    `more` is what is live in addition after each of them: after those that are delayed, what is at
+    the end.
     `passed` is the largest total of those that come before the delayed ones.
     """
 
     start: int
     end: int
     nodes: Nodes
+    more: Totals
     passed: int
     peak: int
 
@@ -68,39 +86,40 @@ class _Lowered:
     def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self.size, self.rank, self.initial = size, rank, tuple(initial)
 
-    def lowered(self, nodes: Nodes) -> Nodes:
+    def lowered(self, nodes: Nodes, more: Totals) -> tuple[Nodes, Totals]:
         """Return the list with the lowest peak that one delay after another reaches.
 
         Each delay lowers the first position of the highest total. So fewer positions are there, and
         the search ends. A list is taken only if no position is at the old peak.
         """
-        totals = self._totals(nodes)
-        lowest, least = nodes, max(totals)
+        totals = self._totals(nodes, more)
+        lowest, least = (nodes, more), max(totals)
         while True:
             peak = max(totals)
             if peak < least:
-                lowest, least = nodes, peak
-            delay = self._best(nodes, totals.index(peak) - 1, peak)
+                lowest, least = (nodes, more), peak
+            delay = self._best(nodes, more, totals.index(peak) - 1, peak)
             if delay is None:
                 return lowest
             nodes = (*nodes[: delay.start], *delay.nodes, *nodes[delay.end :])
-            totals = self._totals(nodes)
+            more = (*more[: delay.start + 1], *delay.more, *more[delay.end + 1 :])
+            totals = self._totals(nodes, more)
 
-    def _totals(self, nodes: Nodes) -> list[int]:
+    def _totals(self, nodes: Nodes, more: Totals) -> list[int]:
         """Return the live elements before the list and after each of its instructions."""
         live = LiveBlocks(self.size, self.rank, self.initial)
-        totals = [live.total]
-        for node in nodes:
+        totals = [live.total + more[0]]
+        for node, added in zip(nodes, more[1:], strict=True):
             live.do(node)
-            totals.append(live.total)
+            totals.append(live.total + added)
         return totals
 
-    def _best(self, nodes: Nodes, place: int, peak: int) -> _Delay | None:
+    def _best(self, nodes: Nodes, more: Totals, place: int, peak: int) -> _Delay | None:
         """Return the delay that lowers the total at a position most; None if it stays there."""
         steps = list(followed(nodes, self.rank))
         best: _Delay | None = None
         for start, live in self._unused(steps[: place + 1]):
-            for delay in self._delays(steps, start, place, live):
+            for delay in self._delays(steps, more, start, place, live):
                 if delay.peak < peak:
                     best, peak = delay, delay.peak
                 if delay.passed >= peak:
@@ -125,12 +144,12 @@ class _Lowered:
         return made.values()
 
     def _delays(
-        self, steps: Followed, start: int, place: int, live: frozenset[str]
+        self, steps: Followed, more: Totals, start: int, place: int, live: frozenset[str]
     ) -> Iterator[_Delay]:
         """Yield the delays of the block that is made at `start`, to behind `place` and beyond."""
         block = steps[start][1].made[0]
         operands, kept, most = set[str](), 0, self.size(block) or 0
-        delayed, passed = list[Instruction](), list[Instruction]()
+        delayed, passed = list[Instruction](), list[tuple[Instruction, int]]()
         for end, (node, used) in enumerate(steps[start:], start):
             if isinstance(node, Compute) and node.accumulates == block:
                 delayed.append(node)
@@ -141,27 +160,34 @@ class _Lowered:
             elif is_in_the_way(used, block, operands):
                 break
             else:
-                passed.append(node)
+                passed.append((node, more[end + 1]))
             if kept >= most:
                 return
             if end >= place and used.gone:
-                yield self._delayed(start, end + 1, passed, delayed, live)
+                yield self._delayed(start, end + 1, passed, delayed, live, more)
         else:
             end += 1
         if end > place:
-            yield self._delayed(start, end, passed, delayed, live)
+            yield self._delayed(start, end, passed, delayed, live, more)
 
     def _delayed(
         self,
         start: int,
         end: int,
-        passed: Iterable[Instruction],
-        delayed: Iterable[Instruction],
+        passed: list[tuple[Instruction, int]],
+        delayed: list[Instruction],
         live: frozenset[str],
+        more: Totals,
     ) -> _Delay:
         totals = LiveBlocks(self.size, self.rank, live)
-        first, last = totals.peak(passed), totals.peak(delayed)
-        return _Delay(start, end, (*passed, *delayed), first, max(first, last))
+        first = totals.total + more[start]
+        for node, added in passed:
+            totals.do(node)
+            first = max(first, totals.total + added)
+        last = totals.peak(delayed) + more[end]
+        nodes = (*(node for node, _ in passed), *delayed)
+        added_after = (*(added for _, added in passed), *(more[end],) * len(delayed))
+        return _Delay(start, end, nodes, added_after, first, max(first, last))
 
 
 def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import LOCAL, Rank, request_of
-from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.passes.transfer_spans import TransferSpans
 from primepar.schedule.program import (
     Collective,
@@ -49,7 +49,7 @@ Key = tuple[object, ...]
 
 def needed_first(program: Program) -> Program:
     """Return the program with transfers in the order in which their results are needed."""
-    size = sizes_of(program)
+    size = live_sizes(program)
     by_rank = zip(program.programs, initial_blocks(program), strict=True)
     ranks = [_Posts(size, number, *given) for number, given in enumerate(by_rank)]
     for transfer in _transfers(ranks):

@@ -18,7 +18,7 @@ removes dependencies between ranks and adds none. So a program without a cycle s
                                            compute     new += old * g
 
 Memory: a received block is live from its post, a sent one until its free. No move raises the peak
-of live elements of its rank. Blocks of unknown size do not become live earlier and do not stay live
+of live elements of its rank, as `live_sizes` counts them. Blocks of unknown size do not become live earlier and do not stay live
 longer.
 """
 
@@ -32,7 +32,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import LOCAL, NOTHING, Rank, UsedBlocks, followed, request_of
-from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -56,7 +56,7 @@ _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 
 def overlap(program: Program) -> Program:
     """Return the program with posts as early, and waits as late, as data and memory allow."""
-    size, lists = sizes_of(program), []
+    size, lists = live_sizes(program), []
     by_rank = zip(program.programs, initial_blocks(program), strict=True)
     for number, (nodes, initial) in enumerate(by_rank):
         rank = Rank(number)

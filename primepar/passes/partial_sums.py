@@ -32,7 +32,7 @@ from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, RankList
 from primepar.passes.in_place_parts import Edits, edited
-from primepar.passes.liveness import LiveBlocks, Size, sizes_of
+from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.passes.message_order import Call, in_order
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import scratch_name
@@ -54,7 +54,7 @@ Exchanged = AllReduce | ReduceScatter
 
 def partial_sums(program: Program) -> Program:
     """Return the program with sums of two ranks exchanged, where order and memory allow it."""
-    size, initial = sizes_of(program), initial_blocks(program)
+    size, initial = live_sizes(program), initial_blocks(program)
     calls = in_order(program, list(_calls(program, size)))
     lines = [
         RankList(nodes, Rank(rank), initial[rank])

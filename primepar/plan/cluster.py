@@ -100,10 +100,11 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise `ClusterError` unless this number of devices can be planned here."""
         if not 1 <= devices <= self.devices or devices & (devices - 1):
             most = 1 << self.devices.bit_length() - 1
+            also = ", or primepar pipeline, for any number" if 1 <= devices <= self.devices else ""
             raise ClusterError(
                 f"--devices: expected a power of two, at most the {self.devices} devices of the "
                 f"cluster {self.name}, got {devices}: "
-                f"take {min(most, 1 << max(0, devices.bit_length() - 1))}"
+                f"take {min(most, 1 << max(0, devices.bit_length() - 1))}{also}"
             )
 
 

@@ -37,11 +37,12 @@ EXPECTED: Final = {
     "shared": ("whether the devices of a group of the level below share it", "true"),
     "stream": ("bytes per second, above 0 and at most the bandwidth", "4.7e9"),
     "curves": ("a table for each collective that has curves", "[links.curves.all_reduce]"),
+    "gap": ("the seconds between two messages of a port, 0 or more", "1e-6"),
 }
 """Field -> what it holds, and an example."""
 TABLES: Final[dict[str, type[Struct]]] = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate,
                                           "operators": Passing, "links": Link}  # fmt: skip
-FROM_ZERO: Final = ("launch", "latency")
+FROM_ZERO: Final = ("launch", "latency", "gap")
 """Numbers that may be 0; all others are above it."""
 UNITS: Final = {"products": ("operations", "operations per second", "[[1e9, 5e12], [1e12, 1e13]]"),
                 "attention": ("tokens", "operations per second", "[[512, 5e12], [8192, 1e13]]"),

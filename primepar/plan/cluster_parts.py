@@ -105,6 +105,9 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     `curves` has for a collective, by the size of its group, [bytes, bytes per second]: size and bus
     bandwidth as nccl-tests prints them. A group that is not listed takes the next larger one, or
     the largest. A message has a group of 2.
+
+    Of several messages that a port sends or receives at once, each after the first takes `gap`
+    seconds more: the g of LogP (Culler et al., PPoPP 1993).
     """
 
     joins: int
@@ -115,6 +118,7 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     all_reduce: Ring | None = None
     all_gather: Ring | None = None
     curves: dict[Moved, dict[int, Points]] = {}
+    gap: float = 0.0
 
     @property
     def alone(self) -> float:
@@ -144,7 +148,8 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
         size = bytes_sent * group / (rounds * (group - 1))
         seconds = measured.seconds(size) * rounds * (group - 1) / group
         start = max(number(0), seconds - bytes_sent / measured.best)
-        if collective == "all_to_all":
+        # A collective takes the whole port of a device, but not that of all devices behind it.
+        if not self.shared or collective == "all_to_all":
             return LinkTimes(start, measured.best, measured.best)
         return LinkTimes(start, max(number(self.bandwidth), measured.best), measured.best)
 

@@ -90,9 +90,9 @@ def resident(text: str, tensor: str, linear: bool = True) -> Layout:
 
 
 @lru_cache(maxsize=256)
-def movement_of(text: str, linear: bool) -> Movement:
+def movement_of(text: str, linear: bool, spends_weight: bool = False) -> Movement:
     """The movement of a sequence, cached."""
-    return Movement(parse_sequence(text, linear=linear))
+    return Movement(parse_sequence(text, linear=linear), spends_weight)
 
 
 @lru_cache(maxsize=256)

@@ -26,7 +26,6 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import NamedTuple
 
-from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase
 
 Sweep = tuple[Phase, ...]
@@ -80,19 +79,26 @@ def readers(sweep: Sweep) -> dict[str, Phase]:
 
 
 def kept(
-    phase: Phase, tensor: str, *, last: bool, keeps: bool, homes: bool, realigns: bool
+    phase: Phase,
+    tensor: str,
+    following: Phase | None,
+    *,
+    last: bool,
+    keeps: bool,
+    homes: bool,
+    realigns: bool,
 ) -> Parts:
     """What stays of an operand after a step, which is the `last` or not.
 
-    `keeps`: copies that forward received are kept; `homes`: tensors have homes; `realigns`: blocks
-    are sent during the last step for the phase that uses the operand next.
+    `following` is the phase that uses it next, None if none does; `keeps`: copies that forward
+    received are kept; `homes`: tensors have homes; `realigns`: blocks are sent during the last step
+    for the phase `following`.
     """
     rest = LivePart(When.REST, phase, tensor)
     if keeps and phase == "forward":
         return rest, LivePart(When.NOW, phase, tensor)
     if not last:
         return rest, LivePart(When.NEXT, phase, tensor)
-    following = NEXT_USE.get((phase, tensor))
     if following is None or homes:
         return (rest,)
     return (

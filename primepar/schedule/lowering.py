@@ -43,16 +43,20 @@ from primepar.schedule.transfers import (
 
 
 def lower(
-    sequence: Sequence, operator: Linear | None = None, phases: tuple[Phase, ...] = PHASES
+    sequence: Sequence,
+    operator: Linear | None = None,
+    phases: tuple[Phase, ...] = PHASES,
+    spends_weight: bool = False,
 ) -> Program:
     """Program of one linear operator over the mesh of `sequence`, for consecutive `phases`.
 
+    With `spends_weight` nobody needs W after backward: it is freed, and goes nowhere.
     With an operator its shape is written into the program, and for a training step of a single
     primitive what its own formulas give as sent and held, where it has them. Raises `ShapeError` if
     the sequence's grid does not divide it. A map that leaves a block nowhere, or a tensor in the
     wrong place, still gives a program, and the program is refuted at that place.
     """
-    movement = Movement(sequence)
+    movement = Movement(sequence, spends_weight)
     shape: dict[Dim, int] | None = None
     if operator is not None:
         operator.check_divides(sequence.grid)
@@ -70,7 +74,7 @@ def lower(
         initial=_named(_initial(movement, phases), sequence.ranks),
         programs=tuple(map(tuple, programs)),
         final=_named(_final(movement, phases), sequence.ranks),
-        **_amounts(sequence, operator, phases),
+        **({} if spends_weight else _amounts(sequence, operator, phases)),
     )
 
 
@@ -96,7 +100,11 @@ def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, .
 
 def _before(movement: Movement, phase: Phase) -> dict[str, Holdings]:
     """Tensors that the devices hold before `phase`, each where it is then due."""
-    due = {tensor: movement.start(reader, tensor) for tensor, reader in AWAITED[phase].items()}
+    due = {
+        tensor: movement.start(reader, tensor)
+        for tensor, reader in AWAITED[phase].items()
+        if not (movement.spends_weight and (phase, tensor) == ("gradient", "W"))
+    }
     return due if "dO" in due else {**due, "dO": movement.end("forward", "O")}
 
 
@@ -107,7 +115,8 @@ def _initial(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holding
 
 def _final(movement: Movement, phases: tuple[Phase, ...]) -> dict[str, Holdings]:
     following = PHASES[PHASES.index(phases[-1]) + 1 :]
-    due = _before(movement, following[0]) if following else {"W": movement.start("forward", "W")}
+    after = {} if movement.spends_weight else {"W": movement.start("forward", "W")}
+    due = _before(movement, following[0]) if following else after
     due = {tensor: held for tensor, held in due.items() if tensor != "dO" or "backward" in phases}
     for phase in phases:
         output = PRODUCTS[phase].writes
@@ -247,6 +256,7 @@ def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     parts = liveness.kept(
         phase,
         tensor,
+        movement.next_use(phase, tensor),
         last=last,
         keeps=tensor in movement.sequence.keeps,
         homes=movement.sequence.has_homes,
@@ -270,4 +280,5 @@ def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str
     for phase, tensor in liveness.USED_UP:
         if phase in phases:
             left = movement.resident(phase, tensor)
-            yield tensor, less(left, movement.home("W")) if tensor == "W" else left
+            stays = tensor == "W" and not movement.spends_weight
+            yield tensor, less(left, movement.home("W")) if stays else left

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 
 from primepar.schedule.holdings import Holders, Holdings, MeshDistance, both, holders, less
-from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase
-from primepar.schedule.sequence import FlatSlices, Sequence, blocks_of
+from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase, tensor_dims
+from primepar.schedule.sequence import FlatSlices, Sequence
 
 NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("forward", "I"): "gradient",
@@ -84,9 +85,14 @@ class PhaseMovement:
 
 @dataclass(frozen=True)
 class Movement:
-    """The movement of a sequence over a training step."""
+    """The movement of a sequence over a training step.
+
+    With `spends_weight` nothing reads W after backward, and the next step gets a new one, made from
+    something else: then W makes no hop to where forward starts.
+    """
 
     sequence: Sequence
+    spends_weight: bool = False
     _moved: dict[Phase, PhaseMovement] = field(default_factory=dict, repr=False, compare=False)
 
     def slices(self, phase: Phase, step: int) -> list[FlatSlices]:
@@ -157,6 +163,11 @@ class Movement:
             for needed, resident in zip(step, home, strict=True)
         )
 
+    def next_use(self, phase: Phase, tensor: str) -> Phase | None:
+        """The phase that reads an operand of `phase` next; None if none does."""
+        spent = self.spends_weight and (phase, tensor) == ("backward", "W")
+        return None if spent else NEXT_USE.get((phase, tensor))
+
     def start(self, phase: Phase, tensor: str) -> Holdings:
         """Where an operand must be before `phase`: resident, or where its first step needs it."""
         if self.sequence.has_homes:
@@ -207,7 +218,7 @@ class Movement:
         if t + 1 < self.sequence.steps:
             here = both(here, self.resident(phase, tensor))
             return self._hops(tensor, here, self.held(phase, tensor, t + 1))
-        following = NEXT_USE.get((phase, tensor))
+        following = self.next_use(phase, tensor)
         if following is None or self.sequence.has_homes:
             return []
         needed = self.start(following, tensor)
@@ -299,9 +310,18 @@ class _PhaseMap:
     def held(self) -> dict[str, list[Holdings]]:
         """Tensor -> its blocks, for every step."""
         reads, writes = PRODUCTS[self.phase]
-        return {
-            tensor: [
-                [frozenset(blocks_of(tensor, slices)) for slices in step] for step in self.slices
-            ]
-            for tensor in (*reads, writes)
-        }
+        return {tensor: self._blocks(tensor) for tensor in (*reads, writes)}
+
+    def _blocks(self, tensor: str) -> list[Holdings]:
+        """Blocks of a tensor, for every step; equal slices share one set."""
+        dims = [dim for dim in tensor_dims(tensor) if dim in self.sequence.grid]
+        known: dict[tuple[tuple[int, ...], ...], frozenset[Index]] = {}
+        held: list[Holdings] = []
+        for step in self.slices:
+            held.append([])
+            for slices in step:
+                key = tuple(slices[dim] for dim in dims)
+                if key not in known:
+                    known[key] = frozenset(product(*key))
+                held[-1].append(known[key])
+        return held

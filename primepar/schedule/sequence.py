@@ -132,10 +132,20 @@ class Element:
 
     @cached_property
     def _slices(self) -> dict[tuple[Phase, Coordinates, int], FlatSlices]:
-        return {
-            key: {dim: self._whole(digits, dim) for dim in self.radices}
-            for key, digits in self.digits.items()
-        }
+        known: dict[tuple[Dim, SliceIndex], tuple[int, ...]] = {}
+        slices: dict[tuple[Phase, Coordinates, int], FlatSlices] = {}
+        for key, digits in self.digits.items():
+            slices[key] = {}
+            for dim in self.radices:
+                index = dim, digits.get(dim, ())
+                if index not in known:
+                    known[index] = self._whole(digits, dim)
+                slices[key][dim] = known[index]
+        return slices
+
+    def all_slices(self, phase: Phase, device: Coordinates, step: int) -> FlatSlices:
+        """Dim -> flat slices that a device works on, of all dims that the primitive names."""
+        return self._slices[phase, device, step]
 
     @cached_property
     def counts(self) -> dict[Dim, int]:
@@ -275,6 +285,10 @@ class Sequence:
 
     def slices(self, phase: Phase, rank: int, step: int) -> FlatSlices:
         """Dim -> slices that `rank` works on at `step`: the DSIs of PrimePar, section 3.1."""
+        if len(self.elements) == 1:
+            (element,) = self.elements
+            slices = element.all_slices(phase, element.devices[rank], step)
+            return {dim: slices.get(dim, (0,)) for dim in self.grid}
         parts = list(self._split(rank, step))
         return {
             dim: self._compose(
@@ -311,8 +325,3 @@ class Sequence:
             if dim in self.grid
         ]
         return tuple(product(*slices))
-
-
-def blocks_of(tensor: str, slices: FlatSlices) -> Iterator[Index]:
-    """Blocks of `tensor` that are read or summed into for these slices."""
-    return product(*(slices[dim] for dim in tensor_dims(tensor) if dim in slices))

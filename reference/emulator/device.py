@@ -33,7 +33,11 @@ class EmulatedDevice:
         self.__sending: Counter[str] = Counter()
         self.__receiving: dict[str, tuple[int, Block | None]] = {}
         # Elements that each instruction added; those of a receive are known only after its match.
-        self.__ledger = [sum(block.size for block in self.__memory.values())]
+        self.__ledger = [0]
+        self.__wide_ledger = [0]
+        """The same, of wide tensors alone."""
+        for name, block in self.__memory.items():
+            self._enter(name, 0, block.size)
         bound = contents.program.memory
         self.__limit = None if bound is None else bound.device
         self.__live = 0
@@ -44,6 +48,26 @@ class EmulatedDevice:
     def peak(self) -> int:
         """Largest number of live elements, including buffers of posted receives."""
         return max(accumulate(self.__ledger))
+
+    def peak_bytes(self, item: int, wide_item: int) -> int:
+        """Largest number of live bytes, with the bytes of an element, and of one of a wide tensor.
+
+        Buffers of posted receives are included.
+        """
+        pairs = zip(accumulate(self.__ledger), accumulate(self.__wide_ledger), strict=True)
+        return max(item * elements + (wide_item - item) * wide for elements, wide in pairs)
+
+    def _enter(self, name: str, entry: int, elements: int) -> None:
+        """Add elements of a block to an entry of the ledgers."""
+        tensor = (self._contents.program.tensors or {}).get(name.rstrip("'").rpartition("[")[0])
+        self.__ledger[entry] += elements
+        self.__wide_ledger[entry] += elements if tensor is not None and tensor.wide else 0
+
+    def _append(self, name: str, elements: int) -> None:
+        """Append an entry of a block to the ledgers."""
+        self.__ledger.append(0)
+        self.__wide_ledger.append(0)
+        self._enter(name, -1, elements)
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """Return the blocks on the device and on its host after the last instruction."""
@@ -90,7 +114,7 @@ class EmulatedDevice:
         old = self.__memory.get(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self.__ledger.append(block.size - (old.size if old else 0))
+        self._append(name, block.size - (old.size if old else 0))
         self._grow(name, block.size, self.__ledger[-1])
 
     def free(self, name: str) -> Block:
@@ -145,7 +169,7 @@ class EmulatedDevice:
         self._check_still(name, "received into")
         old = self.__memory.pop(name, None)
         self.__receiving[name] = len(self.__ledger), old
-        self.__ledger.append(0)
+        self._append(name, 0)
         elements = self._contents.meaning.elements(name) or 0
         self._grow(name, elements, elements - (old.size if old else 0))
 
@@ -154,7 +178,7 @@ class EmulatedDevice:
         entry, old = self.__receiving.pop(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self.__ledger[entry] = block.size - (old.size if old else 0)
+        self._enter(name, entry, block.size - (old.size if old else 0))
 
     def _take(self, name: str, done: str) -> Block:
         self._check_still(name, done)
@@ -163,7 +187,7 @@ class EmulatedDevice:
                 f"expected {name} in this device's memory to be {done}, got {self._inventory()}"
             )
         block = self.__memory.pop(name)
-        self.__ledger.append(-block.size)
+        self._append(name, -block.size)
         self.__live -= block.size
         return block
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
+from primepar.reference.emulator.device import EmulatedDevice
 from primepar.reference.emulator.provenance import Array, Block
 from primepar.reference.emulator.scatter_gather import Memory
 from primepar.schedule.events import Event
@@ -31,10 +32,22 @@ class Emulation:
     """In order of their start; times are units of the logical clock."""
     sent: list[Fraction]
     """Elements that each rank sent; `emulator.collectives` defines those of a collective."""
-    peak: list[int]
-    """Largest number of live elements on each rank, including buffers of posted receives."""
+    devices: list[EmulatedDevice]
+    """With the elements that each one held after every instruction."""
     finished: list[Finished]
     """Finished blocks of the tensors that the program makes: read by a phase, freed, or final."""
+
+    @property
+    def peak(self) -> list[int]:
+        """Largest number of live elements on each rank, including buffers of posted receives."""
+        return [device.peak for device in self.devices]
+
+    def held(self, item: int, wide_item: int) -> list[int]:
+        """Largest number of live bytes on each rank, by the bytes of an element.
+
+        An element of a wide tensor has `wide_item`: float32 at least.
+        """
+        return [device.peak_bytes(item, wide_item) for device in self.devices]
 
     @property
     def memories(self) -> list[Memory]:

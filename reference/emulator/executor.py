@@ -128,7 +128,7 @@ class _Run:
             self._see(rank, (*here.values(), *host.values()))
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
         return Emulation(
-            blocks, hosts, self.events, self.sent, [device.peak for device in self.devices],
+            blocks, hosts, self.events, self.sent, list(self.devices),
             list(self.finished.values()),
         )  # fmt: skip
 

@@ -155,7 +155,15 @@ class Life:
             copies = LivePart(When.REST, phase, tensor), LivePart(When.EVERY, phase, tensor)
             return self._united(tensor, copies)
         now = () if used else (LivePart(When.NOW, phase, tensor),)
-        kept = liveness.kept(phase, tensor, last=last, keeps=keeps, homes=self.homes, realigns=True)
+        kept = liveness.kept(
+            phase,
+            tensor,
+            NEXT_USE.get((phase, tensor)),
+            last=last,
+            keeps=keeps,
+            homes=self.homes,
+            realigns=True,
+        )
         return self._united(tensor, (*self._leftover(phase, tensor), *now, *kept))
 
     def _leftover(self, reader: Phase, tensor: str) -> Parts:

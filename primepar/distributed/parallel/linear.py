@@ -5,7 +5,7 @@ Legend: M rows of this call, N input and K output columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from primepar.distributed.modules.linear import Schedules, partitioned_product
 from primepar.distributed.parallel.averaged import RowAverage, averaged
 from primepar.distributed.parallel.regions import LinearRole
-from primepar.distributed.parallel.shards import ShardMeshes, shard_of
+from primepar.distributed.parallel.shards import Shard, ShardMeshes, shard_of
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError, PrimeParError, ShapeError
 from primepar.plan.operator_layouts import part, resident
@@ -42,6 +42,41 @@ class LinearSite:
         """Sections of the output; one where a rank has all of them."""
         return self.role.sections if self.target.grid[1] > 1 else 1
 
+    def sizes(self, layer: nn.Module) -> tuple[int, int]:
+        """The columns N and K of the layer."""
+        first, second = layer.get_parameter("weight").shape
+        return (second, first) if self.turned else (first, second)
+
+    def shards(self, layer: nn.Module, meshes: ShardMeshes) -> dict[str, Shard]:
+        """Return how the parameters of the layer are held: its weight, and its bias if it has one.
+
+        Raises `ShapeError` if a sequence or a region does not divide the columns, and `PlanError`
+        if no DTensor is in a layout.
+        """
+        home = resident(str(self.sequence), "W")
+        _sections_per_rank(self, home)
+        N, K = self.sizes(layer)
+        self._check_columns("input", N, self.source.grid[1])
+        self._check_columns("output", K // self.sections, self.target.grid[1])
+        layouts = {
+            "weight": home.turned() if self.turned else home,
+            "bias": part(self.target, (1,)),
+        }
+        shards = {}
+        for name, whole in layer.named_parameters():
+            dim = whole.dim() - 1 if name == "bias" or not self.turned else 0
+            label, shape = f"{self.name}.{name}", tuple(whole.shape)
+            shards[name] = shard_of(label, shape, dim, self.sections, layouts[name], meshes)
+        return shards
+
+    def _check_columns(self, which: str, columns: int, parts: int) -> None:
+        if columns % parts:
+            raise ShapeError(
+                f"{self.name}: expected {which} columns that the {parts} parts of its region "
+                f"divide, got {columns}: pad them to {-(-columns // parts) * parts}, or choose a "
+                "sequence with fewer slices of K for the layers that enter it"
+            )
+
 
 class ParallelLinear(nn.Module):
     """Replaces a linear layer; its parameters are DTensors with the names of the layer's.
@@ -54,29 +89,19 @@ class ParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self, site: LinearSite, layer: nn.Module, mesh: Mesh, meshes: ShardMeshes
+        self, site: LinearSite, layer: nn.Module, mesh: Mesh, shards: Mapping[str, Shard]
     ) -> None:  # fmt: skip
         super().__init__()
-        self.site, self.mesh = site, mesh
-        weight, bias = layer.get_parameter("weight"), dict(layer.named_parameters()).get("bias")
-        N, K = weight.shape[::-1] if site.turned else weight.shape
-        self.in_features, self.out_features = N, K
-        home = resident(str(site.sequence), "W")
-        self._blocks = _sections_per_rank(site, home)
-        self._shards = {}
-        layouts = {
-            "weight": home.turned() if site.turned else home,
-            "bias": part(site.target, (1,)),
-        }
-        for name, whole in (("weight", weight), ("bias", bias)):
-            if whole is None:
-                self.register_parameter(name, None)
-                continue
-            dim = whole.dim() - 1 if name == "bias" or not site.turned else 0
-            label, shape = f"{site.name}.{name}", tuple(whole.shape)
-            shard = shard_of(label, shape, dim, site.sections, layouts[name], meshes)
-            self._shards[name] = shard
-            self.register_parameter(name, shard.parameter(whole, whole.requires_grad))
+        self.site, self.mesh, self._shards = site, mesh, shards
+        self.in_features, self.out_features = site.sizes(layer)
+        self._blocks = _sections_per_rank(site, resident(str(site.sequence), "W"))
+        parameters = dict(layer.named_parameters())
+        for name in ("weight", "bias"):
+            whole = parameters.get(name)
+            cut = None
+            if whole is not None:
+                cut = shards[name].parameter(whole, whole.requires_grad)
+            self.register_parameter(name, cut)
         self._average = RowAverage(mesh, site.target)
         on_save: Callable[..., object] = self.register_state_dict_post_hook
         on_load: Callable[..., object] = self.register_load_state_dict_pre_hook

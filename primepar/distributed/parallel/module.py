@@ -49,7 +49,7 @@ def parallelize(
     A collective call on all ranks of `mesh`, a device mesh or a number of ranks. `plan` is a preset
     (`"megatron"`), a sequence for all layers, one of both for each pattern of layer names, or a
     `Plan` of the model. A layer with None stays whole. All parameters and buffers become those of
-    rank 0. Raises `PrimeParError` for what does not fit; then no layer has been replaced.
+    rank 0. Raises `PrimeParError` for what does not fit; then the module is as it was.
     """
     if hasattr(module, _STATE):
         raise ConfigError(
@@ -59,12 +59,15 @@ def parallelize(
     sites, boundaries = _planned(module, layers, plan, tuple(regions), ranks)
     device_mesh = init_device_mesh(device.type, (ranks,)) if isinstance(mesh, int) else mesh
     processes = Mesh(sites[0].sequence, device, dtype_of([layers[site.name] for site in sites]))
+    meshes = ShardMeshes(device_mesh)
+    shards = {site.name: site.shards(layers[site.name], meshes) for site in sites}
+    # All that may be refused has been: from here on the module changes.
     for tensor in (*module.parameters(), *module.buffers()):
         dist.broadcast(tensor.detach(), 0)
-    meshes = ShardMeshes(device_mesh)
     replaced = {
-        site.name: ParallelLinear(site, layers[site.name], processes, meshes) for site in sites
-    }  # fmt: skip
+        site.name: ParallelLinear(site, layers[site.name], processes, shards[site.name])
+        for site in sites
+    }
     _replace(module, replaced, boundaries)
     _average_others(module, replaced, RowAverage(processes, boundaries.stream), boundaries)
     setattr(module, _STATE, boundaries)

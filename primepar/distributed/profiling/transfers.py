@@ -16,7 +16,10 @@ from primepar.distributed.profiling.clock import Work
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators.single_operator import lower_move
-from primepar.schedule import Layout
+from primepar.passes import apply
+from primepar.schedule import Layout, Program
+from primepar.schedule.program import AllReduce
+from primepar.schedule.signature import Bound, Tensor
 
 Measured = tuple[str, str, dict[str, float], Work]
 """Kind of work, its size as text, its terms in the cost model, and the work itself."""
@@ -106,14 +109,30 @@ class Transfers:
         members = next(group for group in groups if self.mesh.rank in group)
         return members, self.mesh.group(members)
 
-    def _zeros(self, size: int) -> torch.Tensor:
+    def _zeros(self, size: int | tuple[int, ...]) -> torch.Tensor:
         """Return zeros: they can be summed any number of times."""
         return torch.zeros(size, device=self.mesh.device, dtype=self.mesh.dtype)
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
-        """Return an all-reduce over every group."""
-        (_, group), tensor = self._group(groups), self._zeros(size)
-        return lambda: dist.all_reduce(tensor, group=group)
+        """Return an all-reduce over every group, as a step runs it: two ranks exchange messages."""
+        ranks = range(self.mesh.ranks)
+        row = {rank: number for number, group in enumerate(groups) for rank in group}
+        held = tuple((f"x[{row[rank]},0]",) for rank in ranks)
+        program = Program(
+            format="primepar-program",
+            version=1,
+            ranks=self.mesh.ranks,
+            programs=tuple(
+                (AllReduce(group=groups[row[rank]], block=held[rank][0]),) for rank in ranks
+            ),
+            initial=held,
+            final=held,
+            tensors={"x": Tensor(cuts=(tuple(range(len(groups) + 1)), (0, size)))},
+            memory=Bound(device=2 * size),
+        )
+        run = Executor(self.mesh, apply(program))
+        (name,) = held[self.mesh.rank]
+        return lambda: run({name: self._zeros((1, size))})
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
         """Return an all-gather over every group."""
@@ -129,11 +148,11 @@ class Transfers:
 
 
 def _hop(_: int, sent_bytes: int) -> dict[str, float]:
-    return {"messages": 1.0, "bytes": float(sent_bytes)}
+    return {"messages": 1.0, "gaps": 0.0, "bytes": float(sent_bytes)}
 
 
 def _spread(members: int, sent_bytes: int) -> dict[str, float]:
-    return {"messages": 1.0, "bytes": float((members - 1) * sent_bytes)}
+    return {"messages": 1.0, "gaps": members - 2.0, "bytes": float((members - 1) * sent_bytes)}
 
 
 def _all_reduce(members: int, sent_bytes: int) -> dict[str, float]:

@@ -27,8 +27,10 @@ from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, IRecv, ISend
 from primepar.schedule.signature import Template
 
-PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (256, 256, 512), (512, 256, 256),
-            (64, 512, 1024), (512, 512, 512))  # fmt: skip
+PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (32, 512, 512), (256, 256, 512),
+            (512, 256, 256), (64, 512, 1024), (512, 512, 512), (256, 1024, 512),
+            (1024, 1024, 1024))  # fmt: skip
+"""Square and thin ones; several shapes have the same operations."""
 PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
 MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
 """Rows and columns of the operators other than linear ones."""

@@ -52,6 +52,10 @@ class Activity:
         yield
         self._together = ""
 
+    def fail(self) -> None:
+        """Note that the part has failed: this rank waits for nobody in it any more."""
+        self._change(self._part, "other")
+
     def _change(self, name: str, kind: Kind) -> None:
         self._part, self.kind = name, kind
         self._changes += 1

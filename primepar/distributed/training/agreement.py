@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from primepar.errors import PrimeParError
+from primepar.errors import LaunchError, PrimeParError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
+HOSTS = "GROUP_WORLD_SIZE"
+"""Variable in which torchrun gives the number of hosts."""
 FAILURES = "failures"
 """Key of the number of ranks that have failed."""
 PATIENCE = timedelta(days=1)
@@ -40,7 +44,19 @@ def agreed(store: Store, rank: int, size: int, name: str) -> Iterator[None]:
     if error is not None and failed[0] == rank:
         raise error
     if failed:
-        raise SystemExit(0)
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """Exit without a message, as another rank has one.
+
+    After an exit code of 0 mpirun gives that rank the time to print. Where each host has its own
+    torchrun, this one would wait five minutes for the others: then the code is that of an error.
+    """
+    if int(os.environ.get(HOSTS, "1")) > 1:
+        time.sleep(GRACE_SECONDS)  # a torchrun that ends a failed rank ends its neighbours
+        raise SystemExit(LaunchError.exit_code)
+    raise SystemExit(0)
 
 
 def _wait_for_all(store: Store, rank: int, size: int, name: str) -> None:

@@ -30,11 +30,13 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
     except Exception as raised:
         HOLD.release()
         where = watchdog.activity.text
+        watchdog.activity.fail()
         error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
         lost = is_lost_peer(raised)
         if lost:
             time.sleep(watchdog.grace)
-        first = is_first(store, watchdog.reports_alone)
+        # Without the store the watchdog still knows whether a rank has reported an error before.
+        first = not watchdog.exchange.failed and is_first(store, watchdog.reports_alone)
         if first or error is None:
             watchdog.leaving = True  # this rank has a message, and must not be ended before it
         if error is None:

@@ -23,6 +23,7 @@ from primepar.distributed.training.alike import Facts, differences
 from primepar.distributed.training.devices import check_devices, pick_device, used_device
 from primepar.distributed.training.first_error import first_error
 from primepar.distributed.training.launchers import Launch
+from primepar.distributed.training.network import check_network
 from primepar.distributed.training.rendezvous import WorldPlace, meet
 from primepar.distributed.training.scheduling import schedule_as_batch
 from primepar.distributed.training.settings import TIMEOUT, DeviceChoice
@@ -124,6 +125,8 @@ def _connected(
         torch.cuda.set_device(device)
     if launch.launcher != "alone":
         if device.type == "cpu":
+            with world.agreement("network"):
+                check_network(world.store, place.rank, place.size)
             schedule_as_batch()
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",

@@ -41,13 +41,13 @@ class LauncherOutput:
         text = " ".join(" ".join(paragraph[1:-1]).split())
         killed = _KILLED.search(text)
         if killed is not None:
-            self.killed = killed_message(int(killed[1]), int(killed[2]))
+            self.killed = killed_message(f"rank {killed[1]}", int(killed[2]))
         return [] if killed is not None or _FAILED in text else paragraph
 
 
-def killed_message(rank: int, number: int) -> str:
+def killed_message(name: str, number: int) -> str:
     """Return the message about a process that a signal has ended."""
     return (
-        f"rank {rank}: expected a process that ends by itself, got {signal.Signals(number).name}: "
+        f"{name}: expected a process that ends by itself, got {signal.Signals(number).name}: "
         "look for what ended it, as a lack of memory does"
     )

@@ -102,7 +102,7 @@ def mpirun_line(
 def run(line: CommandLine) -> int:
     """Run a command line; returns its exit code, or 128 + the signal after a stop request.
 
-    Raises `LaunchError` if a process that it started was killed.
+    Raises `LaunchError` if the launcher or a process that it started was killed.
     """
     if line.processes:
         with tempfile.TemporaryDirectory(prefix="primepar-") as folder:
@@ -117,6 +117,8 @@ def run(line: CommandLine) -> int:
         return 128 + asked[0]
     if output.killed:
         raise LaunchError(output.killed)
+    if code < 0:
+        raise LaunchError(killed_message(Path(line.words[0]).name, -code))
     return code
 
 
@@ -147,7 +149,7 @@ def run_all(lines: Sequence[CommandLine]) -> int:
         return 128 + asked[0]
     rank, code = failed
     if code < 0:
-        raise LaunchError(killed_message(rank, -code))
+        raise LaunchError(killed_message(f"rank {rank}", -code))
     return code
 
 

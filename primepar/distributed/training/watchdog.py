@@ -138,11 +138,13 @@ class Watchdog:
 
     def __init__(self, activity: Activity, store: Store, place: WorldPlace, timeout: float) -> None:
         rank, size = place.rank, place.size
-        self.activity, self.store, self.rank = activity, store, rank
+        self.activity, self.rank = activity, rank
         self.reports_alone = place.reports_alone
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
-        own_connection: Any = store  # torch's stubs lack its method
-        self.exchange = Exchange(activity, own_connection.clone(), rank, size, self.every)
+        # A connection has one call at a time, and the main thread may wait in one for a day.
+        cloned: Any = store  # torch's stubs lack its method
+        self.exchange = Exchange(activity, cloned.clone(), rank, size, self.every)
+        self._reporting: Store = cloned.clone()
         self._stuck, self._store = Silence(), Silence()
         self._failed, self._left = Silence(), Silence()
         self.leaving = False
@@ -193,8 +195,8 @@ class Watchdog:
             peer: count.count(exchange.number(peer), passed) for peer, count in self._peers.items()
         }
         silent[STORE] = self._store.count(exchange.answers, passed)
-        if self._failed.count(exchange.failed, passed) > self.grace and exchange.failed:
-            return ""
+        if exchange.failed:
+            return "" if self._failed.count(True, passed) > self.grace else None
         if stuck > self.timeout / 2:
             exchange.asked.set()
         if waiting is not None and stuck > self.timeout and not self._has_to_wait(silent):
@@ -262,18 +264,21 @@ class Watchdog:
         there = f" on {min(machines)}" if len(machines - {HOST}) == len(machines) == 1 else ""
         return f"{_ranks(peers)}{there}"
 
-    def _end(self, problem: str) -> NoReturn:
-        """Report the problem if no rank has reported one, and end this process.
+    def reports(self) -> bool:
+        """Whether this rank is to report the problem that it has found.
 
         Without a store rank 1 reports at once. The others that may do so give the launcher time
         to end them: it does unless their machine is cut off.
         """
-        answers = self._store.seconds < 3 * self.every
-        alone = self.reports_alone
-        first = is_first(self.store, alone) if problem and answers else alone
-        if problem and first and not answers and self.rank > 1:
+        if self._store.seconds < 3 * self.every:
+            return is_first(self._reporting, self.reports_alone)
+        if self.reports_alone and self.rank > 1:
             time.sleep(self.grace)
-        if problem and first:
+        return self.reports_alone
+
+    def _end(self, problem: str) -> NoReturn:
+        """Report the problem if no rank has reported one, and end this process."""
+        if problem and self.reports():
             # On a terminal the cursor is hidden while there is a progress bar.
             shown = "\x1b[?25h" if sys.stderr.isatty() else ""
             print(f"{shown}primepar: error: {problem}", file=sys.stderr, flush=True)

@@ -74,7 +74,7 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
     pieces = max(1, chunks if cluster.overlap else 1)
     ring = link.collective(pair.transfer, members, sent / pieces, rounds * (members - 1))
     seconds = _product(pair, pieces, cluster, dtype)
-    end = _reduced(pieces, seconds, ring.start, sent / pieces / ring.bandwidth)
+    end = _reduced(pieces, seconds, ring.start, sent / pieces / ring.alone)
     later = _hiding(pair.later, cluster, dtype)
     return max(end, pieces * seconds + later) if cluster.overlap else end + later
 
@@ -114,7 +114,7 @@ def _gathered(link: Link, members: int, part: float) -> float:
     if members == 2:
         return float(link.message(part) + part / link.alone)
     ring = link.collective("all_gather", members, (members - 1) * part, members - 1)
-    return float(ring.start + (members - 1) * part / ring.bandwidth)
+    return float(ring.start + (members - 1) * part / ring.alone)
 
 
 def _ring(members: int, chunks: int, product: float, link: Link, message: float) -> float:

@@ -42,7 +42,7 @@ class Slices:
     @classmethod
     def whole(cls, devices: int) -> Slices:
         """The dim uncut on every device."""
-        return cls(0, 0, np.zeros(devices, np.uint32))
+        return _shared(0, 0, bytes(4 * devices))
 
     @property
     def count(self) -> int:
@@ -55,15 +55,26 @@ class Slices:
         return 1 << self.digits - self.fixed.bit_count()
 
     def then(self, inner: Slices) -> Slices:
-        """Each slice cut again by the next element, on its devices."""
-        values = (self.values_D[:, None] << np.uint32(inner.digits)) | inner.values_D
-        fixed = self.fixed << inner.digits | inner.fixed
-        return Slices(self.digits + inner.digits, fixed, values.ravel())
+        """Each slice cut again by the next element, on its devices; equal cuts share one object."""
+        return _nested(self, inner)
 
     def held(self, device: int) -> list[int]:
         """The slices of one device."""
         value = int(self.values_D[device])
         return [index for index in range(self.count) if index & self.fixed == value]
+
+
+@lru_cache(maxsize=1 << 10)
+def _shared(digits: int, fixed: int, values: bytes) -> Slices:
+    """The slices with these values; equal ones are one object."""
+    return Slices(digits, fixed, np.frombuffer(values, np.uint32))
+
+
+@lru_cache(maxsize=1 << 14)
+def _nested(outer: Slices, inner: Slices) -> Slices:
+    values = (outer.values_D[:, None] << np.uint32(inner.digits)) | inner.values_D
+    fixed = outer.fixed << inner.digits | inner.fixed
+    return Slices(outer.digits + inner.digits, fixed, values.ravel())
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,4 +137,4 @@ def _slices(layout: Layout, dim: int) -> Slices:
         for index in slices:
             fixed &= ~(index ^ slices[0])
     values = np.array([slices[0] & fixed for slices in by_rank], np.uint32)
-    return Slices(digits, fixed, values)
+    return _shared(digits, fixed, values.tobytes())

@@ -33,6 +33,7 @@ class Layouts:
 
     links: ClusterLinks
     _numbers: dict[tuple[int, bytes], int] = field(default_factory=dict)
+    _known: dict[tuple[Slices, Slices], int | None] = field(default_factory=dict)
     _fixed: list[int] = field(default_factory=list)
     _values: list[Digits] = field(default_factory=list)
     _cached: dict[int, _LayoutProperties] = field(default_factory=dict)
@@ -42,6 +43,12 @@ class Layouts:
 
         None where a dim has more slices than there are devices.
         """
+        slices = spread.rows, spread.columns
+        if slices not in self._known:
+            self._known[slices] = self._number(spread)
+        return self._known[slices]
+
+    def _number(self, spread: Spread) -> int | None:
         if max(spread.rows.digits, spread.columns.digits) > self.links.bits:
             return None
         (rows, row_values), (columns, column_values) = map(
@@ -76,6 +83,10 @@ class Layouts:
         """
         return self._properties(number).lines[dim]
 
+    def others(self, bits: Several[int]) -> tuple[int, ...]:
+        """The device bits that are not among some."""
+        return tuple(bit for bit in range(self.links.bits) if bit not in bits)
+
     def _properties(self, number: int) -> _LayoutProperties:
         if number not in self._cached:
             bits, fixed, values = self.links.bits, self._fixed[number], self._values[number]
@@ -101,12 +112,14 @@ class Layouts:
         ]
         loads = tuple(np.concatenate(part) for part in zip(*(part.loads for part in parts),
                                                            strict=True))  # fmt: skip
-        return Ways(self.links, loads, np.concatenate([part.moved_PQ for part in parts]))
+        moved, pieces = (np.concatenate([getattr(part, name) for part in parts])
+                         for name in ("moved_PQ", "pieces_PQ"))  # fmt: skip
+        return Ways(self.links, loads, moved, pieces)
 
     def _ways(self, here: Boxes, there: Boxes) -> Ways:
         devices = self.links.devices
         remote_DPQ = there.sizes_P - here.shared_with(there)
-        moved_PQ = remote_DPQ.sum(axis=0)
+        moved_PQ, pieces_PQ = remote_DPQ.sum(axis=0), sizes(here.fixed_P[:, None] | there.fixed_P)
         loads = []
         for level, link in enumerate(self.links.by_level):
             joined = 1 << sum(bit_level <= level for bit_level in self.links.levels)
@@ -119,7 +132,7 @@ class Layouts:
             if link.shared and below > 1:
                 through = through.reshape(-1, below, *moved_PQ.shape).sum(axis=1)
             loads.append(through.max(axis=0))
-        return Ways(self.links, tuple(loads), moved_PQ)
+        return Ways(self.links, tuple(loads), moved_PQ, pieces_PQ)
 
     def received(self, sources: Several[int], targets: Several[int]) -> Floats:
         """The largest share that a device lacks, from each source to each target layout."""
@@ -220,19 +233,22 @@ class Ways:
     """Redistributions from each of P layouts to each of Q, as shares of the tensor.
 
     `loads` has for every level what its busiest port receives, `moved_PQ` what all devices receive
-    together (PrimePar, equations 8 and 9).
+    together (PrimePar, equations 8 and 9). `pieces_PQ` is the share in one message: what one device
+    has of what another one needs.
     """
 
     links: ClusterLinks
     loads: tuple[Floats, ...]
     moved_PQ: Floats
+    pieces_PQ: Floats
 
     def seconds(self, size: float) -> NDArray[np.float64]:
         """Seconds of each redistribution for a tensor of `size` bytes."""
         longest = np.zeros(self.moved_PQ.shape)
         for link, load in zip(self.links.by_level, self.loads, strict=True):
             of_level = load * np.float64(size / link.bandwidth)
-            start = link.messages(load * np.float64(size))
+            further = load / self.pieces_PQ - 1
+            start = link.messages(load * np.float64(size)) + link.gap * further
             np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
         return longest

@@ -8,7 +8,7 @@ paper's group indicator.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.cost.sweeps import Load, Shares, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
@@ -33,6 +34,18 @@ class Training:
     dtype: str
     batch: int
     positions: int
+    replicas: ReplicaLinks | None = None
+    """Where there are replicas: links over which gradients are summed, instead of `links`."""
+
+    @property
+    def sums(self) -> ClusterLinks:
+        """Links over which gradients are summed."""
+        return self.replicas or self.links
+
+    @cached_property
+    def holders(self) -> int:
+        """Devices among which a parameter and its copies are distributed."""
+        return self.links.devices * (1 if self.replicas is None else self.replicas.replicas)
 
     @property
     def cluster(self) -> Cluster:
@@ -87,11 +100,47 @@ class Training:
             return 0.0
         return self.seconds(0, elements, "update")
 
-    def parameter(self, elements: float) -> dict[str, float]:
-        """Terms of a cost for `elements` of a parameter: its update and the bytes kept for it."""
+    def parameter(
+        self,
+        elements: float,
+        whole: float,
+        summed: Sequence[int],
+        held: Sequence[int],
+        tensors: int = 1,
+        is_vector: bool = False,
+    ) -> dict[str, float]:
+        """Terms of a cost for the `elements` that a device has of a `whole` parameter.
+
+        Its gradient is summed over the devices that differ in the bits `summed`. Those that differ
+        in `held` have the same elements. Several equal `tensors` are summed together. The gradient
+        of a vector is coalesced with a later one of the same devices: it adds its bytes alone.
+        """
+        shard = min(elements, whole / self.holders)
         size = elements * self.item
-        return {"update": self.update(elements), "parameters": size, "gradients": size,
-                "states": elements * self.state}  # fmt: skip
+        return {
+            **self.summed(elements, summed, held, is_vector),
+            "gather": self.sums.all_gather(held, size / self.group(held)),
+            "update": tensors * self.update(elements / tensors),
+            "shard_update": tensors * self.update(shard / tensors),
+            "parameters": size,
+            "gradients": elements * self.wide_item,
+            "states": elements * self.state,
+            "shard": shard * self.item,
+        }
+
+    def summed(
+        self, elements: float, summed: Sequence[int], held: Sequence[int], coalesced: bool = False
+    ) -> dict[str, float]:
+        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones."""
+        size = elements * self.wide_item
+        return {
+            "reduction": self.sums.all_reduce(summed, size, coalesced),
+            "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
+        }
+
+    def group(self, bits: Sequence[int]) -> int:
+        """Devices that differ in some bits, of all replicas."""
+        return self.holders // self.links.devices << len(bits)
 
 
 class Cost(NamedTuple):
@@ -104,16 +153,30 @@ class Cost(NamedTuple):
     """Seconds of products and of passes through memory."""
     communication: float = 0.0
     """Seconds of transfers and collectives of activations, as far as no product hides them."""
+    forward: float = 0.0
+    """Seconds of `compute` that are in forward."""
+    forward_communication: float = 0.0
+    """Seconds of `communication` that are in forward."""
     reduction: float = 0.0
     """Seconds of sums of parameters' gradients over the devices that hold the same parameters."""
+    scatter: float = 0.0
+    """Seconds of reduce-scatters instead, after which each device has a shard of the sums."""
+    gather: float = 0.0
+    """Seconds to all-gather parameters of which each device has such a shard."""
     update: float = 0.0
     """Seconds of the optimizer."""
+    shard_update: float = 0.0
+    """Seconds of the optimizer for a shard alone."""
     parameters: float = 0.0
     gradients: float = 0.0
     states: float = 0.0
     """Bytes of AdamW's moments, and of float32 copies of shorter parameters."""
+    shard: float = 0.0
+    """Bytes of one of equal shards of the parameters, for each device that holds the same."""
     stash: float = 0.0
     """Bytes of what forward keeps for backward."""
+    unmoved: float = 0.0
+    """Bytes of the stash that are the input as the operator took it, on the same device."""
     running: float = 0.0
     """Peak bytes of the rest: other operands, double buffers, partial sums."""
 
@@ -169,6 +232,7 @@ class _Linear:
         self.moving, self.bits = mover if mover is not None else (moving(), ())
         whole = {"I": operator.M * operator.N, "W": operator.N * operator.K,
                  "O": operator.M * operator.K}  # fmt: skip
+        self.whole = whole["W"]
         self.elements = {tensor: size * self._cut(tensor) for tensor, size in whole.items()}
         self.cut_bits = [bit for _, bits in self.cuts for bit in bits]
         self.operations = 2 * operator.M * operator.N * operator.K / 2 ** len(self.cut_bits)
@@ -192,13 +256,20 @@ class _Linear:
     def cost(self) -> Cost:
         """Time and memory."""
         training, rest = self.training, self._kept
-        copy = rest["W"] * training.item
-        weight = ({"parameters": copy, "gradients": copy} if self.tied
-                  else training.parameter(rest["W"]))  # fmt: skip
-        compute, communication = self._seconds()
-        return Cost(compute=compute, communication=communication,
-                    reduction=self._all_reduce("gradient"), stash=rest["I"] * training.item,
-                    running=self._besides(self.moving.live), **weight)  # fmt: skip
+        summed = [bit for cut, bits in self.cuts if "gradient" in cut.summed for bit in bits]
+        held = [bit for cut, bits in self.cuts for bit in bits if cut.share("forward", "W") == 1]
+        weight = training.parameter(rest["W"], self.whole, summed, held)
+        if self.tied:
+            weight |= dict.fromkeys(("update", "shard_update", "states", "gather"), 0.0)
+        forward, backward = self._seconds()
+        stash = rest["I"] * training.item
+        return Cost(
+            compute=forward.compute + backward.compute,
+            communication=forward.communication + backward.communication,
+            forward=forward.compute, forward_communication=forward.communication,
+            stash=stash, unmoved=stash * self.moving.keeps_input,
+            running=self._besides(self.moving.live), **weight,
+        )  # fmt: skip
 
     @property
     def working(self) -> float:
@@ -220,22 +291,26 @@ class _Linear:
             for shares in steps
         )  # fmt: skip
 
-    def _seconds(self) -> tuple[float, float]:
-        """Seconds of the products, and of the transfers that they do not hide."""
+    def _seconds(self) -> tuple[Cost, Cost]:
+        """Seconds of forward, and of backward with the gradient of the weight."""
+        forward, *others = map(self._sweep, self.moving.phases)
+        return forward, Cost(*map(sum, zip(*others, strict=True)))
+
+    def _sweep(self, phases: tuple[Phase, ...]) -> Cost:
+        """Seconds of the products of a sweep, and of the transfers that they do not hide."""
         levels = tuple(self.links.levels[bit] for bit in self.bits)
         shared = tuple(link.shared for link in self.links.by_level)
         compute = communication = 0.0
         overlap = self.training.cluster.overlap
-        for phases in self.moving.phases:
-            for stage in self.moving.stages(phases, levels, shared):
-                work = sum(self.training.seconds(share * self.operations, self._size(touched))
-                           for share, touched in stage.work)  # fmt: skip
-                compute += work
-                hops = self._transfer(stage.hops)
-                communication += max(0.0, hops - work) if overlap else hops
-                communication += self._transfer(stage.returns)
-            communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
-        return compute, communication
+        for stage in self.moving.stages(phases, levels, shared):
+            work = sum(self.training.seconds(share * self.operations, self._size(touched))
+                       for share, touched in stage.work)  # fmt: skip
+            compute += work
+            hops = self._transfer(stage.hops)
+            communication += max(0.0, hops - work) if overlap else hops
+            communication += self._transfer(stage.returns)
+        communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
+        return Cost(compute=compute, communication=communication)
 
     def _transfer(self, loads: tuple[Load, ...]) -> float:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""
@@ -244,7 +319,8 @@ class _Linear:
             behind = 1
             if self.links.by_level[load.level].shared:
                 behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
-            busiest[load.level] = behind * max(map(self._sent, load.ports))
+            sent = behind * max(map(self._sent, load.ports))
+            busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
 
     def _all_reduce(self, phase: Phase) -> float:

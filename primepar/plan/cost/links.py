@@ -53,15 +53,20 @@ class ClusterLinks:
         """Number of the innermost bits, those joined by the levels below this one."""
         return sum(bit_level < level for bit_level in self.levels)
 
-    def transfer(self, loads: Mapping[int, float]) -> float:
-        """Seconds until every level has carried the bytes that its busiest port receives."""
-        return max((self._seconds(level, load) for level, load in loads.items()), default=0.0)
+    def transfer(self, loads: Mapping[int, tuple[float, int]]) -> float:
+        """Seconds until every level has carried the bytes and messages of its busiest port."""
+        return max((self._seconds(level, *load) for level, load in loads.items()), default=0.0)
 
-    def _seconds(self, level: int, load: float) -> float:
+    def _seconds(self, level: int, load: float, messages: int) -> float:
+        if not load:
+            return 0.0
         link = self.by_level[level]
-        return float(link.message(load) + load / link.bandwidth) if load else 0.0
+        return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
 
-    def ring(self, bits: Sequence[int], sent: float, steps: int, collective: Collective) -> float:
+    def ring(
+        self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
+        coalesced: bool = False,
+    ) -> float:  # fmt: skip
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
         Every device sends `sent` bytes in `steps` steps. Where the slowest link is shared, all
@@ -70,9 +75,9 @@ class ClusterLinks:
         if not bits or steps < 1:
             return 0.0
         level = max(self.levels[bit] for bit in bits)
-        times = self.by_level[level].collective(collective, 1 << len(bits), sent, steps)
+        times = self.by_level[level].collective(collective, self.group(bits), sent, steps)
         share = min(times.bandwidth / self.streams(bits, level), times.alone)
-        return float(times.start + sent / share)
+        return float((0.0 if coalesced else times.start) + sent / share)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
@@ -81,17 +86,25 @@ class ClusterLinks:
         inside = sum(self.levels[bit] < level for bit in bits)
         return 1 << self.below(level) - inside
 
-    def all_reduce(self, bits: Sequence[int], size: float) -> float:
-        """Seconds of a ring all-reduce of `size` bytes on each device."""
-        group = 1 << len(bits)
-        return self.ring(bits, 2 * (group - 1) / group * size, 2 * (group - 1), "all_reduce")
+    def group(self, bits: Sequence[int]) -> int:
+        """Number of devices of a collective over these bits."""
+        return 1 << len(bits)
+
+    def all_reduce(self, bits: Sequence[int], size: float, coalesced: bool = False) -> float:
+        """Seconds of a ring all-reduce of `size` bytes on each device.
+
+        One that is `coalesced` with another of the same devices has no start of its own.
+        """
+        group = self.group(bits)
+        sent, steps = 2 * (group - 1) / group * size, 2 * (group - 1)
+        return self.ring(bits, sent, steps, "all_reduce", coalesced)
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-gather of `size` bytes from each device."""
-        group = 1 << len(bits)
+        group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "all_gather")
 
     def reduce_scatter(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring reduce-scatter that leaves `size` bytes on each device."""
-        group = 1 << len(bits)
+        group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "reduce_scatter")

@@ -58,15 +58,22 @@ class LocalOperatorCost:
         centred = self.model.norm == "layer"
         local, columns = self._held(self.operator.K), self._columns(self.operator.K)
         sums = 1 + centred
-        communication = self._statistics(sums * self._rows)
-        communication += self._all_reduce(1, sums * self._rows)
+        forward, backward = self._passes(4 * local), self._passes(5 * local)
+        statistics = self._statistics(sums * self._rows)
+        sums_back = self._all_reduce(1, sums * self._rows)
         numbers = 2 * self.layouts.slices(self.layout, 1) if centred else 1
-        weights = self.training.parameter(columns)
-        return Cost(compute=self._passes(4 * local, 5 * local), communication=communication,
-                    reduction=self._all_reduce(0, sums * columns),
-                    stash=(local + self._rows * numbers) * self.training.item,
-                    running=local * self.training.item,
-                    **{term: sums * amount for term, amount in weights.items()})  # fmt: skip
+        line = self.layouts.line
+        weights = self.training.parameter(
+            sums * columns, sums * self.operator.K, line(self.layout, 0),
+            self.layouts.others(line(self.layout, 1)), tensors=sums, is_vector=True,
+        )  # fmt: skip
+        return Cost(
+            compute=forward + backward, communication=statistics + sums_back,
+            forward=forward, forward_communication=statistics,
+            stash=(local + self._rows * numbers) * self.training.wide_item,
+            running=local * self.training.item,
+            **weights,
+        )  # fmt: skip
 
     def _statistics(self, elements: float) -> float:
         """Seconds to all-gather moments of a layer norm's rows, or all-reduce mean squares."""
@@ -81,32 +88,38 @@ class LocalOperatorCost:
 
     def _activation(self) -> Cost:
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
-        compute = self._passes(inputs + outputs, 2 * inputs + outputs)
+        forward, backward = self._passes(inputs + outputs), self._passes(2 * inputs + outputs)
         item = self.training.item
-        return Cost(compute=compute, stash=inputs * item, running=(inputs + 2 * outputs) * item)
+        return Cost(compute=forward + backward, forward=forward, stash=inputs * item,
+                    running=(inputs + 2 * outputs) * item)  # fmt: skip
 
     def _attention(self) -> Cost:
         """The queries of a device's rows, with all keys of their sequences, gathered if needed."""
         model, training = self.model, self.training
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
         operations = 4 * outputs * training.positions
-        compute = training.seconds(operations, inputs + outputs, "attention")
-        compute += training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
+        forward = training.seconds(operations, inputs + outputs, "attention")
+        backward = training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
         keys = self._held(2 * model.kv_heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
         size = keys * training.item
-        communication = training.links.all_gather(inner, size)
-        communication += training.links.reduce_scatter(inner, size)
+        gather = training.links.all_gather(inner, size)
+        scatter = training.links.reduce_scatter(inner, size)
         stash = inputs + (parts - 1) * keys
-        return Cost(compute=compute, communication=communication, stash=stash * training.item,
-                    running=(stash + 2 * outputs) * training.item)  # fmt: skip
+        return Cost(
+            compute=forward + backward, communication=gather + scatter,
+            forward=forward, forward_communication=gather, stash=stash * training.item,
+            running=(stash + 2 * outputs) * training.item,
+        )  # fmt: skip
 
     def _loss(self) -> Cost:
         """All-reduces of three numbers per row over the columns, and of the mean over the rows."""
         local = self._held(padded(self.operator.N, self.layouts.slices(self.layout, 1)))
-        communication = 3 * self._all_reduce(1, self._rows) + self._all_reduce(0, 1)
+        communication = 3 * self._all_reduce(1, self._rows)
+        mean = self.layouts.line(self.layout, 0)
+        communication += self.training.sums.all_reduce(mean, self.training.wide_item)
         return Cost(compute=self._passes(4 * local), communication=communication,
                     running=2 * local * self.training.item)  # fmt: skip
 
@@ -139,15 +152,21 @@ def embedding_cost(training: Training, model: ModelConfig, layouts: Layouts, loo
     compute = sum(
         training.seconds(0, amount, "embedding") for amount in (2 * local, 2 * local + table)
     )
-    links, item = training.links, training.wide_item
-    lines = [layouts.line(layout, 0) for layout in (lookup.looked_up, lookup.output)]
-    if lines[0] == lines[1]:
-        reduction = links.all_reduce(lines[0], (table + positions) * item)
-    else:
-        reduction = links.all_reduce(lines[0], table * item)
-        reduction += links.all_reduce(lines[1], positions * item) if positions else 0.0
-    weights = [training.parameter(elements) for elements in (table, positions)]
-    return Cost(compute=compute,
-                communication=links.all_reduce(lookup.bits, local * training.item),
-                reduction=reduction, running=2 * local * training.item,
-                **{term: sum(costs[term] for costs in weights) for term in weights[0]})  # fmt: skip
+    forward = training.seconds(0, 2 * local, "embedding")
+    line, others = layouts.line, layouts.others
+    held = others((*lookup.bits, *line(lookup.looked_up, 1)))
+    rows_of_table, rows_of_output = (
+        line(layout, 0) for layout in (lookup.looked_up, lookup.output)
+    )
+    whole = padded(model.vocabulary, parts) * model.hidden
+    weights = [training.parameter(table, whole, rows_of_table, held)]
+    if positions:
+        whole, held = model.context * model.hidden, others(line(lookup.output, 1))
+        weights.append(training.parameter(positions, whole, rows_of_output, held))
+    terms = {term: sum(weight[term] for weight in weights) for term in weights[0]}
+    if rows_of_table == rows_of_output:  # the step's program sums both together
+        reduction = training.summed(table + positions, rows_of_table, held)["reduction"]
+        terms["reduction"] = reduction
+    sums = training.links.all_reduce(lookup.bits, local * training.item)
+    return Cost(compute=compute, communication=sums, forward=forward,
+                running=2 * local * training.item, **terms)  # fmt: skip

@@ -14,7 +14,7 @@ Legend: G groups of devices, P, Q layouts, T kinds of digits.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from primepar.plan.cost.device_slices import Digits
 from primepar.plan.cost.layouts import AT_ONCE, Bools, Boxes, Floats, Layouts, sizes
 from primepar.plan.cost.links import ClusterLinks
+
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,27 @@ class LevelHoldings:
         most_P = distinct.max(axis=0) * boxes.sizes_P
         return cls(count, hull.fixed_P, is_box_P, _kinds(hull, links), boxes.sizes_P, most_P,
                    np.max(copies, axis=(0, 1)))  # fmt: skip
+
+    def only(self, places: Several[int] | Places) -> LevelHoldings:
+        """The holdings of some of the layouts."""
+        return LevelHoldings(
+            self.count, self.hull_P[places], self.is_box_P[places], self.kinds_TP[:, places],
+            self.sizes_P[places], self.most_P[places], self.copies_P[places],
+        )  # fmt: skip
+
+    def and_of(self, more: LevelHoldings) -> LevelHoldings:
+        """The holdings of these layouts, then of more."""
+        fields = ("hull_P", "is_box_P", "kinds_TP", "sizes_P", "most_P", "copies_P")
+        return LevelHoldings(self.count, *(
+            np.concatenate([getattr(part, name) for part in (self, more)], axis=-1)
+            for name in fields
+        ))  # fmt: skip
+
+    @property
+    def features(self) -> NDArray[np.float64]:
+        """All that the bounds use of each layout, as numbers, (features, P)."""
+        return np.stack([self.hull_P, self.is_box_P, *self.kinds_TP, self.sizes_P, self.most_P,
+                         self.copies_P]).astype(np.float64)  # fmt: skip
 
     def common(self, other: LevelHoldings) -> Floats:
         """Upper bound of what a group's devices hold in `other` and the group holds here, (P, Q).
@@ -108,6 +131,41 @@ def _kinds(hull: Boxes, links: ClusterLinks) -> Digits:
     return kinds
 
 
+@dataclass
+class Holdings:
+    """What the groups below every level of links hold, computed once for each layout."""
+
+    layouts: Layouts
+    _places: dict[int, int] = field(default_factory=dict)
+    _by_level: list[LevelHoldings] = field(default_factory=list)
+
+    def of(self, numbers: Several[int]) -> list[LevelHoldings]:
+        """The holdings of some layouts by level, the innermost first."""
+        self._add([number for number in dict.fromkeys(numbers) if number not in self._places])
+        places = [self._places[number] for number in numbers]
+        return [holdings.only(places) for holdings in self._by_level]
+
+    def alike(self, numbers: Several[int]) -> list[int]:
+        """For each layout the first one that all bounds treat alike."""
+        features = np.concatenate([holdings.features for holdings in self.of(numbers)])
+        _, first, places = np.unique(features, axis=1, return_index=True, return_inverse=True)
+        return [numbers[place] for place in first[places.ravel()].tolist()]
+
+    def _add(self, numbers: Several[int]) -> None:
+        links, layouts = self.layouts.links, self.layouts
+        at_once = max(1, AT_ONCE // links.devices)
+        for begin in range(0, len(numbers), at_once):
+            part = numbers[begin : begin + at_once]
+            boxes = layouts.boxes(part)
+            more = [LevelHoldings.of(boxes, links, 1 << links.below(level))
+                    for level in range(len(links.by_level))]  # fmt: skip
+            if self._by_level:
+                levels = zip(self._by_level, more, strict=True)
+                more = [before.and_of(after) for before, after in levels]
+            self._by_level = more
+            self._places |= {number: len(self._places) + place for place, number in enumerate(part)}
+
+
 @dataclass(frozen=True)
 class LeastWays:
     """Bounds from each class of P layouts to each of Q, for the groups below each level of links.
@@ -126,14 +184,14 @@ class LeastWays:
     @classmethod
     def of(cls, layouts: Layouts, sources: Several[int], targets: Several[int]) -> LeastWays:
         """Bounds for the classes of these layouts."""
-        links = layouts.links
-        counts = [1 << links.below(level) for level in range(len(links.by_level))]
-        source_holdings, target_holdings = ([_held(layouts, numbers, count) for count in counts]
-                       for numbers in (sources, targets))  # fmt: skip
-        pairs, need_Q = (
-            list(zip(source_holdings, target_holdings, strict=True)),
-            target_holdings[0].sizes_P,
-        )
+        return cls.between(Holdings(layouts), sources, targets)
+
+    @classmethod
+    def between(cls, holdings: Holdings, sources: Several[int], targets: Several[int]) -> LeastWays:
+        """As `of`, with holdings that may be known already."""
+        source_holdings, target_holdings = holdings.of(sources), holdings.of(targets)
+        pairs = list(zip(source_holdings, target_holdings, strict=True))
+        need_Q = target_holdings[0].sizes_P
         mean = (
             (need_Q - source.common(target) / source.count).astype(np.float32)
             for source, target in pairs
@@ -141,7 +199,7 @@ class LeastWays:
         whole = (np.where(source.apart(target), need_Q, np.float32(0)) for source, target in pairs)
         near = [source.near(target_holdings[0]) for source in source_holdings[1:]]
         all_PQ = np.broadcast_to(need_Q, (len(sources), len(targets)))
-        return cls(links, tuple(mean), tuple(whole), (*near, all_PQ))
+        return cls(holdings.layouts.links, tuple(mean), tuple(whole), (*near, all_PQ))
 
     def seconds(self, size: float) -> NDArray[np.float64]:
         """Lower bound of the seconds of each redistribution for a tensor of `size` bytes.
@@ -184,15 +242,3 @@ class LeastWays:
             behind = 1 << self.links.below(number) if link.shared else 1
             total += max(1, devices // behind) * link.bandwidth
         return total
-
-
-def _held(layouts: Layouts, numbers: Several[int], count: int) -> LevelHoldings:
-    """What groups of `count` devices hold in some layouts."""
-    at_once = max(1, AT_ONCE // layouts.links.devices)
-    parts = [LevelHoldings.of(layouts.boxes(numbers[first : first + at_once]), layouts.links, count)
-             for first in range(0, len(numbers), at_once)]  # fmt: skip
-    fields = [(part.hull_P, part.is_box_P, part.kinds_TP, part.sizes_P, part.most_P, part.copies_P)
-           for part in parts]  # fmt: skip
-    return LevelHoldings(
-        count, *(np.concatenate(part, axis=-1) for part in zip(*fields, strict=True))
-    )

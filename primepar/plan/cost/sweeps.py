@@ -7,6 +7,7 @@ and all-reduces over all of its devices is a *cut*. All others have transfers of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -24,10 +25,14 @@ Shares = tuple[tuple[str, float], ...]
 
 
 class Load(NamedTuple):
-    """What the ports of one level of links receive at once: the mix of tensors of each port."""
+    """What the ports of one level of links receive at once: the mix of tensors of each port.
+
+    `messages` is the largest number of messages of a port.
+    """
 
     level: int
     ports: tuple[Shares, ...]
+    messages: int
 
 
 class SweepStep(NamedTuple):
@@ -89,6 +94,11 @@ class Moving:
     def share(self, phase: Phase, tensor: str, *, last: bool = False) -> float:
         """The largest share of a tensor on a device at the start or (`last`) end of a phase."""
         return _share(self, phase, tensor, last)
+
+    @cached_property
+    def keeps_input(self) -> bool:
+        """Whether the gradient of W begins with the blocks of I with which forward began."""
+        return self.movement.start("gradient", "I") == self.movement.start("forward", "I")
 
     def most(self, tensor: str, held: Holdings) -> float:
         """The share of a tensor on the device that holds most of its blocks in `held`."""
@@ -216,14 +226,25 @@ class _Ports:
 
     def _level(self, rank: int, other: int) -> int:
         """Level of the links between two devices."""
-        bits = len(self.levels)
-        different = (place for place in range(bits) if (rank ^ other) >> (bits - 1 - place) & 1)
-        return max(self.levels[place] for place in different)
+        return self._level_of[rank ^ other]
+
+    @cached_property
+    def _level_of(self) -> list[int]:
+        """Level of the links between devices, by the exclusive or of their numbers."""
+        levels = [0]
+        for level in reversed(self.levels):
+            levels += [max(level, inner) for inner in levels]
+        return levels
 
     def _port(self, level: int, rank: int) -> int:
         """The device, or its group of the level below where the level is shared."""
-        inside = sum(bit_level < level for bit_level in self.levels) if self.shared[level] else 0
-        return rank >> inside
+        return rank >> self._inside[level]
+
+    @cached_property
+    def _inside(self) -> list[int]:
+        """Number of device bits within a port of each level."""
+        return [sum(bit_level < level for bit_level in self.levels) if shared else 0
+                for level, shared in enumerate(self.shared)]  # fmt: skip
 
     def hops(self, hops: Iterable[Hop]) -> tuple[Load, ...]:
         """Loads of hops: a block for several devices behind one port passes that port once."""
@@ -261,10 +282,16 @@ class _Ports:
 
 def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
     ports: dict[tuple[int, int], dict[str, float]] = {}
+    messages: Counter[tuple[int, int]] = Counter()
     for level, port, tensor, share in amounts:
         mix = ports.setdefault((level, port), {})
         mix[tensor] = mix.get(tensor, 0.0) + share
+        messages[level, port] += 1
     levels: dict[int, set[Shares]] = {}
     for (level, _), mix in ports.items():
         levels.setdefault(level, set()).add(tuple(sorted(mix.items())))
-    return tuple(Load(level, tuple(sorted(mixes))) for level, mixes in sorted(levels.items()))
+    most = {level: max(count for (on, _), count in messages.items() if on == level)
+            for level in levels}  # fmt: skip
+    return tuple(
+        Load(level, tuple(sorted(mixes)), most[level]) for level, mixes in sorted(levels.items())
+    )

@@ -77,14 +77,15 @@ class PredictedTraffic:
         return tuple(ceil(elements * item + wide * more) for elements, wide in pairs)
 
 
-def traffic(plan: Plan, batch: int, positions: int) -> PredictedTraffic:
+def traffic(plan: Plan, batch: int, positions: int, masters: bool = False) -> PredictedTraffic:
     """What a training step of `batch` sequences of `positions` tokens sends.
 
+    With `masters` wide copies of the parameters are updated, and no weight returns after backward.
     Raises `PlanError` for a batch that the plan cannot cut, or a plan with a pipeline.
     """
     plan.check_without_pipeline()
     plan.check_batch(batch, positions)
-    step = _Step(plan, batch, positions)
+    step = _Step(plan, batch, positions, masters)
     by_operator = {item.name: step.operator(item) for item in plan.operators}
     by_edge = {(item.producer, item.consumer): step.edge(item) for item in edges(plan)}
     numbers = [Fraction(len(gradient_groups(plan)))] * plan.ranks
@@ -115,6 +116,7 @@ class _Step:
     plan: Plan
     batch: int
     positions: int
+    masters: bool
     _known: dict[object, Amounts] = field(default_factory=dict)
     _known_operators: dict[object, _Sent] = field(default_factory=dict)
 
@@ -166,7 +168,7 @@ class _Step:
     def _linear(self, operator: Operator) -> Sums:
         columns = self.vocabulary if operator.name == "head" else operator.K
         shape = Linear(M=self.rows, N=operator.N, K=columns)
-        movement = movement_of(str(self.plan.sequence(operator.name)), True)
+        movement = movement_of(str(self.plan.sequence(operator.name)), True, self.masters)
         for phases in SWEEPS:
             steps = movement.sequence.steps
             wide_sums = frozenset(name for name in OUTPUTS if is_wide_sum(name, steps))

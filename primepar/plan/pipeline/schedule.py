@@ -1,8 +1,8 @@
-"""The 1F1B schedule: some forwards per stage, then one forward and one backward alternating.
+"""The time of 1F1B, plain and interleaved, and how many micro-batches a stage keeps meanwhile.
 
-Stage i of p keeps the stashes of at most p - i microbatches (Narayanan et al., SC 2021, section
-2.2). So memory does not grow with the number k of microbatches. The bubble is (p - 1) / k of the
-work.
+Stage i of p keeps the stashes of at most p - i micro-batches (Narayanan et al., SC 2021, section
+2.2). So memory does not grow with the number k of micro-batches. The bubble is (p - 1) / k of the
+work. With v chunks of the model on every stage it is (p - 1) / (v k), and stashes are more.
 """
 
 from __future__ import annotations
@@ -11,22 +11,28 @@ from collections.abc import Sequence
 
 from primepar.partition.pipeline.formulas import UNIT, peak_stashes
 from primepar.partition.pipeline.formulas import bubble as bubble_of
+from primepar.plan.pipeline.training_options import PlannedSchedule
 
 
-def bubble(stages: int, microbatches: int) -> float:
-    """Idle time of a stage over its work, where all stages take equal time."""
-    return bubble_of("1f1b", stages, microbatches) / (microbatches * sum(UNIT))
+def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
+    """Idle time of a stage over its work, where all chunks take equal time."""
+    return bubble_of("1f1b", stages, microbatches) / (chunks * microbatches * sum(UNIT))
 
 
-def in_flight(stage: int, stages: int, microbatches: int) -> int:
-    """Maximum number of microbatches whose stash a stage keeps."""
-    return peak_stashes("1f1b", stage, stages, microbatches)
+def in_flight(
+    stage: int, stages: int, microbatches: int,
+    schedule: PlannedSchedule = "1f1b", chunks: int = 1,
+) -> int:  # fmt: skip
+    """Maximum number of stashes that a stage keeps, each of one micro-batch and one chunk."""
+    return peak_stashes(schedule, stage, stages, microbatches, chunks)
 
 
-def step_seconds(stages: Sequence[float], microbatches: int) -> float:
-    """Seconds of a training step, by the seconds of each stage for one microbatch.
+def step_seconds(stages: Sequence[float], microbatches: int, chunks: int = 1) -> float:
+    """Seconds of a training step, by the seconds of each stage for one micro-batch.
 
-    The first microbatch passes through all stages; the slowest stage then takes the others one by
-    one. That is exact where all stages take equal time: p - 1 + k times that.
+    The first micro-batch passes through all stages; the slowest stage then takes the others one by
+    one. That is exact where all stages take equal time t: k t + (p - 1) t. With chunks a stage
+    begins and ends after a chunk of the others: k t + (p - 1) t / v.
     """
-    return sum(stages) + (microbatches - 1) * max(stages)
+    slowest = max(stages)
+    return microbatches * slowest + (sum(stages) - slowest) / chunks

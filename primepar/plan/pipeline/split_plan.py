@@ -1,45 +1,75 @@
-"""The plan of a split: the sequences of all its stages, with their pipeline, as one file."""
+"""The plan of a split: the sequences of all its chunks, with their pipeline, as one file."""
 
 from __future__ import annotations
 
+import re
+
+from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
-from primepar.plan.pipeline.splits import Pipeline
+from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline_layout import PipelineLayout, layer_of, layers_by_stage
-from primepar.plan.plan import Plan
+from primepar.plan.plan import Plan, Recomputation
 
 
 def split_plan(pipeline: Pipeline, model: ModelConfig) -> Plan:
-    """Return the plan of a split under 1F1B, which its price is for.
+    """Return the plan of a split under the schedule and the options that its price is for.
 
-    Each stage is planned with layers that are counted from 0, after the addition that its input
+    Each chunk is planned with layers that are counted from 0, after the addition that its input
     comes from; and without its replicas, which are the outermost cut of the rows. A split of one
-    stage and one micro-batch needs no pipeline.
+    stage and one micro-batch needs no pipeline. Raises `PlanError` for options that are only
+    priced.
     """
-    stages, replicas, parts = pipeline.split
-    known = {operator.name for operator in operators(model)}
-    sequences: dict[str, str] = {}
-    first = 0
-    layers = layers_by_stage(model.layers, stages)
-    for stage, count in zip(pipeline.stages, layers, strict=True):
-        for name, text in stage.result.sequences.items():
-            if _later(name, first) in known:
-                sequences[_later(name, first)] = _within(replicas, text)
-        first += count
-    layout = PipelineLayout(schedule="1f1b", stages=stages, micro_batches=pipeline.microbatches)
+    options, (stages, replicas, parts) = pipeline.options, pipeline.split
+    if options.only_priced is not None:
+        raise PlanError(
+            f"expected options that a training step has, to write a plan, got "
+            f"{options.only_priced}, which are only priced: leave out -o, or that option"
+        )
+    recompute: dict[str, Recomputation | None] = {
+        "none": None, "selective": "selective", "full": "full",
+    }  # fmt: skip
+    layout = PipelineLayout(
+        schedule=options.schedule,
+        stages=stages,
+        micro_batches=pipeline.microbatches,
+        chunks=options.chunks if options.chunks > 1 else None,
+    )
     return Plan(
         model=model,
         ranks=stages * replicas * parts,
         batch=replicas * pipeline.size * pipeline.microbatches,
         pipeline=layout if stages * pipeline.microbatches > 1 else None,
-        sequences=sequences,
+        sharded_optimizer=options.shard == "optimizer",
+        recompute=recompute[options.recompute],
+        sequences=_sequences(pipeline, model),
     )
 
 
+def _sequences(pipeline: Pipeline, model: ModelConfig) -> dict[str, str]:
+    """The sequences of all operators over the devices of a stage."""
+    known = {operator.name for operator in operators(model)}
+    sequences: dict[str, str] = {}
+    first = 0
+    layers = layers_by_stage(model.layers, len(pipeline.stages))
+    for stage, count in zip(pipeline.stages, layers, strict=True):
+        for name, text in stage.result.sequences.items():
+            if _later(name, first) in known:
+                sequences[_later(name, first)] = _within(pipeline.split.replicas, text)
+        first += count
+    return sequences
+
+
 def _within(replicas: int, text: str) -> str:
-    """The sequence of an operator on all replicas; that of one device has no text."""
+    """The sequence of an operator on all replicas; that of one device has no text.
+
+    Replicas and a first cut of the rows are one cut: `M6,K2` of 3 replicas of `M2,K2`.
+    """
     if replicas == 1 and text:
         return text
+    first, _, others = text.partition(",")
+    if re.fullmatch(r"M\d+", first):
+        replicas, text = replicas * int(first[1:]), others
     return ",".join(filter(None, (f"M{replicas}", text)))
 
 

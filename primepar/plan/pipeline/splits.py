@@ -1,59 +1,41 @@
-"""A model on p stages of d replicas of m devices: the time of a step, and the best split.
+"""A model on p stages of d replicas of m devices: the best split, micro-batches and options.
 
 Stages are outermost among the devices, then replicas; the devices of tensor parallelism are
-neighbours. Every replica takes its share of the batch in microbatches, by 1F1B. Gradients are
-all-reduced over the replicas at the end.
+neighbours. Every replica takes its share of the batch in micro-batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from math import prod
+from typing import get_args
 
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace as changed
 
-from primepar.errors import PlanError
+from primepar.errors import ClusterError, PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster
+from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.pipeline.schedule import in_flight, step_seconds
-from primepar.plan.pipeline.stage import Stage, StageDevices, StagePart
+from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.cost.replica_links import ReplicaLinks
+from primepar.plan.pipeline.boundaries import Split
+from primepar.plan.pipeline.pipeline_cost import Pipeline
+from primepar.plan.pipeline.stage import ChunkAim, StageDevices, StagePart
+from primepar.plan.pipeline.stage_cost import StageCost
+from primepar.plan.pipeline.training_options import OptionChoices, Shard, TrainingOptions
 from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.search.options import Catalogue
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]
-MANY = 1e9
-"""Parameters for which an all-reduce is priced, to get its seconds per parameter."""
-
-
-class Split(NamedTuple):
-    """Stages, replicas of each, and devices of each replica: the paper's p, d and m."""
-
-    stages: int
-    replicas: int
-    parts: int
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A split with the plans of its stages, and its predicted time and memory.
-
-    `seconds` is of a training step, `memory` the bytes of the device that needs most. `size` is the
-    number of sequences of a microbatch.
-    """
-
-    split: Split
-    size: int
-    microbatches: int
-    stages: tuple[Stage, ...]
-    seconds: float
-    memory: float
+PLAIN = TrainingOptions()
 
 
 @dataclass
@@ -67,34 +49,40 @@ class Splits:
     dtype: str
     space: SpaceName = "all"
     part: Part = "model"
+    choices: OptionChoices = field(default_factory=OptionChoices)
     tick: Callable[[str], object] = field(default=str, repr=False)
     """Called with the name of what is planned next, for a progress bar."""
-    _groups: dict[tuple[int, int, bool], StageDevices] = field(default_factory=dict)
+    _groups: dict[object, StageDevices] = field(default_factory=dict)
+    _shared: dict[int, tuple[Catalogue, dict[object, Ways | LeastWays]]] = field(
+        default_factory=dict
+    )
+    """By devices of a replica what does not depend on the size of a step."""
 
     def __post_init__(self) -> None:
-        self.cluster.check_devices(self.devices)
+        if not 1 <= self.devices <= self.cluster.devices:
+            raise ClusterError(
+                f"--devices: expected 1 to {self.cluster.devices}, the devices of the cluster "
+                f"{self.cluster.name}, got {self.devices}: take {self.cluster.devices}"
+            )
         self.cluster.rate(self.dtype)
 
-    @cached_property
-    def _without_updates(self) -> Cluster:
-        """The cluster with free updates: parameters are not updated after each microbatch."""
-        operators = self.cluster.operators
-        kept = {kind: passing for kind, passing in operators.items() if kind != "update"}
-        return replaced(self.cluster, operators=kept)
-
     def all_splits(self) -> Iterator[Split]:
-        """All splits in powers of two that the layers and the batch allow.
+        """All splits that the layers and the batch allow.
 
-        A replica of a stage has at most `EXACT` devices, for which the search is exact.
+        A replica of a stage has a power of two of devices, at most `EXACT`, for which the search is
+        exact. They fill groups of a level of links, or are a part of one.
         """
-        bits = self.devices.bit_length()
-        for stages in (1 << bit for bit in range(bits)):
-            for replicas in (1 << bit for bit in range(bits)):
-                parts, rest = divmod(self.devices, stages * replicas)
-                if rest or parts > EXACT:
+        for stages in _divisors(self.devices):
+            for replicas in _divisors(self.devices // stages):
+                parts = self.devices // (stages * replicas)
+                if parts & (parts - 1) or parts > EXACT or not self._is_even(parts):
                     continue
                 if stages <= self.model.layers and not self.batch % replicas:
                     yield Split(stages, replicas, parts)
+
+    def _is_even(self, parts: int) -> bool:
+        joins = [link.joins for link in self.cluster.links]
+        return all(max(parts, size) % min(parts, size) == 0 for size in joins[:-1])
 
     def ranked(self) -> list[Pipeline]:
         """The best pipeline of every split: those that fit the memory first, the fastest first.
@@ -108,97 +96,144 @@ class Splits:
             except PlanError as error:
                 refusal = refusal or error
         if not pipelines:
-            assert refusal is not None, "one device is always a split"
-            raise refusal
+            raise refusal or self._no_split()
         return sorted(pipelines, key=self._rank)
 
+    def _no_split(self) -> PlanError:
+        power = 1 << self.devices.bit_length() - 1
+        return PlanError(
+            f"expected devices that are stages, at most {self.model.layers}, by replicas that "
+            f"divide the batch of {self.batch}, by at most {EXACT} devices, a power of two, got "
+            f"{self.devices}: take {power}, or another --batch"
+        )
+
+    def _no_interleaving(self) -> PlanError:
+        devices = f"{self.devices} device{'s' * (self.devices != 1)}"
+        return PlanError(
+            "expected layers in a multiple of the stages, 2 or more, times 2 chunks or more, and "
+            "micro-batches in a multiple of the stages, for interleaved-1f1b, got "
+            f"{self.model.layers} layers, a batch of {self.batch} and {devices}: take "
+            "--schedule 1f1b"
+        )
+
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
-        return pipeline.memory > self.cluster.memory, pipeline.seconds
+        return not self._fits(pipeline), pipeline.seconds
 
     def best(self, split: Split, sequences: Sequences | None = None) -> Pipeline:
-        """A split with the fastest size of microbatches of those that fit the memory."""
-        share = self.batch // split.replicas
-        sizes = [size for size in range(1, share + 1) if not share % size]
-        return min((self.pipeline(split, size, sequences) for size in sizes), key=self._rank)
+        """A split with the fastest micro-batches and options of those that fit the memory.
 
-    def pipeline(self, split: Split, size: int, sequences: Sequences | None = None) -> Pipeline:
-        """A split with microbatches of `size` sequences; plans are searched or given."""
-        self.tick(f"{split.stages} x {split.replicas} x {split.parts}, microbatches of {size}")
-        group = self._group(split, size)
+        Where none fits, it is one that takes little memory. What is computed again only takes time.
+        So it is tried where that may be the fastest that fits, and no earlier. Raises `PlanError`
+        where the split has no micro-batches for the schedules.
+        """
+        possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
+        if not possible:
+            return self._least(split, sequences)
+        plain = sorted(self._plain(split, possible, sequences), key=lambda known: known.seconds)
+        if not plain:
+            raise self._no_interleaving()
+        tried = [*plain]
+        for pipeline in plain:
+            fitting = [known.seconds for known in self._allowed(tried) if self._fits(known)]
+            if fitting and pipeline.seconds >= min(fitting):
+                break
+            if not self._fits(pipeline) or "none" not in self.choices.recomputes:
+                tried += self._with_recompute(pipeline, sequences)
+        return min(self._allowed(tried), key=self._worth)
+
+    def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
+        choices = self.choices.recomputes
+        return (known for known in pipelines if known.options.recompute in choices)
+
+    def _fits(self, pipeline: Pipeline) -> bool:
+        return pipeline.memory <= self.cluster.memory
+
+    def _may_fit(self, split: Split, shard: Shard) -> bool:
+        """Whether parameters, gradients and states of the longest stage can fit a device."""
+        layers = max(layers_by_stage(self.model.layers, split.stages))
+        bits = split.parts.bit_length() - 1
+        training = Training(ClusterLinks(self.cluster, bits), self.dtype, 1, self.model.context)
+        shards = {name: number for number, name in enumerate(get_args(Shard))}
+        level, item = shards[shard], training.item
+        sizes = (training.state, item, item)  # of what the levels divide: states, gradients, ...
+        whole = sum(size / (split.replicas if level > number else 1)
+                    for number, size in enumerate(sizes))  # fmt: skip
+        return layers * self._layer_parameters / split.parts * whole <= self.cluster.memory
+
+    @cached_property
+    def _layer_parameters(self) -> int:
+        """Parameters of a layer."""
+        shapes = self.model.parameter_shapes
+        return sum(prod(shape) for name, shape in shapes.items() if name.startswith("blocks.0."))
+
+    def _least(self, split: Split, sequences: Sequences | None) -> Pipeline:
+        """The smallest micro-batches of a split, with all that saves memory."""
+        choices = self.choices
+        (options, *_) = [*self._options(split, 1, choices.shards[-1:])] or [PLAIN]
+        options = changed(options, recompute=choices.recomputes[-1])
+        return self.pipeline(split, 1, sequences, options)
+
+    def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
+        fits = self._fits(pipeline)
+        return not fits, pipeline.seconds if fits else pipeline.memory
+
+    def _options(self, split: Split, size: int, shards: Several[Shard]
+                 ) -> Iterator[TrainingOptions]:  # fmt: skip
+        batches = self.batch // split.replicas // size
+        choices = replace(self.choices, shards=tuple(shards))
+        return choices.without_recompute(self.model.layers, split.stages, batches)
+
+    def _plain(
+        self, split: Split, shards: Several[Shard], sequences: Sequences | None
+    ) -> Iterator[Pipeline]:
+        """Yield all micro-batches and options that keep all activations."""
+        for size in _divisors(self.batch // split.replicas):
+            for options in self._options(split, size, shards):
+                yield self.pipeline(split, size, sequences, options)
+
+    def _with_recompute(
+        self, pipeline: Pipeline, sequences: Sequences | None
+    ) -> Iterator[Pipeline]:
+        for kind in self.choices.recomputes:
+            if kind != "none":
+                options = changed(pipeline.options, recompute=kind)
+                yield self.pipeline(pipeline.split, pipeline.size, sequences, options)
+
+    def pipeline(
+        self, split: Split, size: int, sequences: Sequences | None = None,
+        options: TrainingOptions = PLAIN,
+    ) -> Pipeline:  # fmt: skip
+        """A split with micro-batches of `size` sequences; plans are searched or given."""
+        self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
+        group, chunks = self._group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
-        most = self._reduction_seconds(split, group, MANY) - self._reduction_seconds(
-            split, group, 0.0
-        )
-        summing = most / MANY / (microbatches + split.stages - 1)
-        stages = []
-        for number, layers in enumerate(layers_by_stage(self.model.layers, split.stages)):
-            place = StagePart(layers, number == 0, number == split.stages - 1)
-            stages.append(group.searched(place, summing) if sequences is None
-                          else group.given(place, sequences(group.planner(place))))  # fmt: skip
-        boundaries = [0.0, *(self._boundary(split, number, *pair) for number, pair in
-                        enumerate(pairwise(stages)))]  # fmt: skip
-        stage_seconds = [
-            stage.seconds + more for stage, more in zip(stages, boundaries, strict=True)
-        ]
-        seconds = step_seconds(stage_seconds, microbatches)
-        parameters = max(stage.parameters for stage in stages)
-        seconds += self._reduction_seconds(split, group, parameters) + self._update_seconds(
-            group, parameters
-        )
-        memory = max(
-            stage.kept + stage.running
-            + (in_flight(number, split.stages, microbatches) - 1) * stage.stash
-            for number, stage in enumerate(stages)
-        )  # fmt: skip
-        return Pipeline(split, size, microbatches, tuple(stages), seconds, memory)
+        passes = microbatches + (split.stages - 1) / chunks
+        aim = ChunkAim(1 / passes, options.shard, options.recompute)
+        count, costs = split.stages * chunks, []
+        for number, layers in enumerate(layers_by_stage(self.model.layers, count)):
+            place = StagePart(layers, number == 0, number == count - 1)
+            stage = (group.searched(place, aim) if sequences is None
+                     else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
+            costs.append(StageCost(stage))
+        return Pipeline(self.cluster, split, size, microbatches, options, tuple(costs))
 
     def _group(self, split: Split, size: int) -> StageDevices:
         tied = self.model.tied and split.stages == 1
-        key = split.parts, size, tied
+        bits = split.parts.bit_length() - 1
+        sums = ReplicaLinks(self.cluster, bits, split.replicas, split.stages)
+        key = split.parts, size, tied, split.replicas, sums.across
         if key not in self._groups:
-            links = ClusterLinks(self._without_updates, split.parts.bit_length() - 1)
-            training = Training(links, self.dtype, size, self.model.context)
             model = replace(self.model, tied=tied)
-            self._groups[key] = StageDevices(model, training, self.space, self.part)
+            training = Training(ClusterLinks(self.cluster, bits), self.dtype, size,
+                                self.model.context, sums)  # fmt: skip
+            if split.parts not in self._shared:
+                whole = Catalogue.whole(model, training, self.space)
+                self._shared[split.parts] = whole, {}
+            catalogue, ways = self._shared[split.parts]
+            self._groups[key] = StageDevices(model, training, catalogue.like(model, training),
+                                             self.space, self.part, ways)  # fmt: skip
         return self._groups[key]
 
-    def _reduction_seconds(self, split: Split, group: StageDevices, parameters: float) -> float:
-        """Seconds to all-reduce the gradients of `parameters` elements over a stage's replicas."""
-        links = ClusterLinks(self.cluster, (split.replicas * split.parts).bit_length() - 1)
-        bits = range(split.replicas.bit_length() - 1)
-        return links.all_reduce(bits, parameters * group.training.wide_item)
 
-    def _update_seconds(self, group: StageDevices, parameters: float) -> float:
-        """Seconds of AdamW for `parameters` elements on each device, once in a step."""
-        training = group.training
-        links = ClusterLinks(self.cluster, training.links.bits)
-        return Training(links, training.dtype, training.batch, training.positions).update(
-            parameters
-        )
-
-    def _boundary(self, split: Split, before: int, sender: Stage, receiver: Stage) -> float:
-        """Seconds to send a microbatch to the next stage, and its gradient back.
-
-        Every device sends an equal part, which the replicas there all-gather.
-        """
-        training, layouts = sender.group.training, sender.group.catalogue.layouts
-        size = float(training.rows * self.model.hidden * training.item)
-        cut = {bit for dim in (0, 1) for bit in layouts.line(sender.leaves, dim)}
-        copies = [bit for bit in range(training.links.bits) if bit not in cut]
-        sending = self._send_seconds(split, before, size / split.parts)
-        sending += training.links.all_gather(copies, size / split.parts)
-        forward, backward = (float(layouts.ways([source], [target]).seconds(size)[0, 0])
-                       for source, target in ((sender.leaves, receiver.takes),
-                                           (receiver.takes, sender.leaves)))  # fmt: skip
-        return 2 * sending + forward + backward
-
-    def _send_seconds(self, split: Split, before: int, size: float) -> float:
-        """Seconds in which every device sends `size` bytes to its counterpart in the next stage."""
-        devices = split.replicas * split.parts
-        first, second = before * devices, (before + 1) * devices
-        links = self.cluster.links
-        level = next(number for number, link in enumerate(links)
-                     if first // link.joins == second // link.joins)  # fmt: skip
-        link = links[level]
-        behind = min(devices, links[level - 1].joins) if level and link.shared else 1
-        return link.latency + size / min(link.bandwidth / behind, link.alone)
+def _divisors(number: int) -> Iterable[int]:
+    return (factor for factor in range(1, number + 1) if not number % factor)

@@ -1,4 +1,7 @@
-"""One stage of a pipeline: some layers of a model on the devices of one tensor-parallel group."""
+"""One chunk of a model in a pipeline: some layers on the devices of one tensor-parallel group.
+
+A stage has one chunk, or several where the schedule is interleaved.
+"""
 
 from __future__ import annotations
 
@@ -9,83 +12,134 @@ from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
-from primepar.plan.cost.linear import Training
+from primepar.plan.cost.layouts import Ways
+from primepar.plan.cost.linear import Cost, Training
+from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.pipeline.computed_again import computed_again
+from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
+from primepar.plan.pipeline.training_options import Recompute, Shard
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Catalogue, Options
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
+from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.sequence_space import SpaceName
 
 
 class StagePart(NamedTuple):
-    """The part of a model in a stage: its number of layers, and whether it is first or last."""
+    """The part of a model in a chunk: its number of layers, and whether it is first or last."""
 
     layers: int
     first: bool
     last: bool
 
 
+class ChunkAim(NamedTuple):
+    """What the search of a chunk minimises: the seconds of a micro-batch, and a share of others.
+
+    `once` is the share of what takes place once in a step.
+    """
+
+    once: float = 1.0
+    shard: Shard = "none"
+    recompute: Recompute = "none"
+
+
 @dataclass
 class StageDevices:
-    """The devices of one replica of one stage, and the stages planned for them.
+    """The devices of one replica of one stage, and the chunks planned for them.
 
-    A step of `training` is one microbatch.
+    A step of `training` is one micro-batch.
     """
 
     model: ModelConfig
     training: Training
+    catalogue: Catalogue
     space: SpaceName
     part: Part
-    _stages: dict[tuple[StagePart, float], Stage] = field(default_factory=dict)
+    ways: dict[object, Ways | LeastWays]
+    """Redistributions between layouts of the catalogue, filled on demand."""
+    _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
+    _chains: dict[StagePart, tuple[Operator, ...]] = field(default_factory=dict)
 
-    @cached_property
-    def catalogue(self) -> Catalogue:
-        """Options of the operators."""
-        return Catalogue.whole(self.model, self.training, self.space)
-
-    def planner(self, place: StagePart, summing: float = 0.0) -> Planner:
-        """The planner of a stage; each parameter of a device adds `summing` seconds."""
+    def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
+        """The planner of a chunk."""
         model = replace(self.model, layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
-                       summing=summing)  # fmt: skip
+                       aim=objective)  # fmt: skip
 
-    def searched(self, place: StagePart, summing: float = 0.0) -> Stage:
-        """The best plan of a stage; `summing` counts in the search, not in the result."""
-        if (place, summing) not in self._stages:
-            result = search(self.planner(place, summing))
-            self._stages[place, summing] = self.given(place, result.sequences)
-        return self._stages[place, summing]
+    def chain(self, model: ModelConfig, place: StagePart) -> tuple[Operator, ...]:
+        """The operators of a chunk."""
+        if place not in self._chains:
+            self._chains[place] = _operators(model, self.part, place)
+        return self._chains[place]
+
+    def searched(self, place: StagePart, objective: ChunkAim) -> Stage:
+        """The best plan of a chunk."""
+        key = place, objective
+        if key not in self._stages:
+            self._stages[key] = Stage(self, search(self.planner(place, objective)))
+        return self._stages[key]
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
         """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
-        return Stage(self, Given.with_sequences(self.planner(place), sequences).result)
+        planner = self.planner(place, ChunkAim())
+        return Stage(self, Given.with_sequences(planner, sequences).result)
 
 
 @dataclass
 class _Layers(Planner):
-    """Plans of the layers of a stage, with the embedding in the first, the head in the last."""
+    """Plans of the layers of a chunk, with the embedding in the first, the head in the last."""
 
     group: StageDevices = field(kw_only=True)
     place: StagePart = field(kw_only=True)
-    summing: float = field(kw_only=True)
+    aim: ChunkAim = field(kw_only=True)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         self.catalogue = self.group.catalogue
-        self.operators = _operators(self.model, self.part, self.place)
+        self.operators = self.group.chain(self.model, self.place)
         self.named = {operator.name: operator for operator in self.operators}
+        self._ways = self.group.ways
+        self._seconds: dict[object, Vector] = {}
+
+    @cached_property
+    def again(self) -> frozenset[str]:
+        """Operators that run again in backward."""
+        return computed_again(self.operators, self.aim.recompute)
 
     def options(self, name: str) -> Options:
-        """Options of an operator, with the time to all-reduce its gradients."""
+        """Options of an operator; of those with equal layouts, the cheapest."""
         key = self.key(name)
-        if self.summing and key not in self.known:
-            whole = self.catalogue.options(self.named[name])
-            parameters = whole.terms["states"] / self.training.state
-            reduction = whole.terms["reduction"] + self.summing * parameters
-            options = replace(whole, terms={**whole.terms, "reduction": reduction})
-            self.known[key] = options.cheapest(options.seconds)
+        if key not in self.known:
+            options = self.catalogue.options(self.named[name])
+            if len(options):
+                self.known[key] = options.cheapest(self._aimed(name, options))
         return super().options(name)
+
+    def objective(self, name: str) -> Vector:
+        """Seconds of a micro-batch, and the share of what takes place once, by option."""
+        key = self.key(name)
+        if key not in self._seconds:
+            self._seconds[key] = self._aimed(name, self.options(name))
+        return self._seconds[key]
+
+    def _aimed(self, name: str, options: Options) -> Vector:
+        terms, aim = options.terms, self.aim
+        often, once = seconds_for_parameters(terms, aim.shard)
+        seconds: Vector = terms["compute"] + terms["communication"] + often + aim.once * once
+        if name in self.again:
+            seconds = seconds + terms["forward"]
+            if aim.recompute == "full":
+                seconds = seconds + terms["forward_communication"]
+        return seconds
+
+    def edge(self, producer: str, consumer: str) -> Matrix:
+        """Seconds of redistribution, with that of forward again where the consumer runs again."""
+        edge = super().edge(producer, consumer)
+        if self.aim.recompute != "full" or consumer not in self.again:
+            return edge
+        return edge + self.both_ways(producer, consumer)[0]
 
 
 def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operator, ...]:
@@ -96,54 +150,57 @@ def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operat
     return (*body, *whole[-3:]) if place.last else body
 
 
+class ChosenOption(NamedTuple):
+    """An operator of a chunk with its option: the terms of its cost, and its redistributions."""
+
+    operator: Operator
+    options: Options
+    number: int
+    cost: Cost
+    forward: float
+    """Seconds of the redistribution of its inputs."""
+    backward: float
+
+
 @dataclass(frozen=True)
 class Stage:
-    """A plan of one stage, with its time, memory and layouts at both ends."""
+    """A plan of one chunk, with its layouts at both ends."""
 
     group: StageDevices
     result: SearchResult
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of forward and backward of a microbatch."""
-        return self.result.seconds
-
     @cached_property
-    def kept(self) -> float:
-        """Bytes that a device keeps between microbatches, plus one stash."""
-        return sum(float(options.kept[number]) for options, number in self._chosen)
+    def chosen(self) -> tuple[ChosenOption, ...]:
+        """The operators, in order of execution."""
+        return tuple(self._chosen())
 
-    @cached_property
-    def stash(self) -> float:
-        """Bytes of a device that one microbatch stashes from forward to backward."""
-        return sum(float(options.terms["stash"][number]) for options, number in self._chosen)
-
-    @property
-    def parameters(self) -> float:
-        """Elements of parameters of a device, without copies of a tied table."""
-        states = sum(float(options.terms["states"][number]) for options, number in self._chosen)
-        return states / self.group.training.state
-
-    @property
-    def _chosen(self) -> Iterator[tuple[Options, int]]:
-        planner = self.result.planner
-        return ((planner.options(name), number) for name, number in self.result.choices.items())
-
-    @property
-    def running(self) -> float:
-        """Transient bytes of a device at its largest operator."""
-        return self.result.memory - self.kept
+    def _chosen(self) -> Iterator[ChosenOption]:
+        planner, choices = self.result.planner, self.result.choices
+        costs: dict[object, Cost] = {}
+        for operator in planner.operators:
+            options, number = planner.options(operator.name), choices[operator.name]
+            key = id(options), number
+            if key not in costs:
+                costs[key] = Cost(**{term: float(amounts[number])
+                                     for term, amounts in options.terms.items()})  # fmt: skip
+            ways = [tuple(float(way[choices[producer], number])
+                          for way in planner.both_ways(producer, operator.name))
+                    for producer in operator.inputs]  # fmt: skip
+            forward, backward = (sum(way) for way in zip(*ways, strict=True)) if ways else (0, 0)
+            if operator.name == "head" and planner.tied:
+                backward += float(planner.tie()[choices["embedding"], number])
+            yield ChosenOption(operator, options, number, costs[key], forward, backward)
 
     @property
     def takes(self) -> int:
-        """Number of the layout in which the stage receives."""
-        return self._layout(next(iter(self.result.choices)))
+        """Number of the layout in which the chunk receives."""
+        return self._layout(0)
 
     @property
     def leaves(self) -> int:
-        """Number of the layout in which the stage sends."""
-        return self._layout([*self.result.choices][-1])
+        """Number of the layout in which the chunk sends."""
+        return self._layout(-1)
 
-    def _layout(self, name: str) -> int:
-        options: Options = self.result.planner.options(name)
-        return int(options.leaves[self.result.choices[name]])
+    def _layout(self, place: int) -> int:
+        chosen = self.chosen[place]
+        return int(chosen.options.leaves[chosen.number])

@@ -9,7 +9,9 @@ from itertools import groupby
 from statistics import median
 
 from primepar.plan.cluster import KINDS
+from primepar.plan.curves import curve
 from primepar.plan.profile.fit import Fit, Sample, fit
+from primepar.plan.profile.measured_curves import LEAST, curve_lines, points_text, product_points
 
 RINGS = {"all_reduce": ("all-reduce",), "all_gather": ("all-gather", "reduce-scatter")}
 """Collectives with numbers of their own -> the samples that they are fitted to."""
@@ -81,6 +83,16 @@ def _rates(machine: MeasuredMachine, samples: Sequence[Sample], fitted: Fit) -> 
     yield f"[rates.{machine.dtype}]"
     yield f"peak = {max(float(achieved), best):.4g}    # measured: the best of all products"
     yield f"achieved = {achieved}    # measured: the slope"
+    points = product_points(products)
+    if len(points) >= LEAST:
+        known = curve(points)
+        errors = [known.seconds(sample.counts["operations"]) / sample.seconds - 1
+                  for sample in products]  # fmt: skip
+        yield (
+            f"products = {points_text(points)}    # measured: operations and operations a second; "
+            f"off by {median(map(abs, errors)):.0%} in the median, {max(errors, key=abs):+.0%} "
+            "at worst"
+        )
 
 
 def _links(machine: MeasuredMachine, samples: Sequence[Sample]) -> Iterator[str]:
@@ -90,6 +102,7 @@ def _links(machine: MeasuredMachine, samples: Sequence[Sample]) -> Iterator[str]
     yield "[[links]]"
     yield f"joins = {machine.ranks}"
     yield from _line(hops, fitted)
+    yield f"gap = {fitted.seconds.get('gaps', 0.0):.4g}    # measured: each further message at once"
     yield "shared = false"
     for name, kinds in RINGS.items():
         collectives = _of(samples, kinds)
@@ -98,6 +111,7 @@ def _links(machine: MeasuredMachine, samples: Sequence[Sample]) -> Iterator[str]
         yield from _by_group(collectives, fitted)
         yield f"[links.{name}]"
         yield from _line(collectives, fitted)
+    yield from curve_lines(samples)
 
 
 def _line(samples: Sequence[Sample], fitted: Fit) -> Iterator[str]:

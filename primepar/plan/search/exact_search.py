@@ -1,19 +1,20 @@
 """The exact search: segmented dynamic programming over the options that can be in a best plan.
 
 Options are pruned first: those whose lower bound is above the cost of a known plan are in no better
-plan. Few options remain, and the tables are small.
+plan. Few options remain, and the tables are small. The known plan is the best of the `FEW` options
+with the lowest bounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
-from itertools import pairwise
 
 import numpy as np
 
 from primepar.models.graph import Operator
-from primepar.plan.search.bounds import ChainLink, bounds, cheapest_way
+from primepar.plan.search.bounds import ChainLink, LinkRun, bounds
+from primepar.plan.search.layers import segments
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import (
@@ -25,6 +26,7 @@ from primepar.plan.search.segments import (
     ahead,
     along,
     cheapest,
+    powers,
     stretch,
 )
 
@@ -32,52 +34,72 @@ STREAM = "blocks.0.add2"
 """The operator whose layouts index the tables of segments that start in the residual stream."""
 SLACK = 1e-9
 """Relative difference that sums in another order may have."""
+FEW = 32
+"""Options of an operator of which the best plan is sought first."""
+
+Costs = Mapping[object, Vector]
+"""Kind of operator -> the cost of each of its options; infinite for one that is left out."""
 
 
 class Exact:
     """The plan of least cost out of the options `among`, given by kind of operator."""
 
-    def __init__(self, planner: Planner, among: Mapping[object, Numbers]) -> None:
+    def __init__(
+        self, planner: Planner, among: Mapping[object, Numbers], costs: Costs | None = None
+    ) -> None:
         self.planner, self.among = planner, among
+        self.costs = objectives(planner) if costs is None else costs
+        self.graph = planner.graph
         self._edges: dict[object, Matrix] = {}
         self._tables: dict[object, Table] = {}
 
     @classmethod
-    def of(cls, planner: Planner) -> Exact:
+    def of(cls, planner: Planner, costs: Costs | None = None) -> Exact:
         """The search among the options that can be in a plan as cheap as a known one."""
-        known = cheapest_way(*_chain(planner))
-        most = planner.cost(dict(zip(planner.named, known, strict=True))) * (1 + SLACK)
-        least = least_with(planner).items()
-        return cls(planner, {kind: np.flatnonzero(bound <= most) for kind, bound in least})
+        costs = objectives(planner) if costs is None else costs
+        least = least_with(planner, costs)
+        if max(map(len, least.values())) <= FEW:
+            return cls(planner, {kind: np.flatnonzero(np.isfinite(bound))
+                                 for kind, bound in least.items()}, costs)  # fmt: skip
+        known, _ = nearest_options(planner, least, FEW, costs).search()
+        most = known * (1 + SLACK)
+        return cls(planner, {kind: np.flatnonzero(bound <= most)
+                             for kind, bound in least.items()}, costs)  # fmt: skip
 
-    def search(self) -> tuple[float, dict[str, int]]:
-        """The least cost, and the planner's option of every operator in that plan."""
-        segments = self.planner.segments()
-        tables = [self._segment(segment) for segment in segments]
-        first = self.planner.first
-        start, first_options = self._objective(first), self._kept(first)
+    def search(self) -> tuple[float, Choices]:
+        """The least cost, and the planner's option of every operator in that plan, in order.
+
+        Equal layers are one table, joined with itself by doubling.
+        """
+        before, layer, after = self.graph.split(segments(self.graph.operators))
+        tables = [self._segment(segment) for segment in before]
+        if layer:
+            first, *others = (self._segment(segment) for segment in layer)
+            for other in others:
+                first = first.then(other)
+            tables += powers(first, self.graph.layers - 1)
+        first_of_last = len(tables)
+        tables += [self._segment(segment) for segment in after]
+        name = self.planner.first
+        start, first_options = self._objective(name), self._kept(name)
         if self.planner.tied:
-            head = (
-                next(index for index, segment in enumerate(segments) if segment[-1].name == "head")
-                + 1
-            )
+            ends = [segment[-1].name for segment in after]
+            head = first_of_last + ends.index("head") + 1
             start, first_options, tables = self._tied(start, tables, head)
         cost, choices = cheapest(start, tables)
-        return cost, self._named(first_options, choices)
+        return cost, self._numbers(first_options, choices)
 
-    def _named(self, first: Numbers, choices: Choices) -> dict[str, int]:
+    def _numbers(self, first: Numbers, choices: Choices) -> Choices:
         """The planner's option numbers for choices among the kept options."""
-        options = [first, *(self._kept(name) for name in list(self.planner.named)[1:])]
-        return {
-            name: int(numbers[choice])
-            for name, numbers, choice in zip(self.planner.named, options, choices, strict=True)
-        }
+        options = [first, *(self.among[kind_of(operator)]
+                            for operator in self.planner.operators[1:])]  # fmt: skip
+        return tuple(int(numbers[choice]) for numbers, choice in zip(options, choices, strict=True))
 
     def _kept(self, name: str) -> Numbers:
         return self.among[kind_of(self.planner.named[name])]
 
     def _objective(self, name: str) -> Vector:
-        return self.planner.objective(name)[self._kept(name)]
+        return self.costs[kind_of(self.planner.named[name])][self._kept(name)]
 
     def _edge(self, producer: str, consumer: str) -> Matrix:
         key = kind_of(self.planner.named[producer]), kind_of(self.planner.named[consumer])
@@ -151,20 +173,43 @@ class Exact:
         return start[index], embeddings[index], tables
 
 
-def least_with(planner: Planner) -> dict[object, Vector]:
+def objectives(planner: Planner) -> Costs:
+    """The planner's own cost of every option."""
+    return {kind_of(operator): planner.objective(operator.name)
+            for operator in planner.graph.operators}  # fmt: skip
+
+
+def nearest_options(
+    planner: Planner, least: Mapping[object, Vector], count: int, costs: Costs
+) -> Exact:
+    """The search among the `count` options of each operator with the lowest bounds."""
+    among = {}
+    for kind, bound in least.items():
+        nearest = np.sort(np.argsort(bound, kind="stable")[:count])
+        among[kind] = nearest[np.isfinite(bound[nearest])]
+    return Exact(planner, among, costs)
+
+
+def least_with(planner: Planner, costs: Costs | None = None) -> dict[object, Vector]:
     """A lower bound of the cost of a plan with each option, by kind of operator."""
+    costs = objectives(planner) if costs is None else costs
+    start, chain = _chain(planner, costs)
     least: dict[object, Vector] = {}
-    for operator, bound in zip(planner.operators, bounds(*_chain(planner)), strict=True):
+    for operator, bound in zip(planner.graph.operators, bounds(start, chain), strict=True):
         kind = kind_of(operator)
         least[kind] = np.minimum(least.get(kind, bound), bound)
     return least
 
 
-def _chain(planner: Planner) -> tuple[Vector, list[ChainLink]]:
+def _chain(planner: Planner, costs: Costs) -> tuple[Vector, list[LinkRun]]:
     """Costs of the first operator, and the links of the chain to all later ones."""
-    links = [
-        ChainLink((kind_of(before), kind_of(operator)), planner.edge(before.name, operator.name),
-             planner.objective(operator.name))
-        for before, operator in pairwise(planner.operators)
-    ]  # fmt: skip
-    return planner.objective(planner.first), links
+    graph = planner.graph
+    runs, before = [], graph.operators[0].name
+    for number, part in enumerate(graph.split(graph.operators[1:])):
+        links = []
+        for operator in part:
+            links.append(ChainLink(planner.edge(before, operator.name), costs[kind_of(operator)]))
+            before = operator.name
+        if links:
+            runs.append(LinkRun(links, graph.layers - 1 if number == 1 else 1))
+    return costs[kind_of(graph.operators[0])], runs

@@ -10,7 +10,6 @@ import numpy as np
 
 from primepar.models.operations import flops_per_token
 from primepar.plan.cost.linear import Cost
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.search.megatron import fastest_megatron
 from primepar.plan.search.result import SearchResult
 
@@ -92,6 +91,8 @@ class Explanation:
     limit: float
     fits: bool
     held: tuple[int, ...]
+    counted: bool
+    """Whether `held` is counted in the step's program; if not, it is `memory`, a bound."""
     gap: float
     """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
@@ -138,8 +139,9 @@ def explain(
         limit=cluster.memory,
         fits=max(held) <= cluster.memory,
         held=held,
+        counted=result.account is not None,
         gap=result.gap,
-        sent=traffic(result.plan, training.batch, training.positions).bytes(training.dtype),
+        sent=result.sent,
         baseline=_megatron(result),
         best=None if best is None else _beside("the best", best),
         choices=choices,

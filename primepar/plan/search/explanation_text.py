@@ -72,8 +72,9 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     terms = explanation.terms
     unit = 2**30 if explanation.memory >= 2**30 else 2**20
     parts = ", ".join(f"{term} {terms[term] / unit:,.2f}" for term in KEPT)
+    holds = "holds" if explanation.counted else "holds at most"
     yield (
-        f"a device holds {_most(explanation.held)} of {_size(explanation.limit)} and sends "
+        f"a device {holds} {_most(explanation.held)} of {_size(explanation.limit)} and sends "
         f"{_most(explanation.sent)}"
     )
     yield (

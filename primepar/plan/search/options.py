@@ -130,6 +130,10 @@ class Catalogue:
         links = training.links
         return cls(model, training, SequenceSpace.whole(space, links.bits).of, Layouts(links))
 
+    def like(self, model: ModelConfig, training: Training) -> Self:
+        """The catalogue of steps of another size on the same devices; layouts are shared."""
+        return type(self)(model, training, self.candidates, self.layouts, _placed=self._placed)
+
     def options(self, operator: Operator) -> Options:
         """Options of an operator: the sequences that divide its sizes and the batch."""
         key = kind_of(operator)
@@ -177,10 +181,13 @@ class Catalogue:
         """The cost with the all-reduce of the bias gradient over devices that share columns."""
         if leaves is None:
             return cost
-        columns, training = features / self.layouts.slices(leaves, 1), self.training
-        bits = self.layouts.line(leaves, 0)
-        reduction = training.links.all_reduce(bits, columns * training.wide_item)
-        bias = Cost(reduction=reduction, **training.parameter(columns))
+        layouts = self.layouts
+        columns, held = (
+            features / layouts.slices(leaves, 1),
+            layouts.others(layouts.line(leaves, 1)),
+        )
+        summed = layouts.line(leaves, 0)
+        bias = Cost(**self.training.parameter(columns, features, summed, held, is_vector=True))
         return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
 
     def _local(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:

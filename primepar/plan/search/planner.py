@@ -10,18 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.graph import Operator, operators, stack
+from primepar.models.graph import operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.search.layers import FoldedGraph
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
@@ -53,6 +55,7 @@ class Planner:
     """Options by kind of operator, filled on demand."""
     _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
     _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
+    _both_ways: dict[object, tuple[Matrix, Matrix]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self.operators = (operators if self.part == "model" else stack)(self.model)
@@ -88,6 +91,11 @@ class Planner:
             if setting.init
         }
         return cls(**settings | {"candidates": candidates})
+
+    @cached_property
+    def graph(self) -> FoldedGraph:
+        """The operators, with equal layers folded."""
+        return FoldedGraph.of(self.operators)
 
     @property
     def first(self) -> str:
@@ -131,23 +139,33 @@ class Planner:
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, forward plus backward, by the options of both ends."""
+        forward, backward = self.both_ways(producer, consumer)
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
+            self._edges[key] = forward + backward
+        return self._edges[key]
+
+    def both_ways(self, producer: str, consumer: str) -> tuple[Matrix, Matrix]:
+        """Seconds of redistribution, forward and backward, by the options of both ends."""
+        key = self.key(producer), self.key(consumer)
+        if key not in self._both_ways:
             self.tick(f"from {producer} to {consumer}")
             producers, consumers = self.options(producer), self.options(consumer)
             columns = self.named[producer].K
             size = float(self.training.rows * columns * self.training.item)
             forward = self._moved(producers.leaves, consumers.takes, size)
             backward = self._moved(consumers.leaves_gradient, producers.leaves, size)
-            self._edges[key] = forward + backward.T
-        return self._edges[key]
+            self._both_ways[key] = forward, backward.T
+        return self._both_ways[key]
 
     def tie(self) -> Matrix:
         """Seconds to redistribute the table to the head, and its gradient back."""
-        table, weight = self.options("embedding").weights, self.options("head").weights
-        size = float(self.model.vocabulary * self.model.hidden * self.training.item)
-        seconds: Matrix = self._moved(table, weight, size) + self._moved(weight, table, size).T
-        return seconds
+        if "tie" not in self._edges:
+            table, weight = self.options("embedding").weights, self.options("head").weights
+            size = float(self.model.vocabulary * self.model.hidden * self.training.item)
+            back = self._moved(weight, table, size).T
+            self._edges["tie"] = self._moved(table, weight, size) + back
+        return self._edges["tie"]
 
     def _moved(self, sources: Numbers, targets: Numbers, size: float) -> Matrix:
         """Seconds from each source layout to each target layout; distinct layouts priced once."""
@@ -162,26 +180,6 @@ class Planner:
     def ways(self, sources: list[int], targets: list[int]) -> Ways | LeastWays:
         """Redistributions from each source layout to each target layout, by layout numbers."""
         return self.catalogue.layouts.ways(sources, targets)
-
-    def segments(self) -> list[list[Operator]]:
-        """The chain of operators, cut at the nodes that no edge skips; segments share their ends.
-
-        Example: a residual addition reads the previous addition too, so that the operators from one
-        addition to the next form a segment.
-        """
-        position = {operator.name: place for place, operator in enumerate(self.operators)}
-        earliest = len(position)
-        segments: list[list[Operator]] = []
-        for operator in reversed(self.operators):
-            if position[operator.name] <= earliest and position[operator.name] < len(position) - 1:
-                segments[-1].append(operator)
-                segments.append([operator])
-            elif segments:
-                segments[-1].append(operator)
-            else:
-                segments.append([operator])
-            earliest = min([earliest, *(position[producer] for producer in operator.inputs)])
-        return [segment[::-1] for segment in segments[:-1]][::-1]
 
     def cost(self, choices: Mapping[str, int]) -> float:
         """Cost of a choice of one option for every operator."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
 
-from primepar.plan.memory.peak import peak_bytes
+from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
+from primepar.plan.cost.traffic import traffic
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
 
@@ -20,6 +24,13 @@ class SearchResult:
     cost: float
     choices: dict[str, int]
     gap: float = 0.0
+
+    @classmethod
+    def of(
+        cls, planner: Planner, cost: float, choices: Several[int], gap: float = 0.0
+    ) -> SearchResult:
+        """The result for the options of all operators in their order."""
+        return cls(planner, cost, dict(zip(planner.named, choices, strict=True)), gap)
 
     @property
     def plan(self) -> Plan:
@@ -45,11 +56,33 @@ class SearchResult:
         )
         return operators + sum(planner.redistribution_seconds(name, choices) for name in choices)
 
+    @cached_property
+    def account(self) -> StepAccount | None:
+        """What is counted in the step's program; None on more than `MOST_COUNTED` devices."""
+        training = self.planner.training
+        if training.links.devices > MOST_COUNTED:
+            return None
+        return accounting(self.plan, training.batch, training.positions, training.dtype)
+
     @property
     def held(self) -> tuple[int, ...]:
-        """Peak bytes of every device, as emulated devices count them."""
+        """Peak bytes of every device, as simulated and emulated devices count them.
+
+        Where they are not counted, the bound that the search adds up.
+        """
+        if self.account is None:
+            return (ceil(self.memory),) * self.planner.training.links.devices
+        return self.account.held
+
+    @property
+    def sent(self) -> tuple[int, ...]:
+        """Bytes that every device sends in a training step."""
         training = self.planner.training
-        return peak_bytes(self.plan, training.batch, training.positions, training.dtype)
+        if self.account is None:
+            masters = training.item < training.wide_item
+            predicted = traffic(self.plan, training.batch, training.positions, masters)
+            return predicted.bytes(training.dtype)
+        return self.account.sent
 
     @property
     def memory(self) -> float:

@@ -15,4 +15,4 @@ def search(planner: Planner) -> SearchResult:
     """The plan of least cost; on more than `EXACT` devices one with a certified gap."""
     if planner.candidates is None and planner.training.links.devices > EXACT:
         return near_best(planner)
-    return SearchResult(planner, *Exact.of(planner).search())
+    return SearchResult.of(planner, *Exact.of(planner).search())

@@ -57,6 +57,21 @@ class Table:
         return Table(self.costs[choices], parts)
 
 
+def powers(table: Table, times: int) -> list[Table]:
+    """Tables which, one after another, are a segment `times` times; it ends where it starts.
+
+    Each table is the one before it joined with itself, so that there are few. Example: for 5 times
+    those of one and of four segments.
+    """
+    tables: list[Table] = []
+    while times:
+        if times % 2:
+            tables.append(table)
+        times //= 2
+        table = table.then(table) if times else table
+    return tables
+
+
 def cheapest_sums(left: Matrix, right: Matrix) -> Matrix:
     """The least of left_PQ + right_QR over Q, the product of the (min, +) algebra."""
     least = np.full((left.shape[0], right.shape[1]), np.inf)

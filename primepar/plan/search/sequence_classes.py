@@ -10,47 +10,73 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.cost.lower_bounds import Holdings, LeastWays
 from primepar.plan.search.exact_search import Exact, least_with
-from primepar.plan.search.options import Candidates, kind_of
+from primepar.plan.search.options import Candidates, Options, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Vector
 from primepar.plan.search.sequence_space import SequenceSpace, orders
 
-GOAL = 0.01
+GOAL = 0.005
 """The gap, as a share of the lower bound, at which the search ends."""
 FEW = 16
 """Classes of an operator whose sequences are searched first; doubled until the goal is met."""
+MOST = 64
+"""Classes of an operator whose sequences are searched at most."""
 
 
+@dataclass
 class Classes(Planner):
-    """Plans of classes: each costs no more than any plan of sequences in its classes."""
+    """Plans of classes: each costs no more than any plan of sequences in its classes.
+
+    Of classes whose layouts are alike for all bounds, the cheapest stands for all.
+    """
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """What groups of devices hold in the layouts."""
+        return Holdings(self.catalogue.layouts)
+
+    def options(self, name: str) -> Options:
+        """Classes of an operator; of those with layouts that are alike, the cheapest."""
+        key = self.key(name)
+        if key not in self.known:
+            options = super().options(name)
+            ends = (options.takes, options.leaves, options.leaves_gradient, options.weights)
+            alike = (np.array(self.holdings.alike(numbers.tolist())) for numbers in ends)
+            takes, leaves, gradient, weights = alike
+            options = replace(options, takes=takes, leaves=leaves, leaves_gradient=gradient,
+                              weights=weights)  # fmt: skip
+            least = options.undominated if self.tradeoffs else options.cheapest
+            self.known[key] = least(options.seconds + self.alpha * options.kept)
+        return self.known[key]
 
     def ways(self, sources: list[int], targets: list[int]) -> LeastWays:
         """The least that moves between any sequences of two classes, for each pair of classes."""
-        return LeastWays.of(self.catalogue.layouts, sources, targets)
+        return LeastWays.between(self.holdings, sources, targets)
 
 
 def near_best(planner: Planner) -> SearchResult:
     """A plan with a certified gap: its cost is at most `1 + gap` times the least cost."""
     space = SequenceSpace(planner.space, planner.training.links.levels)
     classes = Classes.like(planner, space.of)
-    least, _ = Exact.of(classes).search()
     bounds, count = least_with(classes), FEW
+    least = max(float(bound.min()) for bound in bounds.values())
     best: SearchResult | None = None
-    while best is None or (best.gap > GOAL and count < 2 * max(map(len, bounds.values()))):
-        most = least * (1 + (GOAL if best is None else best.gap))
-        chosen = {kind: _sequences(classes.known[kind].candidates, bound, most, count, space.levels)
+    while best is None or (best.gap > GOAL and count <= MOST):
+        chosen = {kind: _sequences(classes.known[kind].candidates, bound, count, space.levels)
                   for kind, bound in bounds.items()}  # fmt: skip
         fine = Planner.like(planner, _choice(chosen))
         cost, choices = Exact.of(fine).search()
         if best is None or cost < best.cost:
-            best = SearchResult(fine, cost, choices, max(0.0, cost / least - 1))
+            best = SearchResult.of(fine, cost, choices, max(0.0, cost / least - 1))
         count *= 2
     return best
 
@@ -60,12 +86,8 @@ def _choice(chosen: Mapping[object, Several[Candidate]]) -> Candidates:
 
 
 def _sequences(
-    classes: Several[Candidate], bound: Vector, most: float, count: int, levels: Several[int]
+    classes: Several[Candidate], bound: Vector, count: int, levels: Several[int]
 ) -> list[Candidate]:
-    """Sequences of the `count` classes with the lowest bounds, those above `most` left out."""
-    cheapest = [
-        number
-        for number in np.argsort(bound, kind="stable")[:count].tolist()
-        if bound[number] <= most
-    ]
+    """Sequences of the `count` classes with the lowest bounds."""
+    cheapest = np.argsort(bound, kind="stable")[:count].tolist()
     return [candidate for number in cheapest for candidate in orders(classes[number], levels)]

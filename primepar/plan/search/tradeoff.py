@@ -1,24 +1,53 @@
-"""Time against memory: the best plan within a bound, and the Pareto front of plans."""
+"""Time against memory: the best plan within a bound, and a list of plans along the Pareto front."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.pareto_front import Box, Chain, ChainNode, FrontPoint, pareto_front
+from primepar.plan.plan import Plan
+from primepar.plan.search.few_layers import FewLayers
+from primepar.plan.search.frontier import Frontier
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import EXACT
-from primepar.plan.search.segments import Choice, Matrix
 
-TICK = 1e-12
-"""Seconds to which costs are rounded, so that equal costs are equal to the last bit."""
-MOST = 1e30
-"""More ticks and more bytes than any plan takes."""
+TOLERANCE = 0.005
+"""The largest relative gap of a bounded plan, and the smallest tolerance of a front."""
+NEAR = 0.0005
+"""The gap at which a search within a bound ends early."""
+FEW_LAYERS = 4
+"""Layers up to which labels are used where a gap remains."""
+MOST_PLANS = 50
+"""Plans of a front at most: the tolerance is doubled until there are no more."""
+
+
+class NamedPlan(NamedTuple):
+    """A plan of a front, with the name under which it is listed."""
+
+    name: str
+    result: SearchResult
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, as it is saved to a file."""
+        return self.result.plan
+
+
+class Front(NamedTuple):
+    """Plans along the Pareto front, the fastest first.
+
+    Each plan of the exact front has one in the list whose time and memory are at most `1 +
+    tolerance` of its own.
+    """
+
+    plans: list[NamedPlan]
+    tolerance: float
 
 
 class Tradeoff:
@@ -30,110 +59,141 @@ class Tradeoff:
 
     def __init__(self, planner: Planner) -> None:
         devices = planner.training.links.devices
-        if devices > EXACT:
+        if planner.candidates is None and devices > EXACT:
             raise PlanError(
                 f"expected at most {EXACT} devices where memory and time are both bounded or "
                 f"listed, got {devices}: take --devices {EXACT}, or --alpha for less memory"
             )
         self.planner = planner
 
-    def fastest(self, memory: float) -> SearchResult | None:
-        """The cheapest plan within `memory` bytes of a device; None if there is none."""
-        bound = Box(-1.0, memory)
-        chains = [Chain.of(nodes, bound) for nodes in self._chains]
-        fitting = [point.cost for chain in chains for point in chain.near if point.memory <= memory]
-        best, fastest = min(fitting, default=MOST), None
-        for start, chain in enumerate(chains):
-            for point in chain.within(Box(best, memory)):
-                if point.memory <= memory and point.cost <= best:
-                    best, fastest = point.cost, self._result(start, point)
-        return fastest
+    @cached_property
+    def frontier(self) -> Frontier:
+        """The plans found so far, and the bound of all others."""
+        return Frontier(self.planner)
+
+    @cached_property
+    def few_layers(self) -> FewLayers | None:
+        """The exact search for models of few layers; None for others."""
+        few = self.planner.graph.layers <= FEW_LAYERS
+        return FewLayers(self.planner, self.frontier.least_memory) if few else None
 
     def least_memory(self) -> float:
         """The least bytes of a device that any plan takes."""
-        all_options = np.arange(len(self.planner.options(self.planner.first)))
-        nodes = [point.free for point in _nodes(self.planner, all_options)]
-        chain = Chain.of(nodes)
-        best = min(point.memory for point in chain.near)
-        return min(point.memory for point in chain.within(Box(MOST, best)))
+        return self.frontier.least_memory
+
+    def fastest(self, memory: float) -> SearchResult | None:
+        """The cheapest plan within `memory` bytes of a device; None if there is none."""
+        frontier = self.frontier
+        if memory < frontier.least_memory:
+            return None
+        gap = _refined(lambda: self._gap_in_cost(memory), lambda: frontier.refine(memory))
+        if gap > NEAR and self.few_layers:
+            return self.few_layers.fastest(memory)
+        place = frontier.cheapest(memory)
+        assert place is not None, "the smallest plan is within the bound"
+        return self._result(place, gap)
+
+    def _gap_in_cost(self, memory: float) -> float:
+        place = self.frontier.cheapest(memory)
+        if place is None:
+            return np.inf
+        return float(self.frontier.costs[place] / self.frontier.least_cost(memory) - 1)
 
     def smallest(self, seconds: float) -> SearchResult | None:
         """The plan of least memory that costs at most `seconds`; None if there is none."""
-        bound = Box(seconds / TICK, -1.0)
-        chains = [Chain.of(nodes, bound) for nodes in self._chains]
-        fitting = [point.memory for chain in chains for point in chain.near
-                   if point.cost <= bound.cost]  # fmt: skip
-        best, smallest = min(fitting, default=MOST), None
-        for start, chain in enumerate(chains):
-            for point in reversed(chain.within(Box(bound.cost, best))):
-                if point.cost <= bound.cost and point.memory <= best:
-                    best, smallest = point.memory, self._result(start, point)
-        return smallest
+        frontier = self.frontier
+        gap = _refined(lambda: self._gap_in_memory(seconds), lambda: frontier.refine_bytes(seconds))
+        if gap > NEAR and self.few_layers:
+            return self.few_layers.smallest(seconds)
+        place = frontier.smallest(seconds)
+        return None if place is None else self._result(place, gap)
 
-    def front(self) -> list[SearchResult]:
-        """The Pareto front of cost and memory, the fastest first; one plan for each point.
+    def _gap_in_memory(self, seconds: float) -> float:
+        place, least = self.frontier.smallest(seconds), self.frontier.least_bytes(seconds)
+        if place is None:
+            return 0.0 if np.isinf(least) else np.inf
+        return float(self.frontier.memories[place] / least - 1)
 
-        The plans of least weighted sums divide the front into boxes. Each box is searched alone,
-        since a small box prunes most labels. Example: plans (1 s, 9 GB) and (4 s, 3 GB) are known;
-        what is between them costs below 4 s and takes below 9 GB.
+    def front(self) -> Front:
+        """Plans along the Pareto front of cost and memory, the fastest and the smallest included.
+
+        The tolerance is larger where the pool of plans or the number of plans needs it.
         """
-        chains = [Chain.of(nodes) for nodes in self._chains]
-        points = [(start, point) for start, chain in enumerate(chains) for point in chain.near]
-        least = self.least_memory()
-        near = [(point.cost, point.memory) for _, point in _front(points) if point.memory > least]
-        slowest = self.fastest(least)
-        assert slowest is not None, "a plan takes the least memory of all"
-        ends = [(0.0, MOST), *near, (slowest.cost / TICK + 1, least)]
-        boxes = [Box(slow, large) for (_, large), (slow, _) in pairwise(ends)]
-        candidates = [(start, point) for start, chain in enumerate(chains) for box in boxes
-                 for point in chain.within(box)]  # fmt: skip
-        return [self._result(start, point) for start, point in _front(candidates)]
+        if self.few_layers:
+            return self._thinned(self.few_layers.front())
+        tolerance, (places, reached) = TOLERANCE, self._covering(TOLERANCE)
+        while len(places) > MOST_PLANS:
+            tolerance *= 2
+            places, reached = self._covering(tolerance)
+        return Front(_named(self._result(place, reached) for place in places), reached)
 
-    @cached_property
-    def _starts(self) -> list[Choice]:
-        """Options of the first operator, in groups with equal layouts of a tied table."""
-        options = self.planner.options(self.planner.first)
-        if not self.planner.tied:
-            return [np.arange(len(options))]
-        return [np.flatnonzero(options.weights == table) for table in np.unique(options.weights)]
+    @staticmethod
+    def _thinned(exact: list[SearchResult]) -> Front:
+        """Plans of the exact front: the first and last, and one near each of the others."""
+        tolerance = TOLERANCE
+        while len(plans := _near_all(exact, tolerance)) > MOST_PLANS:
+            tolerance *= 2
+        return Front(_named(plans), tolerance)
 
-    @cached_property
-    def _chains(self) -> list[list[ChainNode]]:
-        return [list(_nodes(self.planner, start)) for start in self._starts]
+    def _covering(self, tolerance: float) -> tuple[list[int], float]:
+        """Plans of the pool near every plan of the exact front, by place, and how near they are.
 
-    def _result(self, start: int, point: FrontPoint) -> SearchResult:
-        first, *others = point.choices
-        choices = [int(self._starts[start][first]), *others]
-        named = dict(zip(self.planner.named, choices, strict=True))
-        return SearchResult(self.planner, self.planner.cost(named), named)
+        All plans with at most `memory` bytes cost at least some bound. A plan of the pool that
+        costs at most `1 + tolerance` times that is near those of them that have its own memory over
+        `1 + tolerance`, or more. The smallest such plan is taken, and the rest is considered next.
+        The list is made again until the pool stays as it was.
+        """
+        frontier, searches, reached = self.frontier, -1, tolerance
+        places: set[int] = set()
+        while searches < frontier.searches:
+            searches, reached = frontier.searches, tolerance
+            _refined(lambda: self._gap_in_cost(np.inf), lambda: frontier.refine(np.inf))
+            self._near(frontier.least_memory, tolerance)
+            places = {0, len(frontier.plans) - 1}
+            memory = float(frontier.memories[0]) / (1 + tolerance)
+            while (memory := float(np.nextafter(memory, 0.0))) >= frontier.least_memory:
+                place, near = self._near(memory, tolerance)
+                places.add(place)
+                reached = max(reached, near)
+                memory = min(memory, float(frontier.memories[place]) / (1 + tolerance))
+        return sorted(places), reached
+
+    def _near(self, memory: float, tolerance: float) -> tuple[int, float]:
+        """The smallest plan of the pool that is near the fastest within `memory`, and how near."""
+        frontier = self.frontier
+        while True:
+            place = frontier.smallest(frontier.least_cost(memory) * (1 + tolerance))
+            if place is not None and frontier.memories[place] <= memory:
+                return place, tolerance
+            if not frontier.refine(memory):
+                break
+        place = frontier.cheapest(memory)
+        assert place is not None, "the smallest plan is in the pool"
+        return place, self._gap_in_cost(memory)
+
+    def _result(self, place: int, gap: float) -> SearchResult:
+        frontier = self.frontier
+        choices = frontier.choices(place)
+        return SearchResult.of(self.planner, float(frontier.costs[place]), choices, max(0.0, gap))
 
 
-def _front(points: list[tuple[int, FrontPoint]]) -> list[tuple[int, FrontPoint]]:
-    costs, sizes = (np.array([getattr(point, name) for _, point in points])
-                    for name in ("cost", "memory"))  # fmt: skip
-    return [points[place] for place in pareto_front(costs, sizes).tolist()]
+def _named(plans: Iterable[SearchResult]) -> list[NamedPlan]:
+    return [NamedPlan(f"front-{number:02}", plan) for number, plan in enumerate(plans, 1)]
 
 
-def _nodes(planner: Planner, start: Choice) -> Iterator[ChainNode]:
-    """The operators as nodes, with the options `start` of the first one."""
+def _near_all(exact: list[SearchResult], tolerance: float) -> list[SearchResult]:
+    """Of an exact front the first and the last plan, and as few others as are near all plans."""
+    chosen = exact[:1]
+    for plan, after in pairwise([*exact[1:], None]):
+        assert plan is not None
+        left = [one for one in exact if one.memory < chosen[-1].memory / (1 + tolerance)]
+        if left and (after is None or after.cost > left[0].cost * (1 + tolerance)):
+            chosen.append(plan)
+    return chosen if chosen[-1] is exact[-1] else [*chosen, exact[-1]]
 
-    def edge(producer: str, consumer: str) -> Matrix:
-        seconds = np.rint(planner.edge(producer, consumer) / TICK)
-        return seconds[start] if producer == planner.first else seconds
 
-    ends = {segment[-1].name for segment in planner.segments()}
-    before = first = planner.first
-    for operator in planner.operators:
-        name, options = operator.name, planner.options(operator.name)
-        cost = planner.objective(name)
-        if name == planner.first:
-            kept, rest = options.kept[start], options.running[start]
-            none = np.zeros((1, len(start)))
-            yield ChainNode(np.rint(cost[start] / TICK), kept, rest, none, None, ends=True)
-            continue
-        if name == "head" and planner.tied:
-            cost = cost + planner.tie()[start[0]]
-        passing = edge(first, name) if len(operator.inputs) > 1 else None
-        yield ChainNode(np.rint(cost / TICK), options.kept, options.running, edge(before, name),
-                   passing, name in ends)  # fmt: skip
-        before, first = name, name if name in ends else first
+def _refined(gap: Callable[[], float], refine: Callable[[], bool]) -> float:
+    """The gap after refining as long as it is wide and something can be refined."""
+    while (now := gap()) > NEAR and refine():
+        pass
+    return now

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from fractions import Fraction
 from itertools import pairwise
 
 from primepar.errors import MismatchError
+from primepar.plan.accounting.events import sent
 from primepar.plan.cluster import Collective as RingName
 from primepar.plan.simulator.links import DeviceTransfer, Scalar
 from primepar.schedule.program import (
@@ -160,9 +160,9 @@ def traffic(transfer: Transfer, size: Size) -> tuple[list[DeviceTransfer], int]:
     node = next(iter(transfer.ends.values()))
     if isinstance(node, MESSAGES):
         source, target = transfer.members
-        sent = transfer.ends[0]
-        assert isinstance(sent, MESSAGES)
-        return [DeviceTransfer(source, target, size(sent.block))], 1
+        message = transfer.ends[0]
+        assert isinstance(message, MESSAGES)
+        return [DeviceTransfer(source, target, size(message.block))], 1
     if len(node.group) == 1:
         return [], 0
     if isinstance(node, Broadcast | Reduce):
@@ -171,24 +171,11 @@ def traffic(transfer: Transfer, size: Size) -> tuple[list[DeviceTransfer], int]:
         return _all_to_all(transfer, size), 1
     ring = sorted(node.group)
     hops = [
-        DeviceTransfer(rank, after, _in_ring(transfer.of(rank), size))
+        DeviceTransfer(rank, after, sent(transfer.of(rank), rank, size))
         for rank, after in zip(ring, [*ring[1:], ring[0]], strict=True)
     ]
     steps = len(ring) - 1
     return hops, 1 if isinstance(node, Barrier) else steps * (1 + isinstance(node, AllReduce))
-
-
-def _in_ring(node: Message | Collective, size: Size) -> Fraction | int:
-    """Bytes that a member of a ring sends."""
-    match node:
-        case AllReduce(group=group, reduced=blocks):
-            return Fraction(2 * (len(group) - 1) * sum(map(size, blocks)), len(group))
-        case ReduceScatter(group=group, blocks=blocks):
-            return Fraction((len(group) - 1) * sum(map(size, blocks)), len(group))
-        case AllGather(group=group, block=block):
-            return (len(group) - 1) * size(block)
-        case _:
-            return 0
 
 
 def _chain(transfer: Transfer, node: Broadcast | Reduce, size: Size) -> list[DeviceTransfer]:

@@ -62,6 +62,8 @@ class Port:
         self.level, self.owner, self.out, self.bandwidth = level, owner, out, bandwidth
         self.flows: dict[ActiveTransfer, int] = {}
         self.messages = 0
+        self.starting = 0
+        """Messages of their own whose bytes do not move yet."""
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
         self._since: Scalar = 0
@@ -150,6 +152,7 @@ class Network:
         it does; a curve is that of the outermost level that it crosses.
         """
         messages = [(*self._path(source, target), size) for source, target, size in hops]
+        ports = [] if collective else [port for message in messages for port in message[:2]]
         top = max((out.level for out, _, _ in messages), default=0)
         start, paths = self._number(0), []
         for out, into, size in messages:
@@ -162,8 +165,15 @@ class Network:
                 paths.append(
                     TransferPath(out, into, self._number(size) * slower, times.alone * slower)
                 )
+        start += max((self._gaps(port) for port in ports), default=0)
+        for port in ports:
+            port.starting += 1
         flow = ActiveTransfer(paths, done)
-        self._clock.schedule(self._clock.now + start, self._open, flow)
+        self._clock.schedule(self._clock.now + start, self._open, flow, ports)
+
+    def _gaps(self, port: Port) -> Scalar:
+        """Seconds until a port takes one more message."""
+        return port.starting * self._number(self._cluster.links[port.level].gap)
 
     def _times(
         self,
@@ -193,8 +203,10 @@ class Network:
                 self._clock.schedule(now + flow.left / rate, self._close, flow, flow.version)
         self._changed.clear()
 
-    def _open(self, flow: ActiveTransfer) -> None:
+    def _open(self, flow: ActiveTransfer, ports: list[Port]) -> None:
         flow.since = self._clock.now
+        for port in ports:
+            port.starting -= 1
         for path in flow.paths:
             path.out.enter(flow, flow.since)
             path.into.enter(flow, flow.since)

@@ -70,6 +70,8 @@ class Simulation:
     traffic: list[PortTraffic]
     events: list[Event]
     """In order of start; a transfer has one event on every rank that takes part."""
+    work: Work
+    """The program, with the bytes and operations of its instructions."""
 
 
 def simulate(
@@ -152,6 +154,7 @@ class _Run:
             [self.work.peak(rank) for rank in range(self.program.ranks)],
             [self._traffic(port) for port in self.network.ports],
             self.events,
+            self.work,
         )
 
     def _traffic(self, port: Port) -> PortTraffic:
@@ -270,7 +273,7 @@ class _Run:
         for place, member in enumerate(transfer.members):
             node = transfer.ends[place]
             named = label(node, member).partition(" ")[0]
-            item = self.work.item_of(named)
+            item = self.work.bytes.item(named)
             receives = isinstance(node, (Recv, IRecv))
             elements = 0 if receives else -(-sent.get(member, 0) // item)
             self._note(member, node, transfer.begin, now, elements)

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from primepar.errors import ConfigError
 from primepar.operators.step import lower_step
-from primepar.operators.step_options import StepOptions
-from primepar.plan.cluster import BYTES, Cluster, Passing
+from primepar.plan.accounting.account import step_options
+from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.cost.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
@@ -59,8 +59,7 @@ def simulate_step(
         )
     if program is None:
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
-        short = BYTES[dtype] < BYTES["float32"]
-        options = StepOptions(chunks=chosen, wide_sums=short, masters=short)
+        options = replace(step_options(dtype), chunks=chosen)
         program = lower_step(plan, batch, positions, options=options)
     operations = attention_operations(plan, batch, positions)
     passing: Mapping[str, Passing] = {}

@@ -16,9 +16,9 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from primepar.errors import ProgramError
-from primepar.plan.cluster import BYTES, Cluster, Passing
+from primepar.plan.accounting.events import BlockBytes, rank_events
+from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.links import Scalar
-from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -37,7 +37,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, peak
+from primepar.schedule.program_uses import gets, gives
 from primepar.schedule.signature import Signature, multiplies
 
 Operations = Mapping[str, Fraction]
@@ -85,10 +85,8 @@ class Work:
         passing: Mapping[str, Passing] = MappingProxyType({}),
         positions: int | None = None,
     ) -> None:
-        self.program, self.item = program, BYTES[dtype]
+        self.program, self.bytes = program, BlockBytes(program, dtype)
         self._operations = operations
-        self._meaning = Meaning(program)
-        self._sizes: dict[str, int] = {}
         self._products: dict[str, bool] = {}
         rate = cluster.rate(dtype)
         self._product = rate.product(number)
@@ -101,40 +99,17 @@ class Work:
         self._others = number(cluster.launch), number(cluster.memory_bandwidth)
         self._number = number
 
-    def elements(self, block: str) -> int:
-        """Elements of a block. Raises `ProgramError` where the program does not define them."""
-        elements = self._sizes.get(block)
-        if elements is None:
-            elements = self._meaning.elements(block)
-            if elements is None:
-                raise ProgramError(
-                    f"expected the elements of {block}, which its time depends on, got none: write "
-                    "the shape of the operator, or the cuts of its tensor in tensors"
-                )
-            self._sizes[block] = elements
-        return elements
-
-    def item_of(self, block: str) -> int:
-        """Bytes of an element of a block; those of wide tensors are of float32 at least."""
-        tensor = (self.program.tensors or {}).get(block.rstrip("'").rpartition("[")[0])
-        wide = tensor is not None and tensor.wide
-        return max(self.item, BYTES["float32"]) if wide else self.item
-
-    def bytes(self, block: str) -> int:
-        """Bytes of a block. Raises what `elements` raises."""
-        return self.elements(block) * self.item_of(block)
-
     def operations(self, node: Compute | Cut | Join) -> int:
         """Operations of an instruction: of a product, or as given; else 0."""
         if not isinstance(node, Compute) or node.phase is None:
             return 0
         per_element = self._operations.get(node.phase)
         if per_element is not None:
-            return round(per_element * self.elements(node.accumulates))
+            return round(per_element * self.bytes.elements(node.accumulates))
         if not self._is_product(node.phase):
             return 0
         # Blocks of M x N, N x K and M x K: their product is (M N K)^2, as each dim is in two.
-        return 2 * isqrt(prod(map(self.elements, (*node.reads, node.accumulates))))
+        return 2 * isqrt(prod(map(self.bytes.elements, (*node.reads, node.accumulates))))
 
     def _is_product(self, phase: str) -> bool:
         if phase not in self._products:
@@ -166,7 +141,7 @@ class Work:
 
     def peak(self, rank: int) -> int:
         """Peak of live bytes on a rank, buffers of posted receives included."""
-        return peak(self.program, rank, self.bytes)
+        return max(event.live for event in rank_events(self.program, rank, self.bytes))
 
 
 def _is_product(signature: Signature) -> bool:

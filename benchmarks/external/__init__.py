@@ -1,0 +1,1 @@
+"""Iteration times that others have published, next to the planner's predictions of them."""

@@ -1,0 +1,1 @@
+"""Plans drawn at random, priced and measured: how well the planner ranks them."""

@@ -1,0 +1,1 @@
+"""What a training step of a plan sends and holds, counted in the events of its program."""

@@ -1,1 +1,0 @@
-"""Peak memory of every device in a training step of a plan, from movement and layouts."""

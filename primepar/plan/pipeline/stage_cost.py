@@ -1,0 +1,190 @@
+"""Time and memory of one chunk of a stage under some training options, from the terms of its plan.
+
+Sums over the operators are made once, so that each choice of options takes few additions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, get_args
+
+from primepar.plan.cost.linear import Cost
+from primepar.plan.pipeline.computed_again import computed_again, layer, sources_of_cheap
+from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count, seconds_for_parameters
+from primepar.plan.pipeline.stage import ChosenOption, Stage
+from primepar.plan.pipeline.training_options import Recompute, Shard, TrainingOptions
+
+
+class ChunkSeconds(NamedTuple):
+    """Seconds of a chunk for one micro-batch, and once in a step."""
+
+    compute: float
+    communication: float
+    """Transfers that no product hides, with those of gradients and parameters in shards."""
+    reduction: float
+    """Sums of gradients once in a step, and gathers of new parameters."""
+    update: float
+
+
+class ChunkBytes(NamedTuple):
+    """Bytes of a device for a chunk."""
+
+    parameters: float
+    gradients: float
+    states: float
+    stash: float
+    """What one micro-batch keeps from forward to backward."""
+    running: float
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Costs of the plan of a chunk."""
+
+    stage: Stage
+
+    @cached_property
+    def terms(self) -> Cost:
+        """The sum of every term over all operators."""
+        return Cost(*map(sum, zip(*(chosen.cost for chosen in self.stage.chosen), strict=True)))
+
+    @property
+    def parameters(self) -> float:
+        """Elements of parameters of a device, without copies of a tied table."""
+        return self.terms.states / self.stage.group.training.state
+
+    def seconds(self, options: TrainingOptions) -> ChunkSeconds:
+        """Seconds under some options."""
+        terms, again = self.terms, self._again[options.recompute]
+        moved = sum(chosen.forward + chosen.backward for chosen in self.stage.chosen)
+        often, once = self._for_parameters(options)
+        update = terms.update if options.shard == "none" else terms.shard_update
+        return ChunkSeconds(
+            terms.compute + again.compute,
+            terms.communication + moved + again.communication + often,
+            once - update,
+            update,
+        )
+
+    def _for_parameters(self, options: TrainingOptions) -> tuple[float, float]:
+        """Seconds that are not hidden, for every micro-batch and once in a step."""
+        terms, shard = self.terms._asdict(), options.shard
+        if options.bucket is None or not self.stage.group.training.cluster.overlap:
+            return seconds_for_parameters(terms, shard)
+        count = bucket_count(terms["gradients"], options.bucket, self._with_parameters)
+        forward, backward = self._hiding
+        behind = Buckets(count, backward + self._again[options.recompute].compute)
+        if shard == "parameters":
+            gathered = Buckets(count, forward).exposed(terms["gather"])
+            return gathered + behind.exposed(terms["scatter"] + terms["gather"]), terms[
+                "shard_update"
+            ]
+        summed = "reduction" if shard == "none" else "scatter"
+        return seconds_for_parameters(terms | {summed: behind.exposed(terms[summed])}, shard)
+
+    @cached_property
+    def _with_parameters(self) -> int:
+        """Number of operators that have parameters."""
+        return sum(chosen.cost.parameters > 0 for chosen in self.stage.chosen)
+
+    @cached_property
+    def _hiding(self) -> tuple[float, float]:
+        """Seconds of forward and backward of operators without hops, so that links are idle."""
+        still = [chosen.cost for chosen in self.stage.chosen
+                 if chosen.options.candidates[chosen.number].mover is None]  # fmt: skip
+        forward = sum(cost.forward for cost in still)
+        return forward, sum(cost.compute for cost in still) - forward
+
+    @cached_property
+    def _again(self) -> dict[Recompute, Cost]:
+        """Seconds of what runs again for a micro-batch."""
+        return {kind: self._seconds_again(kind) for kind in get_args(Recompute)}
+
+    def _seconds_again(self, kind: Recompute) -> Cost:
+        again = computed_again(self.stage.result.planner.operators, kind)
+        repeated = [chosen for chosen in self.stage.chosen if chosen.operator.name in again]
+        messages = 0.0
+        if kind == "full":
+            messages = sum(item.cost.forward_communication + item.forward for item in repeated)
+        return Cost(compute=sum(item.cost.forward for item in repeated), communication=messages)
+
+    def bytes(self, options: TrainingOptions) -> ChunkBytes:
+        """Bytes of a device under some options."""
+        terms, shard = self.terms, options.shard
+        stash, running = self._activations(options.recompute, shard)
+        return ChunkBytes(
+            terms.shard if shard == "parameters" else terms.parameters,
+            terms.gradients if shard in ("none", "optimizer") else self.terms.shard,
+            terms.states if shard == "none" else self._sharded_states,
+            stash,
+            running,
+        )
+
+    @cached_property
+    def _sharded_states(self) -> float:
+        return sum(
+            cost.states * cost.shard / cost.parameters
+            for cost in (chosen.cost for chosen in self.stage.chosen)
+            if cost.parameters
+        )
+
+    def _activations(self, recompute: Recompute, shard: Shard) -> tuple[float, float]:
+        """Bytes of the stash of a micro-batch, and of what runs in addition to all that is kept.
+
+        Where an input is made again, it is there while its operator runs; where a layer is, so is
+        all that the layer keeps. Whole gradients, and whole parameters, are there for one operator.
+        """
+        freed = self._freed if recompute == "selective" else {}
+        running = max(
+            chosen.cost.running + freed.get(chosen.operator.name, 0.0) + _whole(chosen.cost, shard)
+            for chosen in self.stage.chosen
+        )
+        if recompute == "full":
+            layers = self._layers
+            inside = sum(layers.values())
+            stash = self.terms.stash - inside + sum(self._inputs)
+            return stash, running + max(layers.values(), default=0.0)
+        return self.terms.stash - sum(freed.values()), running
+
+    @cached_property
+    def _layers(self) -> dict[str, float]:
+        """Bytes that the operators of each layer stash."""
+        layers: dict[str, float] = defaultdict(float)
+        for chosen in self.stage.chosen:
+            if chosen.operator.name.startswith("blocks."):
+                layers[layer(chosen.operator.name)] += chosen.cost.stash
+        return layers
+
+    @property
+    def _inputs(self) -> Iterator[float]:
+        """Bytes of the input of every layer, as the operator before leaves it."""
+        stage, before = self.stage, None
+        layouts, training = stage.group.catalogue.layouts, stage.group.training
+        for chosen in stage.chosen:
+            if before is not None and self._begins_layer(before, chosen):
+                share = layouts.share(int(before.options.leaves[before.number]))
+                yield share * training.rows * before.operator.K * training.item
+            before = chosen
+
+    @staticmethod
+    def _begins_layer(before: ChosenOption, chosen: ChosenOption) -> bool:
+        name = chosen.operator.name
+        return name.startswith("blocks.") and layer(name) != layer(before.operator.name)
+
+    @cached_property
+    def _freed(self) -> dict[str, float]:
+        """Bytes of inputs that norms and activations make again on the same device, by operator."""
+        cheap = sources_of_cheap(self.stage.result.planner.operators)
+        return {
+            chosen.operator.name: chosen.cost.unmoved for chosen in self.stage.chosen
+            if chosen.operator.name in cheap and not chosen.forward
+        }  # fmt: skip
+
+
+def _whole(cost: Cost, shard: Shard) -> float:
+    """Bytes of an operator's gradients and parameters that are whole while it runs."""
+    whole = {"gradients": cost.gradients, "parameters": cost.gradients + cost.parameters}
+    return whole.get(shard, 0.0)

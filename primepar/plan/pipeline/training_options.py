@@ -1,0 +1,97 @@
+"""Options of training that a planner chooses or is given, in addition to sequences of operators.
+
+Optimizer states, gradients and parameters may be in shards over the devices that hold the same
+parameters: ZeRO-1, 2 and 3 (Rajbhandari et al., arXiv 1910.02054). Activations may be computed
+again (Chen et al., arXiv 1604.06174; Korthikanti et al., arXiv 2205.05198). 1F1B may be
+interleaved, with several chunks of the model on every stage (Narayanan et al., SC 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from msgspec import Struct
+
+from primepar.errors import PlanError
+
+Shard = Literal["none", "optimizer", "gradients", "parameters"]
+"""What is in shards; each includes what is before it."""
+Recompute = Literal["none", "selective", "full"]
+"""Which activations are computed again, as `Recomputation` of a plan."""
+PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
+MOST_CHUNKS = 8
+"""Most chunks of a stage that are considered."""
+EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
+"""Shards that a step of `primepar train` may have; the others are only priced."""
+
+
+class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One choice of all options.
+
+    With a `bucket` sums of gradients run during backward, in parts of this many bytes. Raises
+    `PlanError` for options that contradict one another.
+    """
+
+    shard: Shard = "none"
+    recompute: Recompute = "none"
+    schedule: PlannedSchedule = "1f1b"
+    chunks: int = 1
+    bucket: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.schedule == "1f1b") != (self.chunks == 1):
+            fewest = "1 chunk" if self.schedule == "1f1b" else "2 chunks or more"
+            raise PlanError(
+                f"chunks: expected {fewest} of a stage under {self.schedule}, got {self.chunks}: "
+                "take interleaved-1f1b for several, 1f1b for one"
+            )
+        if self.bucket is not None and not 0 < self.bucket < float("inf"):
+            raise PlanError(
+                f"bucket: expected bytes of gradients, above 0, got {self.bucket:g}: leave it out "
+                "for sums that nothing hides"
+            )
+
+    @property
+    def only_priced(self) -> str | None:
+        """The first option that a step of `primepar train` does not have; None where it has all."""
+        if self.shard not in EXECUTED_SHARDS:
+            return f"{self.shard} in shards"
+        return None if self.bucket is None else "sums of gradients in buckets"
+
+
+@dataclass(frozen=True)
+class OptionChoices:
+    """The options to choose from; all combinations are considered."""
+
+    shards: tuple[Shard, ...] = ("none",)
+    recomputes: tuple[Recompute, ...] = ("none",)
+    schedules: tuple[PlannedSchedule, ...] = ("1f1b",)
+    bucket: float | None = None
+
+    def without_recompute(
+        self, layers: int, stages: int, batches: int
+    ) -> Iterator[TrainingOptions]:
+        """Yield the options for `batches` micro-batches of layers on stages, keeping activations.
+
+        There are at most `MOST_CHUNKS` chunks, which divide the layers of a stage. Interleaving
+        takes a multiple of the stages as number of micro-batches.
+        """
+        for shard, schedule in product(self.shards, self.schedules):
+            counts = [1]
+            if schedule == "interleaved-1f1b":
+                even = stages > 1 and not layers % stages and not batches % stages
+                per_stage = layers // stages if even else 1
+                counts = [count for count in range(2, MOST_CHUNKS + 1) if not per_stage % count]
+            for chunks in counts:
+                yield TrainingOptions(
+                    shard=shard, schedule=schedule, chunks=chunks, bucket=self.bucket
+                )
+
+
+EXECUTED = OptionChoices(
+    EXECUTED_SHARDS, ("none", "selective", "full"), ("1f1b", "interleaved-1f1b")
+)
+"""All options that a step of `primepar train` may have."""

@@ -1,0 +1,370 @@
+"""Shards, recomputation, interleaving and buckets: prices against trying all, and against counts.
+
+With HYPOTHESIS_PROFILE=ci there are 200 random cases instead of 8.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from command import run
+from lowered_steps import lower_step
+from msgspec.structs import replace as changed
+from partitioned_cases import SHAPES
+from pipelined_plans import POSITIONS
+from planner_cases import SMALL, TWO_LEVELS, UNTIED, cluster
+from profiles import IS_LONG
+
+from primepar.distributed.runtime.collectives import elements_sent
+from primepar.errors import PlanError
+from primepar.models.config import ModelConfig
+from primepar.partition.pipeline.actions import actions
+from primepar.passes.block_uses import Rank
+from primepar.passes.liveness import sizes_of
+from primepar.plan import Plan, preset_plan
+from primepar.plan.cluster import Link
+from primepar.plan.pipeline.boundaries import Split
+from primepar.plan.pipeline.pipeline_cost import Pipeline
+from primepar.plan.pipeline.schedule import step_seconds
+from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count
+from primepar.plan.pipeline.split_plan import split_plan
+from primepar.plan.pipeline.splits import Splits
+from primepar.plan.pipeline.stage import ChunkAim, Stage, StagePart
+from primepar.plan.pipeline.stage_cost import StageCost
+from primepar.plan.pipeline.training_options import (
+    EXECUTED,
+    OptionChoices,
+    Recompute,
+    Shard,
+    TrainingOptions,
+)
+from primepar.plan.search.exact_search import Exact
+from primepar.plan.search.options import Numbers
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.schedule import Program
+from primepar.schedule.program import Collective, Compute, Free
+
+FOUR = replace(UNTIED, layers=4)
+ONE = replace(SMALL, layers=1)
+SHARDS, RECOMPUTES = get_args(Shard), get_args(Recompute)
+
+
+def splits(
+    model: ModelConfig = FOUR, devices: int = 8, batch: int = 4, memory: float = 1e9,
+    choices: OptionChoices = EXECUTED,
+) -> Splits:  # fmt: skip
+    machine = changed(TWO_LEVELS, memory=memory)
+    return Splits(model, machine, devices, batch, "float32", "paper", choices=choices)
+
+
+def few_options(planner: Planner, draw: random.Random) -> dict[object, Numbers]:
+    """One option of most kinds of operators, and two of five kinds."""
+    kinds = {planner.key(operator.name): operator.name for operator in planner.operators}
+    several = draw.sample(list(kinds), 5)
+    return {
+        kind: np.array(draw.sample(range(len(planner.options(name))), 1 + (kind in several)))
+        for kind, name in kinds.items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(200 if IS_LONG else 8))
+def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
+    """On one stage the search's cost, times the micro-batches, is the step of `Pipeline`."""
+    draw = random.Random(seed)
+    replicas, batches = draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
+    options = TrainingOptions(shard=draw.choice(SHARDS), recompute=draw.choice(RECOMPUTES))
+    model = draw.choice([ONE, replace(ONE, tied=False)])
+    planned = splits(model, 2 * replicas, 2 * replicas * batches)
+    split = Split(1, replicas, 2)
+    group = planned._group(split, 2)
+    aim = ChunkAim(1 / batches, options.shard, options.recompute)
+    planner = group.planner(StagePart(1, True, True), aim)
+    among = few_options(planner, draw)
+
+    def seconds(choices: dict[str, int]) -> float:
+        stage = Stage(group, SearchResult(planner, 0.0, choices))
+        return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
+
+    cost, chosen = Exact(planner, among).search()
+    lists = [among[planner.key(operator.name)].tolist() for operator in planner.operators]
+    names = [operator.name for operator in planner.operators]
+    least = min(seconds(dict(zip(names, numbers, strict=True))) for numbers in product(*lists))
+    assert seconds(chosen) == pytest.approx(least, rel=1e-12)
+    assert cost * batches == pytest.approx(least, rel=1e-12)
+
+
+def tried(planned: Splits, split: Split) -> list[Pipeline]:
+    """All micro-batches and options of a split that training has."""
+    every, shards = [], get_args(Shard)[:2]
+    share = planned.batch // split.replicas
+    for size in (size for size in range(1, share + 1) if not share % size):
+        for shard, recompute, chunks in product(shards, RECOMPUTES, (1, 2)):
+            if chunks == 2 and (split.stages != 2 or share // size % 2):
+                continue
+            options = TrainingOptions(
+                shard=shard, recompute=recompute, chunks=chunks,
+                schedule="1f1b" if chunks == 1 else "interleaved-1f1b",
+            )  # fmt: skip
+            every.append(planned.pipeline(split, size, options=options))
+    return every
+
+
+@pytest.mark.parametrize("memory", [1e9, 1.1e6, 7e5, 5e5])
+@pytest.mark.parametrize("split", [Split(2, 2, 2), Split(1, 4, 2)])
+def test_the_best_options_are_those_of_trying_all(split: Split, memory: float) -> None:
+    planned = splits(memory=memory)
+    best, every = planned.best(split), tried(planned, split)
+    fitting = [pipeline.seconds for pipeline in every if pipeline.memory <= memory]
+    if fitting:
+        assert best.memory <= memory
+        assert best.seconds == min(fitting)
+    else:
+        assert best.memory == min(pipeline.memory for pipeline in every)
+
+
+BYTES_A_SECOND = cluster(Link(8, 0.0, 1.0, False))
+"""Devices that only transfer, a byte a second each: the seconds of sums are their bytes."""
+
+
+def priced(plan: Plan, batch: int, positions: int) -> StageCost:
+    """The cost of a plan as one stage."""
+    model = replace(plan.model, context=positions)
+    planned = Splits(model, BYTES_A_SECOND, plan.ranks, batch, "float32", "all")
+    split = Split(1, 1, plan.ranks)
+    return planned.pipeline(split, batch, lambda _: plan.sequences).chunks[0]
+
+
+EVEN = {family: replace(shape, vocabulary=24) for family, shape in SHAPES.items()}
+"""Models whose vocabulary needs no padding, which is for each operator separately in the search."""
+
+
+@pytest.mark.parametrize("name", ["data", "M2,megatron", "megatron-sp", "primepar"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_states_and_the_sums_of_shards_are_those_counted(family: str, name: str) -> None:
+    """ZeRO-1: bytes of moments, and those that a device sends of gradients and new parameters."""
+    plan = changed(preset_plan(name, EVEN[family], 4), sharded_optimizer=True)
+    program = lower_step(plan, 8, POSITIONS, passes=())
+    size = sizes_of(program)
+    moments = [sum(size(block) or 0 for block in blocks if ".m[" in block)
+               for blocks in program.initial or ()]  # fmt: skip
+    cost, options = priced(plan, 8, POSITIONS), TrainingOptions(shard="optimizer")
+    assert max(moments) * 2 * 4 == cost.bytes(options).states
+    sent = sum(
+        elements_sent(node, 0, lambda block: size(block) or 0)
+        for node in program.programs[0]
+        if isinstance(node, Collective) and ".own[" in str(getattr(node, "block", ""))
+    )
+    assert 4 * sent == cost.seconds(options).reduction
+
+
+def stash_counted(program: Program) -> int:
+    """Elements of rank 0 where backward begins."""
+    size, touched = sizes_of(program), Rank(0).touched
+    live = set((program.initial or ((),))[0])
+    for node in program.programs[0]:
+        if isinstance(node, Compute) and str(node.phase) == "loss.backward":
+            return sum(size(name) or 0 for name in live)
+        if isinstance(node, Free):
+            live.discard(node.block)
+        else:
+            live.update(touched(node).made)
+    raise AssertionError("no backward of the loss")
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("gpt2", "data"), ("gpt2", "megatron"), ("gpt2", "M2,megatron"), ("llama", "megatron")],
+)
+def test_recomputation_frees_the_bytes_that_are_counted(family: str, name: str) -> None:
+    """Between forward and backward: with everything kept, less what is computed again."""
+    plan = preset_plan(name, SHAPES[family], 4)
+    positions = plan.model.context
+    cost = priced(plan, 8, positions)
+    kept = cost.bytes(TrainingOptions()).stash
+    counted = stash_counted(lower_step(plan, 8, positions))
+    for recompute in ("selective", "full"):
+        program = lower_step(changed(plan, recompute=recompute), 8, positions)
+        freed = kept - cost.bytes(TrainingOptions(recompute=recompute)).stash
+        assert freed == 4 * (counted - stash_counted(program)) > 0
+
+
+def test_states_are_in_equal_shards_where_devices_are_alike() -> None:
+    cost = priced(preset_plan("data", SHAPES["gpt2"], 4), 8, POSITIONS)
+    sizes = {shard: cost.bytes(TrainingOptions(shard=shard)) for shard in SHARDS}
+    plain = sizes["none"]
+    assert sizes["optimizer"] == plain._replace(states=plain.states / 4)
+    gradients = sizes["gradients"]
+    assert (gradients.gradients, gradients.states) == (plain.gradients / 4, plain.states / 4)
+    assert gradients.parameters == plain.parameters
+    assert sizes["parameters"].parameters == plain.parameters / 4
+    assert sizes["parameters"].running > gradients.running > plain.running
+
+
+def test_the_traffic_of_shards_is_that_of_zero() -> None:
+    """Rajbhandari et al., section 7: that of an all-reduce, twice, and 3/2 of it."""
+    cost = priced(preset_plan("data", SHAPES["llama"], 4), 8, POSITIONS)
+    seconds = {shard: cost.seconds(TrainingOptions(shard=shard)) for shard in SHARDS}
+    sent = {shard: took.communication + took.reduction for shard, took in seconds.items()}
+    plain = seconds["none"].communication
+    assert sent["optimizer"] == pytest.approx(sent["none"])
+    assert sent["gradients"] == pytest.approx(sent["none"])
+    assert sent["parameters"] - plain == pytest.approx(1.5 * (sent["none"] - plain))
+
+
+def seconds_in_order(stages: int, batches: int, chunks: int) -> int:
+    """Interleaved 1F1B action by action, where F, B and W of a chunk take a unit of time each."""
+    ends: dict[tuple[str, int, int], int] = {}
+    orders = [list(order) for order in actions("interleaved-1f1b", stages, batches, chunks)]
+    free, last = [0] * stages, stages * chunks - 1
+    while any(orders):
+        for stage, order in enumerate(orders):
+            while order:
+                kind, batch, number = order[0]
+                chunk = number * stages + stage
+                before = {"F": ("F", batch, chunk - 1), "B": ("W", batch, chunk + 1)}.get(kind)
+                if (kind == "F" and chunk == 0) or (kind == "B" and chunk == last):
+                    before = None
+                if before is not None and before not in ends:
+                    break
+                order.pop(0)
+                ready = 0 if before is None else ends[before]
+                free[stage] = ends[kind, batch, chunk] = max(free[stage], ready) + 1
+    return max(free)
+
+
+@pytest.mark.parametrize(("stages", "batches", "chunks"), [(2, 4, 2), (3, 6, 3), (4, 4, 2)])
+def test_a_step_of_equal_chunks_takes_what_interleaving_does(
+    stages: int, batches: int, chunks: int
+) -> None:
+    took = step_seconds([3.0 * chunks] * stages, batches, chunks)
+    assert took == seconds_in_order(stages, batches, chunks)
+
+
+def last_bucket(seconds: int, hiding: int, count: int) -> float:
+    """How long after backward the last of `count` equal sums ends, bucket by bucket."""
+    end = 0.0
+    for number in range(count):
+        end = max(end, hiding * (number + 1) / count) + seconds / count
+    return end - hiding
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 32])
+def test_what_stays_of_sums_in_buckets_is_what_comes_after_backward(count: int) -> None:
+    for seconds, hiding in product((0, 3, 40, 64), (0, 8, 40, 96)):
+        exposed = Buckets(count, hiding).exposed(seconds)
+        assert exposed == pytest.approx(last_bucket(seconds, hiding, count))
+    assert [bucket_count(100.0, size, 4) for size in (None, 30.0, 1.0, 100.0)] == [1, 4, 4, 1]
+
+
+def test_buckets_hide_sums_of_gradients_and_nothing_else() -> None:
+    planned = splits(choices=OptionChoices(bucket=1.0))
+    split = Split(1, 4, 2)
+    plan = planned.pipeline(split, 1)
+    hidden = planned.pipeline(split, 1, options=TrainingOptions(bucket=1.0))
+    before, after = plan.chunks[0].seconds(plan.options), hidden.chunks[0].seconds(hidden.options)
+    assert after == before._replace(reduction=after.reduction)
+    assert 0 < after.reduction < before.reduction
+    backward = plan.chunks[0].terms.compute - plan.chunks[0].terms.forward
+    assert before.reduction - after.reduction <= backward
+
+
+@pytest.mark.parametrize("split", [Split(2, 2, 2), Split(1, 3, 2)])
+def test_a_plan_of_all_options_is_written_and_lowered(split: Split) -> None:
+    devices = split.stages * split.replicas * split.parts
+    model = replace(FOUR, context=8)
+    planned = splits(model, devices, 4 * split.replicas)
+    several = split.stages > 1
+    options = TrainingOptions(
+        shard="optimizer", recompute="full", chunks=1 + several,
+        schedule="interleaved-1f1b" if several else "1f1b",
+    )  # fmt: skip
+    pipeline = planned.pipeline(split, 2, options=options)
+    plan = split_plan(pipeline, model)
+    assert (plan.ranks, plan.batch, plan.micro_batches) == (devices, 4 * split.replicas, 2)
+    assert (plan.sharded_optimizer, plan.recompute) == (True, "full")
+    program = lower_step(plan, plan.batch or 0, 8, passes=())
+    assert program.ranks == devices
+    size = sizes_of(program)
+    moments = [sum(size(block) or 0 for block in blocks if ".m[" in block)
+               for blocks in program.initial or ()]  # fmt: skip
+    states = max(bytes_.states for bytes_ in pipeline.stage_bytes)
+    assert max(moments) * 2 * 4 == pytest.approx(states, rel=0.02)  # tensors of 3 unequal shards
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"chunks": 2},
+            "chunks: expected 1 chunk of a stage under 1f1b, got 2: take interleaved-1f1b for "
+            "several, 1f1b for one",
+        ),
+        (
+            {"schedule": "interleaved-1f1b"},
+            "chunks: expected 2 chunks or more of a stage under interleaved-1f1b, got 1: take "
+            "interleaved-1f1b for several, 1f1b for one",
+        ),
+        (
+            {"bucket": 0.0},
+            "bucket: expected bytes of gradients, above 0, got 0: leave it out for sums that "
+            "nothing hides",
+        ),
+    ],
+)
+def test_options_that_contradict_one_another_are_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        TrainingOptions(**options)  # type: ignore[arg-type]
+    assert str(caught.value) == message
+
+
+QUESTION = ("pipeline", "docs/examples/config.json", "--cluster", "v100-8x4")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("--devices", "33"),
+            "--devices: expected 1 to 32, the devices of the cluster 8 x 4 V100, as in the "
+            "PrimePar paper, got 33: take 32",
+        ),
+        (
+            ("--devices", "7"),
+            "expected devices that are stages, at most 4, by replicas that divide the batch of 8, "
+            "by at most 32 devices, a power of two, got 7: take 4, or another --batch",
+        ),
+        (
+            ("--devices", "4", "--bucket", "-1"),
+            "--bucket: expected bytes of gradients, above 0, got -1: write --bucket 25e6, or leave "
+            "it out",
+        ),
+        (
+            ("--devices", "1", "--schedule", "interleaved-1f1b"),
+            "expected layers in a multiple of the stages, 2 or more, times 2 chunks or more, and "
+            "micro-batches in a multiple of the stages, for interleaved-1f1b, got 4 layers, a "
+            "batch of 8 and 1 device: take --schedule 1f1b",
+        ),
+        (
+            ("--devices", "2", "--shard", "gradients", "-o", "plan.json"),
+            "expected options that a training step has, to write a plan, got gradients in shards, "
+            "which are only priced: leave out -o, or that option",
+        ),
+    ],
+)
+def test_questions_without_an_answer_are_refused(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Path("docs/examples/config.json").resolve()
+    monkeypatch.chdir(tmp_path)
+    done = run("pipeline", str(config), *QUESTION[2:], *arguments)
+    assert done == (2, "", f"primepar: error: {message}\n")
+    assert list(tmp_path.iterdir()) == []
