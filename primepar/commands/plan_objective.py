@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import isfinite
 from typing import TYPE_CHECKING, Literal
 
 from primepar.errors import ConfigError, PlanError
@@ -58,28 +58,14 @@ class Bounds:
                     f"{option}: expected none together with {with_}, as {because}: leave it out"
                 )
 
-    def fastest(self, planner: Planner, bound: float, held: bool = False) -> SearchResult:
+    def fastest(self, planner: Planner, bound: float) -> SearchResult:
         """The fastest plan within `bound` bytes, as the search adds them up.
 
-        Where there is none, the smallest, if `held` is asked for and a device holds no more at
-        once. Raises `PlanError`.
+        Raises `PlanError` where there is none.
         """
-        from primepar.plan.search.least_memory import LeastMemory, advice
-        from primepar.plan.search.tradeoff import Tradeoff
+        from primepar.plan.search.best_within import fastest_within
 
-        tradeoff = Tradeoff(planner)
-        least = tradeoff.least_memory()
-        result = tradeoff.fastest(max(bound, least))
-        assert result is not None, "the smallest plan is within the bound"
-        least_bytes = max(result.held) if held and least > bound else ceil(least)
-        if least_bytes > bound:
-            raise PlanError(
-                f"expected a plan within the {bound:,.0f} bytes of "
-                f"{self.whose(planner.training.cluster.name)}, got none: the smallest takes "
-                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: "
-                f"{advice(LeastMemory(planner), bound)}"
-            )
-        return result
+        return fastest_within(planner, bound, self.whose(planner.training.cluster.name))
 
     @staticmethod
     def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
@@ -128,23 +114,11 @@ class Objective(Bounds):
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
-        from primepar.plan.search.least_memory import refuse_what_cannot_fit
-        from primepar.plan.search.search import EXACT, search
+        from primepar.plan.search.best_within import best_within
 
-        plain = planner(False)
-        cluster = plain.training.cluster
+        cluster = planner(False).training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        refuse_what_cannot_fit(plain, bound, self.whose(cluster.name))
-        result = search(plain)
-        if result.memory <= bound or max(result.held) <= bound:
-            return result
-        if result.planner.training.links.devices > EXACT:
-            raise PlanError(
-                f"expected a plan within {bound:,.0f} bytes of a device, got one of "
-                f"{ceil(result.memory):,} bytes: on this many devices only the fastest is "
-                "searched: take more --devices, a smaller --batch, or --alpha for less memory"
-            )
-        return self.fastest(planner(True), bound, held=True)
+        return best_within(planner, bound, self.whose(cluster.name))
 
     @staticmethod
     def front(planner: Planner) -> list[Outcome]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from primepar.api.resolve_target import resolve
-from primepar.commands.options import JsonOption, PlanTargetArgument
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.priced_plan import SEQUENCES, priced_plan
+from primepar.commands.options import JsonOption
 from primepar.commands.plan_options import ClusterOption, DtypeOption, SpaceOption, print_result
 from primepar.commands.progress import progress
-from primepar.errors import TargetError
-from primepar.models.sizes import find_model
-from primepar.plan import Plan, names_preset, preset_plan
 
 
 def price(
-    target: PlanTargetArgument,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN",
+            help="plan.json, or a preset as megatron, with --model and --devices.",
+            show_default=False,
+        ),
+    ],
     cluster: ClusterOption,
     model: Annotated[
         str | None,
@@ -38,40 +42,16 @@ def price(
 ) -> None:
     """Price a plan: a file, or a preset of a model, next to the best plan of a space.
 
-    Each operator has what it takes more than in that. The cost model is that of `plan`.
+    The best is that of `primepar plan` within the memory of a device. Each operator has what it
+    takes more than there.
     """
-    plan = _plan(target, model, devices)
+    plan = priced_plan(target, model, devices, COMMAND_LINE)
     from primepar.plan.cluster import load_cluster
     from primepar.plan.search.explanation_text import words
     from primepar.plan.search.price import price_of
 
     machine = load_cluster(cluster)
     with progress() as tick:
-        tick(f"the best plan of space {space}")
-        explanation = price_of(plan, machine, batch or plan.batch or 8, dtype, space)
+        sequences = batch or plan.batch or SEQUENCES
+        explanation = price_of(plan, machine, sequences, dtype, space, tick)
     print_result(explanation, words(explanation), None, json)
-
-
-def _plan(target: str, model: str | None, devices: int | None) -> Plan:
-    """The plan that a target names. Raises `TargetError`, and what reading it raises."""
-    if names_preset(target) and not Path(target).is_file():
-        if model is None or devices is None:
-            missing = "--model config.json" if model is None else "--devices 8"
-            raise TargetError(
-                f"{target}: expected the model and the devices of a preset, got none: write "
-                f"{missing}"
-            )
-        return preset_plan(target, find_model(model), devices)
-    for option, value in {"--model": model, "--devices": devices}.items():
-        if value is not None:
-            raise TargetError(
-                f"{target}: expected no {option}, which makes a plan of a preset, got {option} "
-                f"{value}: leave it out"
-            )
-    resolved = resolve(target)
-    if not isinstance(resolved, Plan):
-        raise TargetError(
-            f"{target}: expected a plan, got a {type(resolved).__name__}: write plan.json, or a "
-            "preset as megatron"
-        )
-    return resolved

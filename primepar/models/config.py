@@ -8,7 +8,7 @@ Legend: V vocabulary, T context, H hidden, L layers, A heads, G key/value heads,
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from zlib import crc32
@@ -102,6 +102,11 @@ class ModelConfig:
             raise ConfigError(f"heads: expected a divisor of hidden={hidden}, got {heads}")
         derived = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden}
         return ModelConfig(family=family, **{**_FAMILIES[family], **derived, **sizes, **fields})
+
+    def changed(self, **sizes: Any) -> ModelConfig:
+        """The model with some other sizes. Raises `ConfigError`."""
+        own = {field.name: getattr(self, field.name) for field in fields(ModelConfig)}
+        return ModelConfig(**own | sizes)
 
     def __post_init__(self) -> None:
         _check_sizes({name: getattr(self, name) for name in _SIZES})

@@ -13,7 +13,7 @@ backward of another frees, so that a block may be made later than all of a layer
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from msgspec.structs import replace as replaced
@@ -44,7 +44,7 @@ class ShortPlan:
                 sequences[name] = text
             elif layer in number:
                 sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
-        model = replace(plan.model, layers=len(layers))
+        model = plan.model.changed(layers=len(layers))
         return cls(replaced(plan, model=model, sequences=sequences), layers)
 
     def phase(self, name: str) -> str:

@@ -6,7 +6,7 @@ A stage has one chunk, or several where the schedule is interleaved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ class StageDevices:
 
     def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
-        model = replace(self.model, layers=place.layers)
+        model = self.model.changed(layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
                        aim=objective)  # fmt: skip
 

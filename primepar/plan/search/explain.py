@@ -154,7 +154,8 @@ def _megatron(result: SearchResult) -> Baseline | None:
 
 
 def _beside(name: str, result: SearchResult) -> Baseline:
-    fits = result.memory <= result.planner.training.cluster.memory
+    limit = result.planner.training.cluster.memory
+    fits = result.memory <= limit or max(result.held) <= limit
     return Baseline(name, result.seconds, result.memory, fits)
 
 
@@ -198,7 +199,7 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
 
 
 def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
-    """Consecutive layers with equal sequences as one, with the numbers of the first of them."""
+    """Consecutive layers with equal sequences as one."""
     by_layer = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
     for _, group in groupby(
         by_layer, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
@@ -209,17 +210,16 @@ def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
             name = choice.operator
             if first[0] and len(equal) > 1:
                 name = f"blocks.{first[0]}-{last[0]}.{_name_in_layer(choice)}"
-            layers = len(equal) if first[0] else 1
-            yield replace(choice, operator=name, layers=layers, more=_more(equal, choice))
+            same = [c for _, of_layer in equal for c in of_layer
+                    if _name_in_layer(c) == _name_in_layer(choice)]  # fmt: skip
+            yield _several(name, same)
 
 
-def _more(layers: list[tuple[str, list[ChosenSequence]]], first: ChosenSequence) -> float | None:
-    """Seconds of an operator of several layers above those in the best plan."""
-    if first.more is None:
-        return None
-    name = _name_in_layer(first)
-    return sum(choice.more or 0.0 for _, choices in layers for choice in choices
-               if _name_in_layer(choice) == name)  # fmt: skip
+def _several(name: str, same: list[ChosenSequence]) -> ChosenSequence:
+    """One operator of several layers. Redistribution is their mean, what is more their sum."""
+    moving = sum(choice.moving for choice in same) / len(same)
+    more = None if same[0].more is None else sum(choice.more or 0.0 for choice in same)
+    return replace(same[0], operator=name, layers=len(same), moving=moving, more=more)
 
 
 def _layer(choice: ChosenSequence) -> str:

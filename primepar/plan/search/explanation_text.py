@@ -17,9 +17,10 @@ def words(explanation: Explanation) -> str:
     """The explanation as text."""
     compared = explanation.best is not None
     heads = (*HEADS, "more") if compared else HEADS
+    decimals = 3 if explanation.seconds < 1 else 1
     rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(heads, ())]
-    rows += [(_cells(choice), choice.neighbours) for choice in explanation.choices]
-    rows.append((_total(explanation), ()))
+    rows += [(_cells(choice, decimals), choice.neighbours) for choice in explanation.choices]
+    rows.append((_total(explanation, decimals), ()))
     widths = [max(map(len, column)) for column in zip(*(row for row, _ in rows), strict=True)]
     lines = [
         f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
@@ -39,28 +40,28 @@ def words(explanation: Explanation) -> str:
     return "\n".join([*lines, "", *_summary(explanation)]) + "\n"
 
 
-def _cells(choice: ChosenSequence) -> tuple[str, ...]:
+def _cells(choice: ChosenSequence, decimals: int) -> tuple[str, ...]:
     terms = choice.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     whole = choice.layers * (choice.seconds + choice.moving)
     return (choice.operator, f"{choice.layers}", choice.sequence,
-            *(f"{1e3 * seconds:,.3f}" for seconds in (*times, choice.moving, whole)),
-            f"{choice.kept / 2**20:,.1f}", *_more(choice.more))  # fmt: skip
+            *(f"{1e3 * seconds:,.{decimals}f}" for seconds in (*times, choice.moving, whole)),
+            f"{choice.kept / 2**20:,.1f}", *_more(choice.more, decimals))  # fmt: skip
 
 
-def _total(explanation: Explanation) -> tuple[str, ...]:
+def _total(explanation: Explanation, decimals: int) -> tuple[str, ...]:
     terms = explanation.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     kept = sum(terms[term] for term in KEPT)
     more = None if explanation.best is None else explanation.seconds - explanation.best.seconds
     return (TOTAL, "", "",
-            *(f"{1e3 * seconds:,.3f}" for seconds in
+            *(f"{1e3 * seconds:,.{decimals}f}" for seconds in
               (*times, explanation.moving, explanation.seconds)),
-            f"{kept / 2**20:,.1f}", *_more(more))  # fmt: skip
+            f"{kept / 2**20:,.1f}", *_more(more, decimals))  # fmt: skip
 
 
-def _more(seconds: float | None) -> tuple[str, ...]:
-    return () if seconds is None else (f"{1e3 * seconds:+z,.3f}",)
+def _more(seconds: float | None, decimals: int) -> tuple[str, ...]:
+    return () if seconds is None else (f"{1e3 * seconds:+z,.{decimals}f}",)
 
 
 def _summary(explanation: Explanation) -> Iterator[str]:

@@ -7,7 +7,6 @@ the times of each kind are scaled until cost model and simulator agree on one de
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
@@ -27,7 +26,7 @@ def phases_passing(
     `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
-    model = replace(plan.model, layers=1, context=positions)
+    model = plan.model.changed(layers=1, context=positions)
     priced = _priced_counts(model, batch, dtype)
     executed = _program_counts(model, batch, cluster, dtype)
     by_kind = {

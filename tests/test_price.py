@@ -1,0 +1,126 @@
+"""`primepar price`: every plan has a price, next to the best one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command import run
+
+import primepar
+from primepar.models.config_json import load_config
+from primepar.plan import Plan, load_plan, preset_plan, save_plan
+from primepar.plan import cluster as cluster_module
+
+MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
+V100 = ("--cluster", "v100-8x4")
+ON_FOUR = ("--model", MODEL, "--devices", "4")
+
+
+def test_a_preset_is_priced_operator_by_operator_next_to_the_best_plan() -> None:
+    price = json.loads(run("price", "megatron", *ON_FOUR, *V100, "--json").out)
+    best = json.loads(run("plan", MODEL, *V100, "--devices", "4", "--json").out)
+    assert price["best"]["seconds"] == best["seconds"]
+    assert price["best"]["memory"] == best["memory"]
+    more = sum(choice["more"] for choice in price["choices"])
+    assert more == pytest.approx(price["seconds"] - best["seconds"])
+    total = sum(c["layers"] * (c["seconds"] + c["moving"]) for c in price["choices"])
+    assert total == pytest.approx(price["seconds"])
+    assert price["baseline"] == best["baseline"]
+
+
+def test_the_best_plan_takes_nothing_more_than_the_best(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run("plan", MODEL, *V100, "--devices", "4", "-o", str(path))
+    best = json.loads(run("plan", MODEL, *V100, "--devices", "4", "--json").out)
+    price = json.loads(run("price", str(path), *V100, "--json").out)
+    assert [choice.pop("more") for choice in price["choices"]] == [0.0] * len(price["choices"])
+    assert price.pop("best")["seconds"] == best["seconds"]
+    for choice in best["choices"]:
+        assert choice.pop("more") is None
+    assert best.pop("best") is None
+    assert price == best
+
+
+def test_the_best_is_within_the_memory_of_a_device_where_some_plan_is(tmp_path: Path) -> None:
+    fastest = primepar.price("megatron", "v100-8x4", model=MODEL, devices=4).best
+    shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
+    seconds = []
+    for memory in (2_100_000, 1000):
+        small = tmp_path / f"{memory}.toml"
+        lines = shipped.read_text().splitlines()
+        small.write_text("\n".join(
+            f"memory = {memory}" if line.startswith("memory =") else line for line in lines
+        ))  # fmt: skip
+        best = primepar.price("megatron", small, model=MODEL, devices=4).best
+        assert best is not None
+        assert best.fits == (memory == 2_100_000)
+        seconds.append(best.seconds)
+    assert fastest is not None
+    assert seconds[0] > seconds[1] == fastest.seconds
+
+
+def test_layers_that_differ_are_rows_of_their_own(tmp_path: Path) -> None:
+    plan = preset_plan("M2,megatron", load_config(Path(MODEL)), 4, 8)
+    other = preset_plan("megatron", plan.model, 4).sequences
+    sequences = {
+        name: other[name] if name.startswith("blocks.1.") else text
+        for name, text in plan.sequences.items()
+    }
+    path = tmp_path / "mixed.json"
+    save_plan(Plan(model=plan.model, ranks=4, sequences=sequences), path)
+    price = primepar.price(load_plan(path), "v100-8x4")
+    layers = {choice.operator: choice.layers for choice in price.choices}
+    assert [layers[f"blocks.{which}.qkv"] for which in ("0", "1", "2-3")] == [1, 1, 2]
+    moving = {choice.operator: choice.moving for choice in price.choices}
+    assert moving["blocks.0.norm1"] == 0 < moving["blocks.1.norm1"]
+    total = sum(choice.layers * (choice.seconds + choice.moving) for choice in price.choices)
+    assert total == pytest.approx(price.seconds)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("megatron", "megatron: expected the model and the devices of a preset, got no --model: "
+         "write --model opt-6.7b"),
+        ("megatron --model MODEL", "megatron: expected the model and the devices of a preset, got "
+         "no --devices: write --devices 8"),
+        ("P2x2", "P2x2: expected a plan, which has a price, got a sequence: write plan.json, or a "
+         "preset as megatron"),
+        ("megtron --model MODEL --devices 4", "expected a preset plan (megatron, megatron-sp, "
+         "summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as in M2,megatron,"
+         " got 'megtron': write megatron"),
+        ("plan.json --model MODEL", "plan.json: expected no --model, as a plan names its own, got "
+         "--model MODEL: leave it out"),
+        ("plan.json --devices 8", "plan.json: expected no --devices, as a plan names its own, got "
+         "--devices 8: leave it out"),
+        ("plan.json --batch 16", "batch: expected 8, as the plan states, got 16: take that, or a "
+         "plan for this one"),
+        ("plan.json --dtype bfloat16", "expected a data type that the cluster 8 x 4 V100, as in "
+         "the PrimePar paper has rates of (float32, float16), got bfloat16: take one of these, or "
+         "add [rates.bfloat16]"),
+        ("megatron --model MODEL --devices 3", "megatron on 3 devices: $.sequences["
+         '"blocks.0.attention"]: expected heads=8 to be a multiple of the 3 slices of the columns '
+         "in 'K3': take a sequence that cuts them in fewer, or a model with heads=9"),
+        ("M8,megatron --model MODEL --devices 8 --batch 3", "batch: expected a multiple or a "
+         "divisor of the 8 slices of the rows in blocks.0.attention, got 3: take 4"),
+    ],
+)  # fmt: skip
+def test_what_has_no_price_is_refused_in_one_line(
+    arguments: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_plan(preset_plan("megatron", load_config(Path(MODEL)), 4, 8), tmp_path / "plan.json")
+    done = run("price", *arguments.replace("MODEL", MODEL).split(), *V100)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"primepar: error: {error.replace('MODEL', MODEL)}\n"
+
+
+def test_a_cluster_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    done = run("price", "megatron", *ON_FOUR, "--cluster", "nope")
+    assert (done.code, done.err) == (
+        2,
+        "primepar: error: nope: expected a cluster file or one of a100-8x8, b200-8, cpu-gloo-4, "
+        "h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4, got No such file or directory\n",
+    )
