@@ -48,7 +48,8 @@ here was measured on CUDA or NCCL.
 - **Measured** is the median step of `primepar train`, on the slowest rank. In each round every plan
   makes one step, in an order that changes. CPU is of all ranks together.
 - **Tau** is Kendall's: +1 where predicted and measured order agree. Its interval has 95%, by a
-  bootstrap over plans.
+  bootstrap over plans. The tau of CPU has the CPU seconds of all ranks in the place of the time: on
+  cores that ranks share, both have the same order unless other work is in between.
 - **Regret** is how much longer than the fastest measured plan the chosen one takes. First that is
   the drawn plan which the cost model prefers, among the drawn ones. Then it is the plan which the
   search chooses, among all that were measured.

@@ -16,7 +16,7 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.chakra import COLLECTIVE, COMPUTE, RECEIVE, SEND, chakra_trace
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule import Linear, Program, lower
-from primepar.schedule.program import Compute, IRecv, ISend, Wait
+from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Wait
 
 CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json"
 H200 = load_cluster("h200-8")
@@ -124,9 +124,9 @@ def test_every_message_is_in_the_traces_of_both_ends() -> None:
     assert sorted(map(str, ends[SEND])) == sorted(map(str, ends[RECEIVE])) != []
 
 
-def test_what_is_posted_runs_beside_the_next_instruction_until_it_is_awaited() -> None:
+def test_what_is_posted_runs_with_the_next_instruction_until_it_is_awaited() -> None:
     compute = Compute(("I[0,0]", "W[0,0]"), "O[0,0]", "forward", {"M": 0, "N": 0, "K": 0})
-    rows = [
+    rows: list[tuple[Instruction, ...]] = [
         (ISend(peer=1, block="I[0,0]", request="a"), compute, Wait("a"), compute),
         (IRecv(peer=0, block="I[0,0]", request="a"), Wait("a"), compute, compute),
     ]

@@ -55,7 +55,7 @@ def test_blocks_sent_per_device_are_the_formula_s(side: int) -> None:
 
 @pytest.mark.parametrize("text", ["K4", "M4", "P2x2", "P3x3", "K2,P2x2", "Os2x2", "S2x2", "D2x2x2"])
 def test_a_weight_that_is_spent_makes_one_hop_less_and_is_freed(text: str) -> None:
-    """PrimePar's last hop of W brings it back to where forward starts; nobody else has one.
+    """PrimePar's last hop of W receives it back to where forward starts; nobody else has one.
 
     A weight that is needed must be there: the shorter program with W at its end is refuted.
     """

@@ -104,9 +104,11 @@ def ranking(*predicted: float) -> ModelRanking:
 
 def test_a_planner_that_is_wrong_is_stated_to_miss_its_targets() -> None:
     right, wrong = ranking(0.05, 0.08, 0.12, 0.06, 0.09), ranking(0.05, 0.08, 0.12, 0.09, 0.06)
-    assert score_row(right) == ["a GPT", "+1.00 (+1.00 to +1.00)", "+1.00", "0%", "67%", "0%",
+    assert score_row(right) == ["a GPT", "+1.00 (+1.00 to +1.00)",
+                                "+1.00 (+1.00 to +1.00)", "+0.00", "+1.00", "0%", "67%", "0%",
                                 "25%", "0%", "17%", "missed"]  # fmt: skip
-    assert score_row(wrong) == ["a GPT", "-1.00 (-1.00 to -1.00)", "+1.00", "50%", "67%", "0%",
+    assert score_row(wrong) == ["a GPT", "-1.00 (-1.00 to -1.00)",
+                                "-1.00 (-1.00 to -1.00)", "+0.00", "+1.00", "50%", "67%", "0%",
                                 "25%", "42%", "17%", "missed"]  # fmt: skip
     assert plan_rows(right)[0] == ["data", "60.0", "2", "60.0", "2", "60.0", "1", "100.0"]
 

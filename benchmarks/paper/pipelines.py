@@ -90,7 +90,7 @@ def pairs(stack: Stack) -> list[tuple[tuple[float | None, ...], tuple[float | No
     return [(megatron, stack.printed.megatron), (primepar, stack.printed.primepar)]
 
 
-def matching_splits(stacks: list[Stack]) -> list[int]:
+def matching_splits(stacks: Sequence[Stack]) -> list[int]:
     """Number of models whose best two splits are the paper's, for Megatron and for PrimePar."""
     return [sum(set(best_two(ours)) == set(best_two(printed)) for ours, printed in plans)
             for plans in zip(*map(pairs, stacks), strict=True)]  # fmt: skip

@@ -14,8 +14,9 @@ from benchmarks.ranking.results import (
 )
 
 PLAN_HEADER = ("plan", "predicted ms", "#", "simulated ms", "#", "measured ms", "#", "CPU ms")
-SCORE_HEADER = ("model", "tau, 95% interval", "tau, repeated", "regret", "of the planner's plan",
-                "repeated", "blind", "error", "a constant's", "targets")  # fmt: skip
+SCORE_HEADER = ("model", "tau, 95% interval", "the simulator's", "of CPU", "repeated", "regret",
+                "of the planner's plan", "repeated", "blind", "error", "a constant's",
+                "targets")  # fmt: skip
 
 
 def ranks(values: Sequence[float]) -> list[int]:
@@ -43,7 +44,8 @@ def score_row(model: ModelRanking) -> list[str]:
     scores = model.scores
     shares = (scores.regret, scores.overall_regret, scores.repeated_regret, scores.blind_regret,
               scores.error, scores.constant_error)  # fmt: skip
-    taus = (str(scores.tau), f"{scores.repeated_tau:+.2f}")
+    taus = (str(scores.tau), str(scores.simulated_tau), f"{scores.cpu_tau:+.2f}",
+            f"{scores.repeated_tau:+.2f}")  # fmt: skip
     cells = (f"{share:.0%}" for share in shares)
     return [model.model, *taus, *cells, "met" if scores.is_met else "missed"]
 

@@ -52,6 +52,8 @@ class ModelScores(Struct, frozen=True):
 
     tau: TauInterval
     simulated_tau: TauInterval
+    cpu_tau: float
+    """With the CPU seconds of all ranks in the place of the measured time."""
     repeated_tau: float
     """Of the odd rounds as a prediction of the even ones: what noise leaves of a perfect one."""
     regret: float
@@ -94,6 +96,7 @@ class ModelRanking(Struct, frozen=True):
         return ModelScores(
             tau=tau_interval(predicted, measured),
             simulated_tau=tau_interval(simulated, measured),
+            cpu_tau=kendall(predicted, [plan.cpu for plan in self.drawn]),
             repeated_tau=kendall(odd, even),
             regret=regret(least(predicted), measured),
             overall_regret=regret(0, everyone),

@@ -103,10 +103,10 @@ class ModelConfig:
         derived = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden}
         return ModelConfig(family=family, **{**_FAMILIES[family], **derived, **sizes, **fields})
 
-    def changed(self, **sizes: Any) -> ModelConfig:
-        """The model with some other sizes. Raises `ConfigError`."""
-        own = {field.name: getattr(self, field.name) for field in fields(ModelConfig)}
-        return ModelConfig(**own | sizes)
+    def with_sizes(self, *, tied: bool | None = None, **sizes: int) -> ModelConfig:
+        """The same model with other sizes, or with a head that is `tied` or not."""
+        values = {field.name: getattr(self, field.name) for field in fields(ModelConfig)}
+        return ModelConfig(**values | sizes | ({} if tied is None else {"tied": tied}))
 
     def __post_init__(self) -> None:
         _check_sizes({name: getattr(self, name) for name in _SIZES})

@@ -18,8 +18,8 @@ removes dependencies between ranks and adds none. So a program without a cycle s
                                            compute     new += old * g
 
 Memory: a received block is live from its post, a sent one until its free. No move raises the peak
-of live elements of its rank, as `live_sizes` counts them. Blocks of unknown size do not become live earlier and do not stay live
-longer.
+of live elements of its rank, as `live_sizes` counts them. Blocks of unknown size do not become live
+earlier and do not stay live longer.
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ simulator read both through the methods here.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from primepar.plan.curves import Curve, Number, Points, curve
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
@@ -166,10 +168,8 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
         measured = self._curve("message", 2, float)
         if measured is None:
             return self.latency
-        beyond: NDArray[np.float64] = np.maximum(
-            self.latency, measured.seconds_of(sizes) - sizes / self.alone
-        )
-        return beyond
+        beyond = measured.seconds_of(sizes) - sizes / self.alone
+        return beyond.clip(self.latency)
 
     def _curve(self, moved: Moved, group: int, number: Number) -> Curve | None:
         by_group = self.curves.get(moved)

@@ -13,10 +13,11 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Points = tuple[tuple[float, float], ...]
 """Sizes and rates: what is done in a second of that size."""
@@ -44,6 +45,8 @@ class Curve:
 
     def seconds_of(self, sizes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Seconds of many sizes, by the same rule."""
+        import numpy as np
+
         between = np.interp(sizes, self.sizes, self.times)
         beyond = sizes * (self.times[-1] / self.sizes[-1])
         seconds: NDArray[np.float64] = np.where(sizes > self.sizes[-1], beyond, between)

@@ -44,7 +44,7 @@ class ShortPlan:
                 sequences[name] = text
             elif layer in number:
                 sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
-        model = plan.model.changed(layers=len(layers))
+        model = plan.model.with_sizes(layers=len(layers))
         return cls(replaced(plan, model=model, sequences=sequences), layers)
 
     def phase(self, name: str) -> str:

@@ -128,7 +128,8 @@ class Moving:
             operands = [(tensor, self.most(tensor, self._with(phase, tensor, step, arriving)))
                      for tensor in reads]  # fmt: skip
             now = self.most(writes, movement.held(phase, writes, step))
-            incoming = self._largest(movement.moved(phase).partials[step])
+            moved = movement.moved(phase)
+            incoming = max(self._largest(moved.partials[step]), self._scratch(moved.returns[step]))
             yield (*operands, (writes, max(largest, now) + incoming))
 
     @cached_property
@@ -160,6 +161,15 @@ class Moving:
         received = [0.0] * self.devices
         for hop in hops:
             received[hop.target] += self.block(hop.tensor)
+        return max(received)
+
+    def _scratch(self, returns: tuple[Return, ...]) -> float:
+        """The share that arrives where a home adds one partial sum to its own."""
+        received = [0.0] * self.devices
+        for sum_ in returns:
+            for home, senders in sum_.parts:
+                if home in senders and len(senders) == 2:
+                    received[home] += self.block(sum_.tensor)
         return max(received)
 
     def block(self, tensor: str) -> float:

@@ -65,7 +65,7 @@ class StageDevices:
 
     def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
-        model = self.model.changed(layers=place.layers)
+        model = self.model.with_sizes(layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
                        aim=objective)  # fmt: skip
 

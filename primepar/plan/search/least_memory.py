@@ -70,9 +70,9 @@ class LeastMemory:
 def least_sums(
     counts: Mapping[object, int], options: Mapping[object, Options], peaks: Vector
 ) -> Vector:
-    """The least sum that all operators keep with at most each of some rests in ascending order.
+    """The least sum that all operators keep with at most each of some peaks, in ascending order.
 
-    Infinite where an operator has no option with so small a rest.
+    Infinite where an operator has no option whose own peak is so small.
     """
     total = np.zeros(len(peaks))
     for kind, count in counts.items():

@@ -26,7 +26,7 @@ def phases_passing(
     `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
-    model = plan.model.changed(layers=1, context=positions)
+    model = plan.model.with_sizes(layers=1, context=positions)
     priced = _priced_counts(model, batch, dtype)
     executed = _program_counts(model, batch, cluster, dtype)
     by_kind = {
