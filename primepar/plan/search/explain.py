@@ -108,15 +108,15 @@ def explain(
 ) -> Explanation:
     """Explain a result, with `neighbours` also the cheapest alternatives of every operator.
 
-    With the `best` plan of a search, also what each operator takes more than in that.
+    With the `best` plan of a search, also what chosen operator takes more than in that.
     """
     planner, training = result.planner, result.planner.training
     cluster, devices = training.cluster, training.links.devices
-    each = [_choice(result, name, neighbours) for name in result.choices]
+    chosen = [_choice(result, name, neighbours) for name in result.choices]
     if best is not None:
-        each = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
-                for choice in each]  # fmt: skip
-    choices = tuple(_folded(each))
+        chosen = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
+                for choice in chosen]  # fmt: skip
+    choices = tuple(_folded(chosen))
     held, seconds = result.held, result.seconds
     speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
@@ -143,17 +143,17 @@ def explain(
         gap=result.gap,
         sent=result.sent,
         baseline=_megatron(result),
-        best=None if best is None else _beside("the best", best),
+        best=None if best is None else _compared("the best", best),
         choices=choices,
     )
 
 
 def _megatron(result: SearchResult) -> Baseline | None:
     fastest = fastest_megatron(result.planner)
-    return None if fastest is None else _beside(*fastest)
+    return None if fastest is None else _compared(*fastest)
 
 
-def _beside(name: str, result: SearchResult) -> Baseline:
+def _compared(name: str, result: SearchResult) -> Baseline:
     limit = result.planner.training.cluster.memory
     fits = result.memory <= limit or max(result.held) <= limit
     return Baseline(name, result.seconds, result.memory, fits)

@@ -84,17 +84,17 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     )
     if explanation.best is not None:
         name = f"the best plan of space {explanation.space}"
-        yield _beside(explanation, name, explanation.best)
+        yield _compared(explanation, name, explanation.best)
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.plan}"
-        yield _beside(explanation, name, explanation.baseline)
+        yield _compared(explanation, name, explanation.baseline)
     if explanation.gap > 0:
         yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
     if not explanation.fits:
         yield "that is more memory than a device has"
 
 
-def _beside(explanation: Explanation, name: str, baseline: Baseline) -> str:
+def _compared(explanation: Explanation, name: str, baseline: Baseline) -> str:
     ratio = baseline.seconds / explanation.seconds
     too_large = "" if baseline.fits else ", more than a device has"
     return (
