@@ -124,3 +124,48 @@ def test_a_cluster_that_there_is_not_is_refused_with_those_that_there_are() -> N
         "primepar: error: nope: expected a cluster file or one of a100-8x8, b200-8, cpu-gloo-4, "
         "h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4, got No such file or directory\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("preset", "devices"),
+    [
+        ("1f1b:2x4,M2,megatron", 4),
+        ("gpipe:2x4,megatron-sp", 4),
+        ("interleaved-1f1b:2x4,data", 4),
+        ("zb-h1:4x4,megatron", 4),
+        ("zbv:2x4,megatron", 4),
+        ("1f1b:1x2,summa", 4),
+        ("1f1b:2x2,primepar", 8),
+        ("data", 3),
+    ],
+)
+def test_plans_with_stages_and_on_any_number_of_devices_have_a_price(
+    preset: str, devices: int
+) -> None:
+    batch = 24 if devices == 3 else 8
+    price = primepar.price(preset, "v100-8x4", model=MODEL, devices=devices, batch=batch)
+    total = sum(choice.layers * (choice.seconds + choice.moving) for choice in price.choices)
+    assert total + price.waiting == pytest.approx(price.seconds)
+    assert price.seconds * price.tokens_per_second == pytest.approx(batch * 32)
+    assert price.counted
+    assert 0 < max(price.held) <= price.memory
+    assert price.best is not None
+    assert price.best.seconds <= price.seconds * (1 + 1e-9)
+
+
+def test_a_split_that_was_written_has_the_price_that_it_was_listed_with(tmp_path: Path) -> None:
+    path = tmp_path / "split.json"
+    splits = ("pipeline", MODEL, *V100, "--devices", "4", "--recompute", "full")
+    listed = json.loads(run(*splits, "--shard", "optimizer", "-o", str(path), "--json").out)
+    price = json.loads(run("price", str(path), *V100, "--json").out)
+    assert price["seconds"] == pytest.approx(listed[0]["seconds"])
+    assert price["memory"] == pytest.approx(listed[0]["memory"])
+    assert price["terms"]["states"] == pytest.approx(listed[0]["states"])
+
+
+def test_a_plan_of_stages_prints_what_its_devices_wait() -> None:
+    lines = run("price", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100).out.splitlines()
+    assert lines[1] == "1f1b of 2 x 4 stages x micro-batches: times are means over stages"
+    assert max(map(len, lines)) <= 103
+    assert sum(line.startswith("a device waits ") for line in lines) == 1
+    assert sum(line.startswith("blocks.2.input ") for line in lines) == 1

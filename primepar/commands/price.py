@@ -48,7 +48,7 @@ def price(
     plan = priced_plan(target, model, devices, COMMAND_LINE)
     from primepar.plan.cluster import load_cluster
     from primepar.plan.search.explanation_text import words
-    from primepar.plan.search.price import price_of
+    from primepar.plan.pipeline.price import price_of
 
     machine = load_cluster(cluster)
     with progress() as tick:

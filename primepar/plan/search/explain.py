@@ -100,6 +100,10 @@ class Explanation:
     """Megatron's fastest plan."""
     best: Baseline | None
     """The best plan of the space, where a given plan is compared with it."""
+    stages: str | None
+    """Stages, micro-batches and options of a plan that has them. Times are means over stages."""
+    waiting: float
+    """Seconds in which a device of a pipeline waits, as a mean over all; 0 without one."""
     choices: tuple[ChosenSequence, ...] = field(repr=False)
 
 
@@ -116,7 +120,7 @@ def explain(
     if best is not None:
         chosen = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
                 for choice in chosen]  # fmt: skip
-    choices = tuple(_folded(chosen))
+    choices = tuple(folded(chosen))
     held, seconds = result.held, result.seconds
     speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
@@ -144,6 +148,8 @@ def explain(
         sent=result.sent,
         baseline=_megatron(result),
         best=None if best is None else _compared("the best", best),
+        stages=None,
+        waiting=0.0,
         choices=choices,
     )
 
@@ -198,7 +204,7 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
         yield Neighbour(text, float(seconds[first]), float(kept[first]), len(rest))
 
 
-def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
+def folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
     """Consecutive layers with equal sequences as one."""
     by_layer = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
     for _, group in groupby(

@@ -26,6 +26,7 @@ def words(explanation: Explanation) -> str:
         f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
         f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
         f"space {explanation.space}",
+        *([] if explanation.stages is None else [explanation.stages]),
         "milliseconds of a layer, in column all of all layers"
         + (", and in column more above the best plan" if compared else ""),
         "",
@@ -82,8 +83,11 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
         f"{terms['running'] / unit:,.2f}"
     )
+    if explanation.stages is not None:
+        yield f"a device waits {1e3 * explanation.waiting:,.1f} ms of the step, as a mean"
     if explanation.best is not None:
-        name = f"the best plan of space {explanation.space}"
+        what = "plan" if explanation.stages is None else f"split, {explanation.best.plan},"
+        name = f"the best {what} of space {explanation.space}"
         yield _compared(explanation, name, explanation.best)
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.plan}"
