@@ -76,6 +76,7 @@ bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 bench-plan: $(STAMP) ## seconds of the planner's search next to the paper's, and published training runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.external
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planner_answers
 
 bench-overlap: $(STAMP) ## what chunks of transfers save in a simulated step
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overlap

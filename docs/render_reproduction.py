@@ -103,8 +103,8 @@ def batch_text(points: list[PaperPoint], equal: list[PaperPoint]) -> str:
         f"{speed_gains(equal).tau:+.2f} in place of {speed_gains(points).tau:+.2f}. But then "
         f"all-reduces take {share:.0%} of Megatron's step of OPT 6.7B on 16 GPUs, where figure 2 "
         f"prints {FIGURE_2['opt-6.7b']:.0%}, and memory is near the paper's at "
-        f"{agreement(equal).near_shares} of {len(equal)} points. No batch gives both figures by "
-        "this model."
+        f"{agreement(equal).near_shares} of {len(equal)} points. No batch that was tried gives "
+        "both."
     )
 
 

@@ -13,12 +13,13 @@ from primepar.partition import parse_sequence
 from primepar.plan.cluster import Link
 from primepar.plan.cost.candidate import candidate_of
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.linear import Training
+from primepar.plan.cost.linear import Training, linear_cost
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.profile.fit import Sample, fit
 from primepar.plan.simulator.run import simulate
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement
+from primepar.schedule.operators import Linear
 
 LATENCY, BANDWIDTH, GAP = 2.0**-10, 2.0**20, 2.0**-8
 LINK = Link(4, LATENCY, BANDWIDTH, False, gap=GAP)
@@ -55,14 +56,14 @@ def test_hops_of_a_step_are_messages_of_a_port() -> None:
     assert links.transfer({}) == links.transfer({0: (0.0, 0)}) == 0.0
 
 
-def test_the_gradient_of_a_vector_adds_its_bytes_alone() -> None:
-    """As the pass that coalesces reductions sends it, together with a later one."""
+def test_small_gradients_share_the_start_of_a_call() -> None:
+    """As the pass that coalesces reductions sends them, in buckets of 65,536 elements."""
     training = Training(ClusterLinks(cluster(replace(LINK, gap=0.0)), 2), "float32", 8, 8)
-    matrix, vector = (training.parameter(1024, 1024, (0, 1), (0, 1), is_vector=is_vector)
-                      for is_vector in (False, True))  # fmt: skip
-    sent = 2 * 3 / 4 * 4096 / BANDWIDTH
-    assert matrix["reduction"] == 6 * LATENCY + sent
-    assert vector == matrix | {"reduction": sent}
+    large, small = (training.parameter(elements, elements, (0, 1), (0, 1))["reduction"]
+                    for elements in (2.0**18, 2.0**13))  # fmt: skip
+    sent = 2 * 3 / 4 * 4 / BANDWIDTH
+    assert large == 6 * LATENCY + 2**18 * sent
+    assert small == 6 * LATENCY / 8 + 2**13 * sent
 
 
 def test_a_profile_distinguishes_the_gap_from_latency_and_bandwidth() -> None:
@@ -75,3 +76,21 @@ def test_a_profile_distinguishes_the_gap_from_latency_and_bandwidth() -> None:
     assert seconds["gaps"] == pytest.approx(2e-4)
     assert seconds["messages"] == pytest.approx(1e-4)
     assert seconds["bytes"] == pytest.approx(1e-9)
+
+
+@pytest.mark.parametrize(("sequence", "fewer"), [("S2x2", 4), ("P2x2", 0), ("Os2x2", 0)])
+def test_without_overlap_a_device_waits_for_its_own_blocks_alone(sequence: str, fewer: int) -> None:
+    """Of SUMMA every device receives one block of I and one of W, in either of two steps.
+
+    Device (1, 1) takes both in the first step, device (0, 0) in the second one. If all wait for the
+    longest in every step, that is four blocks in place of two. In backward and in gradient it is
+    two in place of one. In rings all devices receive the same in every step.
+    """
+    candidate = candidate_of(parse_sequence(sequence))
+    lockstep, own = (
+        linear_cost(Training(ClusterLinks(cluster(Link(4, 0.0, 1.0, False), overlap=overlap), 2),
+                             "float32", 4, 1), Linear(M=4, N=4, K=4), candidate)
+        for overlap in (True, False)
+    )  # fmt: skip
+    block = 2 * 2 * 4
+    assert lockstep.communication - own.communication == pytest.approx(fewer * block)

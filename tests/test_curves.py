@@ -143,6 +143,19 @@ def test_the_simulator_takes_the_same_seconds(cluster: Cluster, sequence: str) -
     assert float(exact) == pytest.approx(simulated.seconds)
 
 
+@pytest.mark.parametrize(("sequence", "bits"), [("N16", range(4)), ("N2,M8", range(1))])
+def test_rings_between_nodes_take_the_same_seconds(sequence: str, bits: range) -> None:
+    """Of 16 A100 in two nodes: a ring over all adapters, and eight that share them."""
+    cluster, parts = load_cluster("a100-8x8"), 1 << len(bits)
+    program = lower(parse_sequence(sequence), Linear(M=512, N=512, K=512), ("forward",))
+    training = Training(ClusterLinks(cluster, 4), "bfloat16", 1, 512)
+    rows, share = 512 * parts // 16, 512 // parts
+    product = training.seconds(2 * rows * share * 512, rows * share + share * 512 + rows * 512)
+    reduction = training.links.all_reduce(bits, rows * 512 * 2)
+    simulated = simulate(program, cluster, "bfloat16").seconds
+    assert simulated == pytest.approx(product + reduction)
+
+
 def test_a_step_takes_the_same_seconds_on_one_device() -> None:
     plan = Plan(model=MODEL, ranks=1,
                 sequences={operator.name: "" for operator in operators(MODEL)})  # fmt: skip

@@ -53,7 +53,7 @@ def test_the_tables() -> None:
     lines = [*time_lines([(run, predicted(run))])]
     assert lines[1].split()[:2] == ["Korthikanti", "22B"]
     assert lines[3].startswith("predicted: ")
-    row = LayerMemory("22B", "full recomputation", 2.0, 0.0, 2.0)
+    row = LayerMemory("22B", "full recomputation", 2.0, 1.0, 4.0, 5.0)
     assert [*memory_lines([row])][1].split() == [
-        "22B", "full", "recomputation", "2.000", "0.000", "2.000", "+0.0%", "+0.00%",
+        "22B", "full", "recomputation", "2.000", "-1.000", "+4.000", "5.000", "+150.0%", "+0.00%",
     ]  # fmt: skip

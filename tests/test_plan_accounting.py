@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
 from msgspec.structs import replace as replaced
 from partitioned_cases import SHAPES, planned_steps
+from planner_cases import cluster
 from profiles import IS_LONG
 
 from primepar.errors import PlanError
@@ -19,7 +20,8 @@ from primepar.plan import Plan, preset_plan
 from primepar.plan.accounting.account import StepAccount, accounting, step_options
 from primepar.plan.accounting.equal_layers import Shortened
 from primepar.plan.accounting.events import BlockBytes, rank_events, sent
-from primepar.plan.cluster import BYTES, load_cluster
+from primepar.plan.cluster import BYTES, Link, load_cluster
+from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.simulator.step import simulate_step
@@ -129,6 +131,18 @@ def test_what_the_search_adds_up_is_no_less() -> None:
             result = search(Planner.of(model, load_cluster(name), 2, 4, dtype, "paper"))
             assert result.account is not None
             assert max(result.held) <= result.memory, (family, dtype)
+
+
+def test_on_many_devices_a_result_has_the_bound_and_what_is_sent() -> None:
+    """Where no program is lowered. Rows are cut 128 times, and only gradients are sent."""
+    on = cluster(Link(128, 0.0, 1.0, False))
+    model = replace(SHAPES["llama"], layers=1)
+    planner = Planner.of(model, on, 128, 128, "bfloat16", "paper")
+    plan = preset_plan("data", model, 128)
+    result = Given.with_sequences(planner, plan.sequences).result
+    assert result.account is None
+    assert result.held == (ceil(result.memory),) * 128
+    assert result.sent == accounting(plan, 128, model.context, "bfloat16").sent
 
 
 @pytest.mark.parametrize("spoil", ["a free less", "a message more", "a block wider"])

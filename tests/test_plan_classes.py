@@ -20,6 +20,7 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.sweeps import moving
 from primepar.plan.search import search as search_module
+from primepar.plan.search import tradeoff as tradeoff_module
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
@@ -137,27 +138,39 @@ def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
     assert "% above the best plan, certified\n" in done.out
 
 
-def test_what_is_out_of_reach_on_many_devices_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_module, "EXACT", 2)
-    done = run(*V100, "--devices", "4", "--memory", "1e6")
-    assert done.code == 2
-    assert done.err.startswith(
-        "primepar: error: expected a plan within 1,000,000 bytes of a device, got one of "
-    )
-    assert done.err.endswith(
-        " bytes: on this many devices only the fastest is searched: take more --devices, a smaller "
-        "--batch, or --alpha for less memory\n"
-    )
+@pytest.mark.parametrize("model", [SMALL, UNTIED], ids=["tied", "untied"])
+def test_a_plan_of_classes_within_a_bound_is_above_the_best_by_no_more_than_its_gap(
+    monkeypatch: pytest.MonkeyPatch, model: ModelConfig
+) -> None:
+    planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", tradeoffs=True)
+    exact = Tradeoff(planner)
+    bounds = [exact.least_memory() * share for share in (1.0, 1.1, 1.4)]
+    best = [exact.fastest(bound) for bound in bounds]
+    monkeypatch.setattr(tradeoff_module, "EXACT", 2)
+    coarse = Tradeoff(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", tradeoffs=True))
+    assert coarse.least_memory() == exact.least_memory()
+    assert coarse.fastest(bounds[0] - 1) is None
+    for bound, plan in zip(bounds, best, strict=True):
+        near = coarse.fastest(bound)
+        assert plan is not None
+        assert near is not None
+        assert near.memory <= bound
+        assert plan.cost * (1 - 1e-9) / (1 + plan.gap) <= near.cost
+        assert near.cost <= plan.cost * (1 + near.gap) * (1 + 1e-9)
 
 
-def test_weighing_memory_takes_few_devices() -> None:
+def test_the_least_memory_within_a_time_takes_few_devices() -> None:
     planner = Planner.of(SMALL, cluster(Link(64, 0.0, 1.0, False)), 64, 4, None, "paper")
-    with pytest.raises(PlanError) as caught:
-        Tradeoff(planner)
-    assert str(caught.value) == (
-        "expected at most 32 devices where memory and time are both bounded or listed, got 64: "
-        "take --devices 32, or --alpha for less memory"
-    )
+    for ask, what in (
+        (Tradeoff(planner).front, "a Pareto front"),
+        (lambda: Tradeoff(planner).smallest(1.0), "least memory within --within"),
+    ):
+        with pytest.raises(PlanError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"expected at most 32 devices for {what}, got 64: take --devices 32, or the least time "
+            "in --memory"
+        )
 
 
 def test_a_search_that_leaves_out_options_finds_what_all_of_them_have() -> None:

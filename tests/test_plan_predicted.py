@@ -66,8 +66,9 @@ def test_any_plan_of_a_space_sends_and_holds_what_is_predicted(space: SpaceName)
         program = lower_step(*step)
         sent = sent_by(calls_of_step(program))
         assert list(traffic(*step).total) == sent
-        assert accounting(*step, "float32").sent == tuple(ceil(4 * amount) for amount in sent)
-        assert accounting(*step, "float32").held == tuple(bytes_held_by(program, "float32"))
+        assert result.sent == tuple(ceil(4 * amount) for amount in sent)
+        assert result.held == tuple(bytes_held_by(program, "float32"))
+        assert max(result.held) <= result.memory, "what the search adds up is a bound"
 
     counts()
 

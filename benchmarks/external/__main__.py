@@ -68,13 +68,14 @@ def _summary(name: str, errors: Sequence[float]) -> str:
 
 def memory_lines(rows: Sequence[LayerMemory]) -> Iterator[str]:
     """Bytes of a layer's activations over s b h."""
-    yield (f"{'model':6} {'configuration':28} {'formula':>8} {'of masks':>9} {'planner':>8} "
-           f"{'error':>7} {'without masks':>14}")  # fmt: skip
+    yield (f"{'model':6} {'configuration':28} {'formula':>8} {'masks':>7} {'norms':>7} "
+           f"{'planner':>8} {'error':>7} {'rest':>7}")  # fmt: skip
     for row in rows:
-        without = row.counted / (row.formula - row.masks) - 1
+        rest = row.counted / (row.formula - row.masks + row.norms) - 1
         yield (
-            f"{row.name:6} {row.configuration:28} {row.formula:>8.3f} {row.masks:>9.3f} "
-            f"{row.counted:>8.3f} {row.counted / row.formula - 1:>+7.1%} {without:>+14.2%}"
+            f"{row.name:6} {row.configuration:28} {row.formula:>8.3f} {-row.masks:>7.3f} "
+            f"{row.norms:>+7.3f} {row.counted:>8.3f} {row.counted / row.formula - 1:>+7.1%} "
+            f"{rest:>+7.2%}"
         )
 
 

@@ -37,10 +37,9 @@ class _Counting(Training):
         summed: Sequence[int],
         held: Sequence[int],
         tensors: int = 1,
-        is_vector: bool = False,
     ) -> dict[str, float]:
         """Terms of a cost for a parameter: all that is kept of it counts as the parameter."""
-        terms = super().parameter(elements, whole, summed, held, tensors, is_vector)
+        terms = super().parameter(elements, whole, summed, held, tensors)
         return terms | {"parameters": elements * self.counted, "gradients": 0.0, "states": 0.0}
 
 

@@ -25,10 +25,22 @@ _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """A plan of the front: seconds of a step and bytes of a device."""
+    """A plan of the front: its name, seconds of a step and bytes of a device."""
 
+    name: str
     seconds: float
     memory: float
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Plans along the Pareto front, the fastest first.
+
+    Each plan of the front has one here with at most `1 + tolerance` times its time and memory.
+    """
+
+    tolerance: float
+    plans: list[Outcome]
 
 
 @dataclass(frozen=True)
@@ -121,19 +133,23 @@ class Objective(Bounds):
         return best_within(planner, bound, self.whose(cluster.name))
 
     @staticmethod
-    def front(planner: Planner) -> list[Outcome]:
-        """The Pareto front of time and memory, the fastest first."""
+    def front(planner: Planner) -> Listing:
+        """Plans along the Pareto front of time and memory."""
         from primepar.plan.search.tradeoff import Tradeoff
 
-        return [Outcome(plan.seconds, plan.memory) for _, plan in Tradeoff(planner).front().plans]
+        front = Tradeoff(planner).front()
+        plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in front.plans]
+        return Listing(front.tolerance, plans)
 
 
-def front_words(front: list[Outcome]) -> str:
-    """The front as a table."""
-    rows = [(f"{1e3 * plan.seconds:,.3f}", f"{plan.memory / 2**20:,.3f}") for plan in front]
-    widths = [max(map(len, column)) for column in zip(("ms", "MiB"), *rows, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-             for row in [("ms", "MiB"), *rows]]  # fmt: skip
-    return (
-        "\n".join([*lines, "", f"{len(front)} plans on the Pareto front of time and memory"]) + "\n"
-    )
+def front_words(front: Listing) -> str:
+    """The listed plans as a table."""
+    head = "plan", "ms", "MiB"
+    rows = [head, *((plan.name, f"{1e3 * plan.seconds:,.3f}", f"{plan.memory / 2**20:,.3f}")
+                    for plan in front.plans)]  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([name.ljust(widths[0]), time.rjust(widths[1]), memory.rjust(widths[2])])
+             for name, time, memory in rows]  # fmt: skip
+    count = len(front.plans)
+    near = f"every plan of the Pareto front is within {front.tolerance:.1%} of one of them"
+    return "\n".join([*lines, "", f"{count} plans: {near} in time and memory"]) + "\n"

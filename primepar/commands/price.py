@@ -47,8 +47,8 @@ def price(
     """
     plan = priced_plan(target, model, devices, COMMAND_LINE)
     from primepar.plan.cluster import load_cluster
-    from primepar.plan.search.explanation_text import words
     from primepar.plan.pipeline.price import price_of
+    from primepar.plan.search.explanation_text import words
 
     machine = load_cluster(cluster)
     with progress() as tick:

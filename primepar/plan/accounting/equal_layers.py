@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace
 
 from primepar.plan.pipeline_layout import layer_of
 from primepar.plan.plan import Plan
@@ -45,7 +45,7 @@ class ShortPlan:
             elif layer in number:
                 sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
         model = plan.model.with_sizes(layers=len(layers))
-        return cls(replaced(plan, model=model, sequences=sequences), layers)
+        return cls(replace(plan, model=model, sequences=sequences), layers)
 
     def phase(self, name: str) -> str:
         """The name of a phase, with the number of its layer in the whole plan."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks
@@ -107,18 +108,16 @@ class Training:
         summed: Sequence[int],
         held: Sequence[int],
         tensors: int = 1,
-        is_vector: bool = False,
     ) -> dict[str, float]:
         """Terms of a cost for the `elements` that a device has of a `whole` parameter.
 
         Its gradient is summed over the devices that differ in the bits `summed`. Those that differ
-        in `held` have the same elements. Several equal `tensors` are summed together. The gradient
-        of a vector is coalesced with a later one of the same devices: it adds its bytes alone.
+        in `held` have the same elements. Several equal `tensors` are summed together.
         """
         shard = min(elements, whole / self.holders)
         size = elements * self.item
         return {
-            **self.summed(elements, summed, held, is_vector),
+            **self.summed(elements, summed, held),
             "gather": self.sums.all_gather(held, size / self.group(held)),
             "update": tensors * self.update(elements / tensors),
             "shard_update": tensors * self.update(shard / tensors),
@@ -129,12 +128,15 @@ class Training:
         }
 
     def summed(
-        self, elements: float, summed: Sequence[int], held: Sequence[int], coalesced: bool = False
+        self, elements: float, summed: Sequence[int], held: Sequence[int]
     ) -> dict[str, float]:
-        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones."""
-        size = elements * self.wide_item
+        """Seconds to sum gradients: whole ones, and shards for all devices with the same ones.
+
+        Small ones of the same devices are coalesced into buckets, and share the start of a call.
+        """
+        size, bucket = elements * self.wide_item, min(1.0, elements / LARGEST_BUCKET)
         return {
-            "reduction": self.sums.all_reduce(summed, size, coalesced),
+            "reduction": self.sums.all_reduce(summed, size, bucket),
             "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
@@ -301,14 +303,16 @@ class _Linear:
         levels = tuple(self.links.levels[bit] for bit in self.bits)
         shared = tuple(link.shared for link in self.links.by_level)
         compute = communication = 0.0
-        overlap = self.training.cluster.overlap
-        for stage in self.moving.stages(phases, levels, shared):
+        overlap, stages = self.training.cluster.overlap, self.moving.stages(phases, levels, shared)
+        for stage in stages:
             work = sum(self.training.seconds(share * self.operations, self._size(touched))
                        for share, touched in stage.work)  # fmt: skip
             compute += work
-            hops = self._transfer(stage.hops)
-            communication += max(0.0, hops - work) if overlap else hops
+            if overlap:
+                communication += max(0.0, self._transfer(stage.hops) - work)
             communication += self._transfer(stage.returns)
+        if not overlap:
+            communication += self._longest([load for stage in stages for load in stage.hops])
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
 
@@ -316,12 +320,33 @@ class _Linear:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""
         busiest = {}
         for load in loads:
-            behind = 1
-            if self.links.by_level[load.level].shared:
-                behind = 1 << sum(self.links.levels[bit] < load.level for bit in self.cut_bits)
+            behind = self._behind(load.level)
             sent = behind * max(map(self._sent, load.ports))
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
+
+    def _behind(self, level: int) -> int:
+        """Number of devices behind a port of a level, along the bits of the cuts."""
+        if not self.links.by_level[level].shared:
+            return 1
+        return 1 << sum(self.links.levels[bit] < level for bit in self.cut_bits)
+
+    def _longest(self, loads: Iterable[Load]) -> float:
+        """Seconds of the port that takes longest, over all steps of a sweep.
+
+        Where no product hides a transfer, a step ends for each device as soon as it has its own
+        blocks. Example: in a step of SUMMA the roots send and receive nothing, and the next step
+        has other roots.
+        """
+        seconds: dict[tuple[int, int], float] = {}
+        for load in loads:
+            behind = self._behind(load.level)
+            for port, mix, messages in load.by_port:
+                arrival = self.links.arrival(load.level, behind * self._sent(mix),
+                                             behind * messages)  # fmt: skip
+                place = load.level, port
+                seconds[place] = seconds.get(place, 0.0) + arrival
+        return max(seconds.values(), default=0.0)
 
     def _all_reduce(self, phase: Phase) -> float:
         tensor = PRODUCTS[phase].writes

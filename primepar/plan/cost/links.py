@@ -55,9 +55,10 @@ class ClusterLinks:
 
     def transfer(self, loads: Mapping[int, tuple[float, int]]) -> float:
         """Seconds until every level has carried the bytes and messages of its busiest port."""
-        return max((self._seconds(level, *load) for level, load in loads.items()), default=0.0)
+        return max((self.arrival(level, *load) for level, load in loads.items()), default=0.0)
 
-    def _seconds(self, level: int, load: float, messages: int) -> float:
+    def arrival(self, level: int, load: float, messages: int) -> float:
+        """Seconds until a port of a level has received bytes in some messages at once."""
         if not load:
             return 0.0
         link = self.by_level[level]
@@ -65,7 +66,7 @@ class ClusterLinks:
 
     def ring(
         self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
-        coalesced: bool = False,
+        calls: float = 1.0,
     ) -> float:  # fmt: skip
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
@@ -77,7 +78,7 @@ class ClusterLinks:
         level = max(self.levels[bit] for bit in bits)
         times = self.by_level[level].collective(collective, self.group(bits), sent, steps)
         share = min(times.bandwidth / self.streams(bits, level), times.alone)
-        return float((0.0 if coalesced else times.start) + sent / share)
+        return float(calls * times.start + sent / share)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
@@ -90,14 +91,14 @@ class ClusterLinks:
         """Number of devices of a collective over these bits."""
         return 1 << len(bits)
 
-    def all_reduce(self, bits: Sequence[int], size: float, coalesced: bool = False) -> float:
+    def all_reduce(self, bits: Sequence[int], size: float, calls: float = 1.0) -> float:
         """Seconds of a ring all-reduce of `size` bytes on each device.
 
-        One that is `coalesced` with another of the same devices has no start of its own.
+        One that is coalesced with others of the same devices has a part of a call: of its start.
         """
         group = self.group(bits)
         sent, steps = 2 * (group - 1) / group * size, 2 * (group - 1)
-        return self.ring(bits, sent, steps, "all_reduce", coalesced)
+        return self.ring(bits, sent, steps, "all_reduce", calls)
 
     def all_gather(self, bits: Sequence[int], size: float) -> float:
         """Seconds of a ring all-gather of `size` bytes from each device."""

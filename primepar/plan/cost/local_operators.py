@@ -65,7 +65,7 @@ class LocalOperatorCost:
         line = self.layouts.line
         weights = self.training.parameter(
             sums * columns, sums * self.operator.K, line(self.layout, 0),
-            self.layouts.others(line(self.layout, 1)), tensors=sums, is_vector=True,
+            self.layouts.others(line(self.layout, 1)), tensors=sums,
         )  # fmt: skip
         return Cost(
             compute=forward + backward, communication=statistics + sums_back,

@@ -37,11 +37,11 @@ class ReplicaLinks(ClusterLinks):
 
     def ring(
         self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
-        coalesced: bool = False,
+        calls: float = 1.0,
     ) -> float:  # fmt: skip
         """Seconds of a ring over the replicas, and the devices that differ in these bits."""
         if self.replicas == 1:
-            return super().ring(bits, sent, steps, collective, coalesced)
+            return super().ring(bits, sent, steps, collective, calls)
         level = max((self.across, *(self.levels[bit] for bit in bits)))
         link = self.cluster.links[level]
         times = link.collective(collective, self.group(bits), sent, steps)
@@ -51,7 +51,7 @@ class ReplicaLinks(ClusterLinks):
             inside = sum(self.cluster.links[self.levels[bit]].joins <= below for bit in bits)
             streams = max(1, min(self.devices, below) >> inside)
         share = min(times.bandwidth / streams, times.alone)
-        return float((0.0 if coalesced else times.start) + sent / share)
+        return float(calls * times.start + sent / share)
 
 
 def level_between(cluster: Cluster, first: int, second: int) -> int:

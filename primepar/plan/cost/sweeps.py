@@ -27,12 +27,14 @@ Shares = tuple[tuple[str, float], ...]
 class Load(NamedTuple):
     """What the ports of one level of links receive at once: the mix of tensors of each port.
 
-    `messages` is the largest number of messages of a port.
+    `messages` is the largest number of messages of a port. `by_port` has the number of every port,
+    what it receives, and in how many messages.
     """
 
     level: int
     ports: tuple[Shares, ...]
     messages: int
+    by_port: tuple[tuple[int, Shares, int], ...]
 
 
 class SweepStep(NamedTuple):
@@ -297,11 +299,13 @@ def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
         mix = ports.setdefault((level, port), {})
         mix[tensor] = mix.get(tensor, 0.0) + share
         messages[level, port] += 1
-    levels: dict[int, set[Shares]] = {}
-    for (level, _), mix in ports.items():
-        levels.setdefault(level, set()).add(tuple(sorted(mix.items())))
-    most = {level: max(count for (on, _), count in messages.items() if on == level)
-            for level in levels}  # fmt: skip
-    return tuple(
-        Load(level, tuple(sorted(mixes)), most[level]) for level, mixes in sorted(levels.items())
-    )
+    levels: dict[int, list[tuple[int, Shares, int]]] = {}
+    for (level, port), mix in ports.items():
+        received = port, tuple(sorted(mix.items())), messages[level, port]
+        levels.setdefault(level, []).append(received)
+    return tuple(_load(level, by_port) for level, by_port in sorted(levels.items()))
+
+
+def _load(level: int, by_port: list[tuple[int, Shares, int]]) -> Load:
+    mixes = sorted({mix for _, mix, _ in by_port})
+    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(by_port))

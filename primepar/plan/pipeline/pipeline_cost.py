@@ -61,6 +61,12 @@ class Pipeline:
         """Idle time over work, where all chunks take equal time."""
         return bubble(self.split.stages, self.microbatches, self.options.chunks)
 
+    @property
+    def most_in_flight(self) -> int:
+        """The most stashes of a chunk that a stage keeps: those of the first stage."""
+        options = self.options
+        return in_flight(0, self.split.stages, self.microbatches, options.schedule, options.chunks)
+
     @cached_property
     def stage_bytes(self) -> tuple[ChunkBytes, ...]:
         """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from math import ceil
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from primepar.plan.pipeline.training_options import Shard
 from primepar.plan.search.segments import Vector
 
@@ -31,23 +33,36 @@ def seconds_for_parameters(terms: Mapping[str, Amount], shard: Shard) -> tuple[A
     return scatter + 2 * gather, update
 
 
+def kept_for_parameters(terms: Mapping[str, Vector], shard: Shard) -> Vector:
+    """Bytes of parameters, gradients and states of every option, by the terms of a `Cost`."""
+    parameters, gradients, states = (terms[name] for name in ("parameters", "gradients", "states"))
+    if shard != "none":
+        has = np.maximum(parameters, 1.0)  # where there are none, there are no states
+        states = states * terms["shard"] / has
+    if shard in ("gradients", "parameters"):
+        gradients = terms["shard"]
+    return (terms["shard"] if shard == "parameters" else parameters) + gradients + states
+
+
 class Buckets(NamedTuple):
     """Sums of gradients that run during backward, one bucket after another.
 
     A bucket is ready once backward has passed the operators of its parameters. With n equal
     buckets, T seconds of backward that hide them, and R seconds of all sums, bucket j begins no
     earlier than j T / n. So the last sum ends R / n or R - T (n - 1) / n after backward, whichever
-    is more. That is what stays of R. The rule is ours.
+    is more. That is what stays of R where buckets are equal. One operator is in one bucket, and the
+    longest sum of an operator may be the last. So that is counted after a bucket. The rule is ours.
     """
 
     parts: int
     hiding: float
     """Seconds of computing that may hide transfers."""
 
-    def exposed(self, seconds: float) -> float:
-        """Seconds of transfers that are not hidden."""
+    def exposed(self, seconds: float, longest: float = 0.0) -> float:
+        """Seconds of transfers that are not hidden; `longest` are those of one operator."""
         parts = self.parts
-        return max(seconds / parts, seconds - self.hiding * (parts - 1) / parts)
+        late = seconds - self.hiding * (parts - 1) / parts
+        return min(seconds, max(seconds / parts + longest, late))
 
 
 def bucket_count(size: float, bucket: float | None, operators: int) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import get_args
 
 from msgspec.structs import replace as changed
@@ -36,6 +36,8 @@ from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 PLAIN = TrainingOptions()
+LARGEST, BISECTIONS = 8.0, 5
+"""The largest weight of memory, and how many others are tried next."""
 
 
 @dataclass
@@ -87,12 +89,14 @@ class Splits:
     def ranked(self) -> list[Pipeline]:
         """The best pipeline of every split: those that fit the memory first, the fastest first.
 
+        For splits that cannot be the first of them, not all plans with less memory are tried.
         Raises `PlanError` where no split has a plan.
         """
-        pipelines, refusal = [], None
-        for split in self.all_splits():
+        pipelines: list[Pipeline] = []
+        refusal = None
+        for split in reversed([*self.all_splits()]):
             try:
-                pipelines.append(self.best(split))
+                pipelines.append(self.best(split, known=self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
         if not pipelines:
@@ -119,12 +123,15 @@ class Splits:
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
         return not self._fits(pipeline), pipeline.seconds
 
-    def best(self, split: Split, sequences: Sequences | None = None) -> Pipeline:
+    def best(
+        self, split: Split, sequences: Sequences | None = None, known: float = inf
+    ) -> Pipeline:
         """A split with the fastest micro-batches and options of those that fit the memory.
 
         Where none fits, it is one that takes little memory. What is computed again only takes time.
-        So it is tried where that may be the fastest that fits, and no earlier. Raises `PlanError`
-        where the split has no micro-batches for the schedules.
+        So it is tried where that may be the fastest that fits, and no earlier. Where no plan can
+        take less than `known` seconds, the first with less memory that fits is taken. Raises
+        `PlanError` where the split has no micro-batches for the schedules.
         """
         possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
         if not possible:
@@ -134,12 +141,58 @@ class Splits:
             raise self._no_interleaving()
         tried = [*plain]
         for pipeline in plain:
-            fitting = [known.seconds for known in self._allowed(tried) if self._fits(known)]
-            if fitting and pipeline.seconds >= min(fitting):
+            if pipeline.seconds >= self._fastest(tried):
                 break
             if not self._fits(pipeline) or "none" not in self.choices.recomputes:
                 tried += self._with_recompute(pipeline, sequences)
-        return min(self._allowed(tried), key=self._worth)
+        tried = [*self._allowed(tried)]
+        if sequences is None:
+            tried += self._lighter(tried, any_fits=plain[0].seconds >= known)
+        return min(tried, key=self._worth)
+
+    def _fastest(self, pipelines: Iterable[Pipeline]) -> float:
+        """Seconds of the fastest that fits."""
+        fitting = (known.seconds for known in self._allowed(pipelines) if self._fits(known))
+        return min(fitting, default=inf)
+
+    def _lighter(self, pipelines: Several[Pipeline], any_fits: bool) -> Iterator[Pipeline]:
+        """Yield pipelines whose sequences are chosen for less memory, where that may be faster.
+
+        Each byte that a device keeps counts as alpha seconds, for several values of alpha. Of
+        options that differ in shards or chunks alone, those of the fastest are taken. With
+        `any_fits` they end with the first that fits.
+        """
+        best = self._fastest(pipelines)
+        too_large = (known for known in pipelines if not self._fits(known))
+        done = set()
+        for pipeline in sorted(too_large, key=lambda known: known.seconds):
+            key = pipeline.size, pipeline.options.recompute
+            if pipeline.seconds >= best or (any_fits and best < inf):
+                break
+            if key not in done:
+                done.add(key)
+                for lighter in self._weighed(pipeline, 0 if any_fits else BISECTIONS):
+                    yield lighter
+                    best = min(best, lighter.seconds if self._fits(lighter) else inf)
+
+    def _weighed(self, pipeline: Pipeline, bisections: int) -> Iterator[Pipeline]:
+        """Yield plans for several weights of memory, if that for the largest one fits.
+
+        A weight of 1 is that with which the memory of a device counts as the time of a step. The
+        least that fits is sought by bisection.
+        """
+
+        def lighter(weight: float) -> Pipeline:
+            return self.pipeline(pipeline.split, pipeline.size, None, pipeline.options, weight)
+
+        fitting = lighter(LARGEST)
+        yield fitting
+        low, high = LARGEST / 1024, LARGEST
+        for _ in range(bisections if self._fits(fitting) else 0):
+            middle = (low * high) ** 0.5
+            between = lighter(middle)
+            yield between
+            low, high = (low, middle) if self._fits(between) else (middle, high)
 
     def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
         choices = self.choices.recomputes
@@ -201,14 +254,21 @@ class Splits:
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,
-        options: TrainingOptions = PLAIN,
+        options: TrainingOptions = PLAIN, weight: float = 0.0,
     ) -> Pipeline:  # fmt: skip
-        """A split with micro-batches of `size` sequences; plans are searched or given."""
+        """A split with micro-batches of `size` sequences; plans are searched or given.
+
+        In a search with a `weight` memory counts too, as `_weighed` defines.
+        """
         self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
         group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
         passes = microbatches + (split.stages - 1) / chunks
         aim = ChunkAim(1 / passes, options.shard, options.recompute)
+        if weight:
+            plain = self.pipeline(split, size, None, options)
+            alpha = weight * plain.seconds / passes / self.cluster.memory
+            aim = aim._replace(alpha=alpha, flights=plain.most_in_flight)
         count, costs = split.stages * chunks, []
         for number, layers in enumerate(layers_by_stage(self.model.layers, count)):
             place = StagePart(layers, number == 0, number == count - 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
@@ -15,8 +16,8 @@ from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.pipeline.computed_again import computed_again
-from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
+from primepar.plan.pipeline.computed_again import computed_again, layer, sources_of_cheap
+from primepar.plan.pipeline.sharded_seconds import kept_for_parameters, seconds_for_parameters
 from primepar.plan.pipeline.training_options import Recompute, Shard
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Catalogue, Options
@@ -38,12 +39,15 @@ class StagePart(NamedTuple):
 class ChunkAim(NamedTuple):
     """What the search of a chunk minimises: the seconds of a micro-batch, and a share of others.
 
-    `once` is the share of what takes place once in a step.
+    `once` is the share of what takes place once in a step. Each byte that a device keeps counts as
+    `alpha` seconds, with the stashes of `flights` micro-batches.
     """
 
     once: float = 1.0
     shard: Shard = "none"
     recompute: Recompute = "none"
+    alpha: float = 0.0
+    flights: int = 1
 
 
 @dataclass
@@ -132,14 +136,39 @@ class _Layers(Planner):
             seconds = seconds + terms["forward"]
             if aim.recompute == "full":
                 seconds = seconds + terms["forward_communication"]
-        return seconds
+        return seconds + aim.alpha * self._kept(name, terms) if aim.alpha else seconds
+
+    def _kept(self, name: str, terms: Mapping[str, Vector]) -> Vector:
+        """Bytes that a device keeps for an operator; of a layer that runs again, its input's."""
+        kept: Vector = kept_for_parameters(terms, self.aim.shard)
+        frees_all = self.aim.recompute == "full" and name in self._inside
+        if not frees_all:
+            kept = kept + self.aim.flights * terms["stash"]
+        if self.aim.recompute == "selective" and name in self._cheap:
+            kept = kept - self.aim.flights * terms["unmoved"]
+        return kept
+
+    @cached_property
+    def _cheap(self) -> frozenset[str]:
+        return sources_of_cheap(self.operators)
+
+    @cached_property
+    def _inside(self) -> frozenset[str]:
+        """Operators of layers but the first of each, which stashes the input of the layer."""
+        return frozenset(
+            operator.name for before, operator in pairwise(self.operators)
+            if operator.name.startswith("blocks.") and layer(before.name) == layer(operator.name)
+        )  # fmt: skip
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, with that of forward again where the consumer runs again."""
-        edge = super().edge(producer, consumer)
         if self.aim.recompute != "full" or consumer not in self.again:
-            return edge
-        return edge + self.both_ways(producer, consumer)[0]
+            return super().edge(producer, consumer)
+        key = self.key(producer), self.key(consumer)
+        if key not in self._edges:
+            forward, backward = self.both_ways(producer, consumer)
+            self._edges[key] = 2 * forward + backward
+        return self._edges[key]
 
 
 def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operator, ...]:

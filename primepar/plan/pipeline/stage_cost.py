@@ -78,12 +78,18 @@ class StageCost:
         forward, backward = self._hiding
         behind = Buckets(count, backward + self._again[options.recompute].compute)
         if shard == "parameters":
-            gathered = Buckets(count, forward).exposed(terms["gather"])
-            return gathered + behind.exposed(terms["scatter"] + terms["gather"]), terms[
-                "shard_update"
-            ]
+            before = Buckets(count, forward).exposed(terms["gather"], self._longest("gather"))
+            both = self._longest("scatter", "gather")
+            after = behind.exposed(terms["scatter"] + terms["gather"], both)
+            return before + after, terms["shard_update"]
         summed = "reduction" if shard == "none" else "scatter"
-        return seconds_for_parameters(terms | {summed: behind.exposed(terms[summed])}, shard)
+        exposed = behind.exposed(terms[summed], self._longest(summed))
+        return seconds_for_parameters(terms | {summed: exposed}, shard)
+
+    def _longest(self, *names: str) -> float:
+        """The most seconds of some terms that one operator has."""
+        return max(float(sum(getattr(chosen.cost, name) for name in names))
+                   for chosen in self.stage.chosen)  # fmt: skip
 
     @cached_property
     def _with_parameters(self) -> int:

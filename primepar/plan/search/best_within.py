@@ -9,7 +9,7 @@ from primepar.errors import PlanError
 from primepar.plan.search.least_memory import LeastMemory, advice, refuse_what_cannot_fit
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.search import EXACT, search
+from primepar.plan.search.search import search
 from primepar.plan.search.tradeoff import Tradeoff
 
 Planners = Callable[[bool], Planner]
@@ -26,12 +26,6 @@ def best_within(planner: Planners, bound: float, whose: str) -> SearchResult:
     result = search(plain)
     if result.memory <= bound or max(result.held) <= bound:
         return result
-    if result.planner.training.links.devices > EXACT:
-        raise PlanError(
-            f"expected a plan within {bound:,.0f} bytes of a device, got one of "
-            f"{ceil(result.memory):,} bytes: on this many devices only the fastest is "
-            "searched: take more --devices, a smaller --batch, or --alpha for less memory"
-        )
     return fastest_within(planner(True), bound, whose, held=True)
 
 

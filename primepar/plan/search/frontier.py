@@ -40,7 +40,8 @@ class Interval:
 class Frontier:
     """Costs and memories of the plans of a planner that is made with `tradeoffs`."""
 
-    def __init__(self, planner: Planner) -> None:
+    def __init__(self, planner: Planner, most: int = MOST) -> None:
+        self.most = most
         self.planner, self.totals = planner, PlanTotals(planner)
         options: dict[object, Options] = {
             planner.key(name): planner.options(name) for name in planner.named
@@ -90,6 +91,11 @@ class Frontier:
                     if rest >= interval.high), default=0.0)  # fmt: skip
         return max(kept, self._least_kept(interval)) + interval.low
 
+    def bounds(self, memory: float) -> dict[object, Vector]:
+        """Bounds of plans with each option at the weight where the bound within `memory` is."""
+        interval = min(self.intervals, key=lambda one: self._least_cost(one, memory))
+        return self.weighted(interval).bounds_near(memory - interval.low)
+
     def refine(self, memory: float) -> bool:
         """Improve the bound of the cost within `memory`, or the pool; whether that was possible."""
         interval = min(self.intervals, key=lambda one: self._least_cost(one, memory))
@@ -102,7 +108,7 @@ class Frontier:
 
     def _refine(self, interval: Interval, memory: float) -> bool:
         weighted, kept = self.weighted(interval), memory - interval.low
-        if self.searches >= MOST or kept < self._least_kept(interval):
+        if self.searches >= self.most or kept < self._least_kept(interval):
             return False
         if (plan := weighted.search_near(kept)) is not None:
             self._add(weighted, plan)

@@ -70,7 +70,7 @@ class LeastMemory:
 def least_sums(
     counts: Mapping[object, int], options: Mapping[object, Options], peaks: Vector
 ) -> Vector:
-    """The least sum that all operators keep with at most each of some peaks, in ascending order.
+    """The least sum that all operators keep, for each largest rest of `peaks` in ascending order.
 
     Infinite where an operator has no option whose own peak is so small.
     """

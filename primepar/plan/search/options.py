@@ -178,7 +178,10 @@ class Catalogue:
             yield _Option(candidate, cost, (*numbers, weight))
 
     def _biased(self, features: int, cost: Cost, leaves: int | None) -> Cost:
-        """The cost with the all-reduce of the bias gradient over devices that share columns."""
+        """The cost with the all-reduce of the bias gradient over devices that share columns.
+
+        Where the bias is added, the output is there without it and with it.
+        """
         if leaves is None:
             return cost
         layouts = self.layouts
@@ -186,9 +189,10 @@ class Catalogue:
             features / layouts.slices(leaves, 1),
             layouts.others(layouts.line(leaves, 1)),
         )
-        summed = layouts.line(leaves, 0)
-        bias = Cost(**self.training.parameter(columns, features, summed, held, is_vector=True))
-        return Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
+        bias = Cost(**self.training.parameter(columns, features, layouts.line(leaves, 0), held))
+        both = 2 * layouts.share(leaves) * self.training.rows * features * self.training.item
+        total = Cost(*(before + more for before, more in zip(cost, bias, strict=True)))
+        return total._replace(running=max(cost.running, both))
 
     def _local(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
         first: dict[int | None, Candidate] = {}
@@ -211,6 +215,7 @@ class Catalogue:
         return whole and self.training.rows % rows == 0 and not any(n % columns for n in cut)
 
     def _embedding(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:
+        costs: dict[Lookup, Cost] = {}
         for candidate, _, _, (leaves,) in places:
             if leaves is None or not self._divides(operator, leaves):
                 continue
@@ -220,8 +225,9 @@ class Catalogue:
             bits = tuple(bit for element, bits in candidate.places for bit in bits
                          if isinstance(element.primitive, SUMMED))  # fmt: skip
             lookup = Lookup(leaves, looked_up, bits)
-            cost = embedding_cost(self.training, self.model, self.layouts, lookup)
-            yield _Option(candidate, cost, (leaves, leaves, leaves, table))
+            if lookup not in costs:
+                costs[lookup] = embedding_cost(self.training, self.model, self.layouts, lookup)
+            yield _Option(candidate, costs[lookup], (leaves, leaves, leaves, table))
 
 
 class _Placed(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.lower_bounds import Holdings, LeastWays
 from primepar.plan.search.exact_search import Exact, least_with
-from primepar.plan.search.options import Candidates, Options, kind_of
+from primepar.plan.search.options import Options, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Vector
@@ -62,27 +62,32 @@ class Classes(Planner):
         """The least that moves between any sequences of two classes, for each pair of classes."""
         return LeastWays.between(self.holdings, sources, targets)
 
+    @classmethod
+    def of_planner(cls, planner: Planner) -> Classes:
+        """The classes of all sequences that a planner chooses from."""
+        return cls.like(planner, SequenceSpace(planner.space, planner.training.links.levels).of)
+
+    def nearest(self, planner: Planner, bounds: Mapping[object, Vector], count: int) -> Planner:
+        """A planner like `planner` with the sequences of the classes with the lowest bounds."""
+        levels = planner.training.links.levels
+        chosen = {kind: _sequences(self.known[kind].candidates, bound, count, levels)
+                  for kind, bound in bounds.items()}  # fmt: skip
+        return Planner.like(planner, lambda operator: chosen[kind_of(operator)])
+
 
 def near_best(planner: Planner) -> SearchResult:
     """A plan with a certified gap: its cost is at most `1 + gap` times the least cost."""
-    space = SequenceSpace(planner.space, planner.training.links.levels)
-    classes = Classes.like(planner, space.of)
+    classes = Classes.of_planner(planner)
     bounds, count = least_with(classes), FEW
     least = max(float(bound.min()) for bound in bounds.values())
     best: SearchResult | None = None
     while best is None or (best.gap > GOAL and count <= MOST):
-        chosen = {kind: _sequences(classes.known[kind].candidates, bound, count, space.levels)
-                  for kind, bound in bounds.items()}  # fmt: skip
-        fine = Planner.like(planner, _choice(chosen))
+        fine = classes.nearest(planner, bounds, count)
         cost, choices = Exact.of(fine).search()
         if best is None or cost < best.cost:
             best = SearchResult.of(fine, cost, choices, max(0.0, cost / least - 1))
         count *= 2
     return best
-
-
-def _choice(chosen: Mapping[object, Several[Candidate]]) -> Candidates:
-    return lambda operator: chosen[kind_of(operator)]
 
 
 def _sequences(

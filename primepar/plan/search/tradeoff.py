@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -16,11 +17,14 @@ from primepar.plan.search.frontier import Frontier
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import EXACT
+from primepar.plan.search.sequence_classes import FEW, MOST, Classes
 
 TOLERANCE = 0.005
 """The largest relative gap of a bounded plan, and the smallest tolerance of a front."""
 NEAR = 0.0005
 """The gap at which a search within a bound ends early."""
+COARSE = 64
+"""Weighted plans of classes that are searched for a bound at most."""
 FEW_LAYERS = 4
 """Layers up to which labels are used where a gap remains."""
 MOST_PLANS = 50
@@ -53,22 +57,23 @@ class Front(NamedTuple):
 class Tradeoff:
     """Plans of a planner by cost and memory; the planner must be made with `tradeoffs`.
 
-    The cost of a plan is the planner's: seconds, plus `alpha` times bytes. Raises `PlanError` for
-    more than `EXACT` devices.
+    The cost of a plan is the planner's: seconds, plus `alpha` times bytes. Beyond `EXACT` devices
+    `frontier` is that of classes of sequences: its bounds hold for all plans.
     """
 
     def __init__(self, planner: Planner) -> None:
-        devices = planner.training.links.devices
-        if planner.candidates is None and devices > EXACT:
-            raise PlanError(
-                f"expected at most {EXACT} devices where memory and time are both bounded or "
-                f"listed, got {devices}: take --devices {EXACT}, or --alpha for less memory"
-            )
         self.planner = planner
+
+    @property
+    def _is_coarse(self) -> bool:
+        """Whether the frontier is that of classes."""
+        return self.planner.candidates is None and self.planner.training.links.devices > EXACT
 
     @cached_property
     def frontier(self) -> Frontier:
         """The plans found so far, and the bound of all others."""
+        if self._is_coarse:
+            return Frontier(Classes.of_planner(self.planner), COARSE)
         return Frontier(self.planner)
 
     @cached_property
@@ -76,6 +81,14 @@ class Tradeoff:
         """The exact search for models of few layers; None for others."""
         few = self.planner.graph.layers <= FEW_LAYERS
         return FewLayers(self.planner, self.frontier.least_memory) if few else None
+
+    def _check_devices(self, what: str) -> None:
+        if self._is_coarse:
+            devices = self.planner.training.links.devices
+            raise PlanError(
+                f"expected at most {EXACT} devices for {what}, got {devices}: take --devices "
+                f"{EXACT}, or the least time in --memory"
+            )
 
     def least_memory(self) -> float:
         """The least bytes of a device that any plan takes."""
@@ -87,11 +100,30 @@ class Tradeoff:
         if memory < frontier.least_memory:
             return None
         gap = _refined(lambda: self._gap_in_cost(memory), lambda: frontier.refine(memory))
+        if self._is_coarse:
+            return self._of_nearest(memory)
         if gap > NEAR and self.few_layers:
             return self.few_layers.fastest(memory)
         place = frontier.cheapest(memory)
         assert place is not None, "the smallest plan is within the bound"
         return self._result(place, gap)
+
+    def _of_nearest(self, memory: float) -> SearchResult:
+        """The cheapest plan within `memory` of the sequences of the nearest classes.
+
+        More classes are taken until it is near the bound of all plans.
+        """
+        frontier, count, best = self.frontier, FEW, None
+        classes, least = frontier.planner, frontier.least_cost(memory)
+        assert isinstance(classes, Classes)
+        bounds = frontier.bounds(memory)
+        while best is None or (best.gap > TOLERANCE and count <= MOST):
+            fine = Tradeoff(classes.nearest(self.planner, bounds, count))
+            plan = fine.fastest(memory)
+            if plan is not None and (best is None or plan.cost < best.cost):
+                best = replace(plan, gap=max(0.0, plan.cost / least - 1))
+            count *= 2
+        return best
 
     def _gap_in_cost(self, memory: float) -> float:
         place = self.frontier.cheapest(memory)
@@ -100,7 +132,11 @@ class Tradeoff:
         return float(self.frontier.costs[place] / self.frontier.least_cost(memory) - 1)
 
     def smallest(self, seconds: float) -> SearchResult | None:
-        """The plan of least memory that costs at most `seconds`; None if there is none."""
+        """The plan of least memory that costs at most `seconds`; None if there is none.
+
+        Raises `PlanError` for more than `EXACT` devices.
+        """
+        self._check_devices("least memory within --within")
         frontier = self.frontier
         gap = _refined(lambda: self._gap_in_memory(seconds), lambda: frontier.refine_bytes(seconds))
         if gap > NEAR and self.few_layers:
@@ -117,8 +153,10 @@ class Tradeoff:
     def front(self) -> Front:
         """Plans along the Pareto front of cost and memory, the fastest and the smallest included.
 
-        The tolerance is larger where the pool of plans or the number of plans needs it.
+        The tolerance is larger where the pool of plans or the number of plans needs it. Raises
+        `PlanError` for more than `EXACT` devices.
         """
+        self._check_devices("a Pareto front")
         if self.few_layers:
             return self._thinned(self.few_layers.front())
         tolerance, (places, reached) = TOLERANCE, self._covering(TOLERANCE)

@@ -20,11 +20,15 @@ from primepar.plan.search.options import kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Vector
 
+MANY = 512
+"""Options of an operator up to which the best plan of all is sought."""
+
 
 class Weighted(NamedTuple):
     """The plan for a weight: no plan has less than `least` of cost + weight * kept.
 
-    `exact` states that the plan itself has no more than that.
+    `exact` states that the bound is not to be improved: the plan itself has no more, or options are
+    too many.
     """
 
     weight: float
@@ -96,6 +100,11 @@ class WeightedPlans:
                 return self._add(one.weight, exact=True)
         return None
 
+    def bounds_near(self, kept: float) -> dict[object, Vector]:
+        """Bounds of the weighted cost of plans with each option, for a neighbour of the bound."""
+        weights = [plan.weight for plan in self.around(kept, 1) if np.isfinite(plan.weight)]
+        return least_with(self.planner, self._costs(max(weights)))
+
     def neighbours(self, one: Weighted) -> list[Weighted]:
         """The plans for the next smaller and the next larger weight."""
         ordered = self._ordered
@@ -123,23 +132,21 @@ class WeightedPlans:
         return costs
 
     def _search(self, weight: float, *, exact: bool) -> Weighted:
-        """The best plan of the options with the lowest bounds; where it is the best of all, exact.
+        """The best plan of the options with the lowest bounds, or with `exact` of all options.
 
-        Without `exact` the least bound itself may be below the plan.
+        Where another plan may be better, the bound is the least one of all options.
         """
         costs = self._costs(weight)
         bounds = least_with(self.planner, costs)
         search = nearest_options(self.planner, bounds, FEW, costs)
         value, choices = search.search()
         most = value * (1 + SLACK)
-        left_out = any((bound <= most).sum() > len(search.among[kind])
-                       for kind, bound in bounds.items())  # fmt: skip
-        if left_out and exact:
-            among = {kind: np.flatnonzero(bound <= most) for kind, bound in bounds.items()}
+        among = {kind: np.flatnonzero(bound <= most) for kind, bound in bounds.items()}
+        is_best = all(len(few) <= len(search.among[kind]) for kind, few in among.items())
+        if exact and not is_best and max(map(len, among.values())) <= MANY:
             value, choices = Exact(self.planner, among, costs).search()
-        least = value if exact or not left_out else min(
-            float(bound.min()) for bound in bounds.values()
-        )  # fmt: skip
+            is_best = True
+        least = value if is_best else max(float(bound.min()) for bound in bounds.values())
         plan = self.totals.of_flat(choices)
         cost, kept, rest = self.totals.of(plan).tolist()
-        return Weighted(weight, least, exact or not left_out, plan, cost, kept, rest)
+        return Weighted(weight, least, exact or is_best, plan, cost, kept, rest)

@@ -8,7 +8,7 @@ device transfers only while it waits, and computes only while none of its transf
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -70,7 +70,7 @@ class Simulation:
     traffic: list[PortTraffic]
     events: list[Event]
     """In order of start; a transfer has one event on every rank that takes part."""
-    work: Work
+    work: Work = field(compare=False, repr=False)
     """The program, with the bytes and operations of its instructions."""
 
 

@@ -1,0 +1,143 @@
+"""CPU seconds of the planner, next to targets: `python -m benchmarks.planner_answers`.
+
+Every question is put to a process of its own with one thread. Counted is the processor time from
+the question to the answer, without the start of Python and the imports. Ends with 1 where a target
+is missed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from statistics import median
+from time import process_time
+
+from msgspec import Struct
+
+from benchmarks.searches import BATCH, cluster_of
+from primepar.commands.plan_objective import Objective
+from primepar.errors import PlanError
+from primepar.models.sizes import MODELS
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
+from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.tradeoff import Tradeoff
+
+GAP = 0.005
+"""The largest gap of an answer, as a share of the least seconds or bytes."""
+REPEATS = 3
+"""Processes for each question; the median of their times counts."""
+
+
+class PlannerQuestion(Struct, frozen=True):
+    """A question to the planner, with the CPU seconds that its answer may take."""
+
+    text: str
+    seconds: float
+    gap: float | None
+    """The largest gap of the answer; None where none is asked."""
+    answer: Callable[[], tuple[str, float]]
+    """The answer in words, and its gap."""
+
+
+def planner(devices: int, space: SpaceName = "paper", tradeoffs: bool = False,
+            model: str = "llama-2-70b") -> Planner:  # fmt: skip
+    """The planner of a question about the paper's cluster, with more nodes if need be."""
+    cluster = cluster_of(devices)
+    return Planner.of(MODELS[model], cluster, devices, BATCH, None, space, tradeoffs=tradeoffs)
+
+
+def _refused() -> tuple[str, float]:
+    asked = Objective(None, None, "time")
+    try:
+        asked.best(lambda tradeoffs: planner(8, tradeoffs=tradeoffs, model="opt-175b"))
+    except PlanError:
+        return "refused", 0.0
+    return "a plan", float("inf")
+
+
+def _words(plan: SearchResult | None) -> tuple[str, float]:
+    if plan is None:
+        return "none", float("inf")
+    return f"{plan.seconds:.4g} s, {plan.memory / 1e9:.4g} GB", plan.gap
+
+
+def _within() -> tuple[str, float]:
+    return _words(Tradeoff(planner(32, tradeoffs=True)).fastest(1e11))
+
+
+def _front() -> tuple[str, float]:
+    front = Tradeoff(planner(8, tradeoffs=True)).front()
+    return f"{len(front.plans)} plans", front.tolerance
+
+
+def _many() -> tuple[str, float]:
+    return _words(search(planner(1024)))
+
+
+def _whole_space() -> tuple[str, float]:
+    return _words(search(planner(64, "all")))
+
+
+QUESTIONS = (
+    PlannerQuestion("opt-175b on 8 V100, 32 GiB each", 0.2, None, _refused),
+    PlannerQuestion("llama-2-70b on 32 devices within 100 GB", 5, GAP, _within),
+    PlannerQuestion("llama-2-70b on 8 devices, Pareto front", 2, GAP, _front),
+    PlannerQuestion("llama-2-70b on 1,024 devices", 5, GAP, _many),
+    PlannerQuestion("llama-2-70b on 64 devices, --space all", 5, None, _whole_space),
+)
+
+
+class TargetRow(Struct, frozen=True):
+    """The answer to one question: its CPU seconds, its words and its gap."""
+
+    seconds: float
+    answer: str
+    gap: float
+
+    def meets(self, question: PlannerQuestion) -> bool:
+        """Whether the answer is in time and near enough."""
+        near = question.gap is None or self.gap <= question.gap
+        return self.seconds <= question.seconds and near
+
+
+def measure(place: int) -> TargetRow:
+    """Put one of the questions here."""
+    start = process_time()
+    answer, gap = QUESTIONS[place].answer()
+    return TargetRow(process_time() - start, answer, gap)
+
+
+def in_own_process(place: int) -> TargetRow:
+    """The answer of new processes, with the median of their CPU seconds."""
+    rows = []
+    for _ in range(REPEATS):
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            rows.append(pool.submit(measure, place).result())
+    return TargetRow(median(row.seconds for row in rows), rows[0].answer, rows[0].gap)
+
+
+def target_lines(rows: list[TargetRow]) -> Iterator[str]:
+    """The table."""
+    yield f"{'question':40}  CPU seconds  target  {'answer':20}     gap  met"
+    for question, row in zip(QUESTIONS, rows, strict=True):
+        gap = f"{'':6}" if row.gap == 0 else f"{row.gap:6.2%}"
+        yield (
+            f"{question.text:40}  {row.seconds:11.3f}  {question.seconds:6}  {row.answer:20}"
+            f"  {gap}  {'yes' if row.meets(question) else 'no'}"
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    rows = [in_own_process(place) for place in range(len(QUESTIONS))]
+    print("\n".join(target_lines(rows)))
+    met = (row.meets(question) for question, row in zip(QUESTIONS, rows, strict=True))
+    sys.exit(0 if all(met) else 1)
+
+
+if __name__ == "__main__":
+    main()
