@@ -169,3 +169,34 @@ def test_a_plan_of_stages_prints_what_its_devices_wait() -> None:
     assert max(map(len, lines)) <= 103
     assert sum(line.startswith("a device waits ") for line in lines) == 1
     assert sum(line.startswith("blocks.2.input ") for line in lines) == 1
+
+
+def test_all_plans_of_a_front_are_written_and_have_the_times_that_are_listed(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "front"
+    front = ("plan", MODEL, *V100, "--devices", "2", "--objective", "pareto", "-o", str(folder))
+    listed = json.loads(run(*front, "--json").out)["plans"]
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [f"front-{number:02}.json" for number in range(1, len(listed) + 1)]
+    last = primepar.price(folder / names[-1], "v100-8x4")
+    assert last.seconds == pytest.approx(listed[-1]["seconds"])
+    assert last.memory == pytest.approx(listed[-1]["memory"])
+    assert primepar.simulate(folder / names[-1], "v100-8x4").seconds > 0
+    done = run(*front)
+    assert (done.code, done.err) == (
+        2,
+        "primepar: error: --output: expected a folder without plans of a front, got "
+        f"{folder} with front-01.json: name another\n",
+    )
+
+
+def test_any_row_of_the_splits_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "split.json"
+    splits = ("pipeline", MODEL, *V100, "--devices", "4", "-o", str(path))
+    rows = json.loads(run(*splits, "--row", "3", "--json").out)
+    assert primepar.price(path, "v100-8x4").seconds == pytest.approx(rows[2]["seconds"])
+    assert primepar.simulate(path, "v100-8x4").seconds > 0
+    done = run(*splits, "--row", "99")
+    error = f"--row: expected 1 to {len(rows)}, the rows of the list, got 99: take {len(rows)}"
+    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")

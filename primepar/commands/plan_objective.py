@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from primepar.errors import ConfigError, PlanError
@@ -17,7 +18,7 @@ Goal = Literal["time", "memory", "pareto"]
 _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
     "time": (("--within",), "time itself is least"),
     "memory": (("--memory", "--alpha"), "memory itself is least"),
-    "pareto": (("--memory", "--within", "--alpha", "--explain", "--output"),
+    "pareto": (("--memory", "--within", "--alpha", "--explain"),
                "it lists the whole Pareto front"),
 }  # fmt: skip
 """Options without effect on a goal, and why."""
@@ -133,13 +134,43 @@ class Objective(Bounds):
         return best_within(planner, bound, self.whose(cluster.name))
 
     @staticmethod
-    def front(planner: Planner) -> Listing:
-        """Plans along the Pareto front of time and memory."""
+    def front(planner: Planner, folder: Path | None) -> Listing:
+        """Plans along the Pareto front of time and memory, written into a folder if that is given.
+
+        The files are `front-01.json` and so on, the fastest first. Raises `ConfigError` for a
+        folder that has some of them, or is none.
+        """
+        if folder is not None:
+            check_folder(folder)
+        from primepar.plan.plan_file import save_plan
         from primepar.plan.search.tradeoff import Tradeoff
 
         front = Tradeoff(planner).front()
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            for number, named in enumerate(front.plans, 1):
+                save_plan(named.plan, folder / f"front-{number:02}.json")
         plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in front.plans]
         return Listing(front.tolerance, plans)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ConfigError` unless the plans of a front may be written into a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"--output: expected a folder for the plans of the front, got the file {folder}: name "
+            "another"
+        )
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--output: expected a folder inside one that there is, got {folder}: make its parent"
+        )
+    written = sorted(path.name for path in folder.glob("front-*.json"))
+    if written:
+        raise ConfigError(
+            f"--output: expected a folder without plans of a front, got {folder} with "
+            f"{written[0]}: name another"
+        )
 
 
 def front_words(front: Listing) -> str:
