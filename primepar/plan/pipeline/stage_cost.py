@@ -88,8 +88,9 @@ class StageCost:
 
     def _longest(self, *names: str) -> float:
         """The most seconds of some terms that one operator has."""
-        return max(float(sum(getattr(chosen.cost, name) for name in names))
-                   for chosen in self.stage.chosen)  # fmt: skip
+        longest: float = max(sum(getattr(chosen.cost, name) for name in names)
+                             for chosen in self.stage.chosen)  # fmt: skip
+        return longest
 
     @cached_property
     def _with_parameters(self) -> int:
