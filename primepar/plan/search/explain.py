@@ -147,7 +147,7 @@ def explain(
         gap=result.gap,
         sent=result.sent,
         baseline=_megatron(result),
-        best=None if best is None else _compared("the best", best),
+        best=None if best is None else _best(best),
         stages=None,
         waiting=0.0,
         choices=choices,
@@ -159,9 +159,15 @@ def _megatron(result: SearchResult) -> Baseline | None:
     return None if fastest is None else _compared(*fastest)
 
 
+def _best(result: SearchResult) -> Baseline:
+    """The best plan. It is within the memory of a device if that holds no more at once."""
+    baseline = _compared("the best", result)
+    memory = result.planner.training.cluster.memory
+    return replace(baseline, fits=baseline.fits or max(result.held) <= memory)
+
+
 def _compared(name: str, result: SearchResult) -> Baseline:
-    limit = result.planner.training.cluster.memory
-    fits = result.memory <= limit or max(result.held) <= limit
+    fits = result.memory <= result.planner.training.cluster.memory
     return Baseline(name, result.seconds, result.memory, fits)
 
 
