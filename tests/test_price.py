@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import primepar
 from primepar.models.config_json import load_config
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan import cluster as cluster_module
+from primepar.plan.pipeline import explained_pipeline
 
 MODEL = str(Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.json")
 V100 = ("--cluster", "v100-8x4")
@@ -200,3 +202,14 @@ def test_any_row_of_the_splits_is_written(tmp_path: Path) -> None:
     done = run(*splits, "--row", "99")
     error = f"--row: expected 1 to {len(rows)}, the rows of the list, got 99: take {len(rows)}"
     assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
+
+
+def test_a_long_step_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explained_pipeline, "MOST_PASSES_COUNTED", 15)
+    arguments = "price", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100
+    price = json.loads(run(*arguments, "--json").out)
+    assert price["counted"] is False
+    assert price["sent"] == []
+    assert set(price["held"]) == {ceil(price["memory"])}
+    lines = run(*arguments).out.splitlines()
+    assert sum(line == "a device holds at most 2.40 MiB of 32.00 GiB" for line in lines) == 1

@@ -76,8 +76,8 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     parts = ", ".join(f"{term} {terms[term] / unit:,.2f}" for term in KEPT)
     holds = "holds" if explanation.counted else "holds at most"
     yield (
-        f"a device {holds} {_most(explanation.held)} of {_size(explanation.limit)} and sends "
-        f"{_most(explanation.sent)}"
+        f"a device {holds} {_most(explanation.held)} of {_size(explanation.limit)}"
+        f"{_sent(explanation)}"
     )
     yield (
         f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
@@ -105,6 +105,11 @@ def _compared(explanation: Explanation, name: str, baseline: Baseline) -> str:
         f"{name}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times this plan's, with "
         f"{_size(baseline.memory)}{too_large}"
     )
+
+
+def _sent(explanation: Explanation) -> str:
+    """What a device sends; nothing where that is not counted."""
+    return f" and sends {_most(explanation.sent)}" if explanation.sent else ""
 
 
 def _most(amounts: tuple[int, ...]) -> str:
