@@ -1,7 +1,7 @@
 """Spatial-temporal tensor partitioning of transformers: written once, emulated, proved and run.
 
-`show`, `check`, `verify`, `lower`, `simulate` and `plan` are described in `primepar.api`, and
-`parallelize` in its module. They are loaded when they are first used. `primepar.plan` and
+`show`, `check`, `verify`, `lower`, `simulate`, `plan` and `price` are described in `primepar.api`,
+and `parallelize` in its module. They are loaded when they are first used. `primepar.plan` and
 `primepar.verify` are packages as well: they can be imported from, and they can be called.
 """
 
@@ -19,7 +19,7 @@ from primepar.schedule.expression import where
 from primepar.schedule.primitive import ANY, Primitive
 
 if TYPE_CHECKING:
-    from primepar.api import check, lower, plan, show, simulate, verify
+    from primepar.api import check, lower, plan, price, show, simulate, verify
     from primepar.distributed.parallel.module import parallelize
 
 __version__ = "0.1.0"
@@ -32,13 +32,14 @@ __all__ = [
     "lower",
     "parallelize",
     "plan",
+    "price",
     "show",
     "simulate",
     "verify",
     "where",
 ]
 
-_QUESTIONS = ("check", "lower", "plan", "show", "simulate", "verify")
+_QUESTIONS = ("check", "lower", "plan", "price", "show", "simulate", "verify")
 _PACKAGES = ("plan", "verify")
 _PARALLELIZE = "primepar.distributed.parallel.module"
 

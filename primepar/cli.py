@@ -16,6 +16,7 @@ from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
+from primepar.commands.price import price
 from primepar.commands.profile import profile
 from primepar.commands.redundancy import redundancy
 from primepar.commands.show import show
@@ -42,6 +43,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     exercise: "exercise 1 --diagnose races:0,3",
     explore: "explore primepar --side 2 --every",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
+    price: "price megatron --model opt-6.7b --devices 8 --cluster v100-8x4",
     redundancy: "redundancy opt-6.7b --cluster v100-8x4 --devices 8",
     pipeline: "pipeline opt-175b --cluster v100-8x4 --devices 32",
     profile: "profile --ranks 4 -o here.toml",

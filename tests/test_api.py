@@ -26,7 +26,7 @@ from primepar.reference.check import memories
 from primepar.schedule import save_program
 from primepar.schedule.nesting import Nesting
 
-NAMES = ("show", "check", "verify", "lower", "simulate", "plan")
+NAMES = ("show", "check", "verify", "lower", "simulate", "plan", "price")
 MODEL = GPTConfig(layers=1, hidden=16, heads=4, context=8, vocabulary=64)
 MINE = """\
 from primepar import Primitive

@@ -75,7 +75,7 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
     model = draw.choice([ONE, replace(ONE, tied=False)])
     planned = splits(model, 2 * replicas, 2 * replicas * batches)
     split = Split(1, replicas, 2)
-    group = planned._group(split, 2)
+    group = planned.group(split, 2)
     aim = ChunkAim(1 / batches, options.shard, options.recompute)
     planner = group.planner(StagePart(1, True, True), aim)
     among = few_options(planner, draw)
@@ -129,7 +129,7 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     """The plan of least seconds plus alpha times bytes, among two options of each of five kinds."""
     draw, alpha = random.Random(shard), 3e-9
     planned = splits(ONE, 4, 4)
-    group = planned._group(Split(1, 2, 2), 2)
+    group = planned.group(Split(1, 2, 2), 2)
     planner = group.planner(StagePart(1, True, True), ChunkAim(1.0, shard, "none", alpha, 3))
     among = few_options(planner, draw)
     options = TrainingOptions(shard=shard)

@@ -1,4 +1,4 @@
-"""The front door: six questions about a primitive, a sequence, a program or a plan.
+"""The front door: seven questions about a primitive, a sequence, a program or a plan.
 
 A *target* is what you have at hand: a primitive (its class or an object), a sequence, a method with
 sizes, a program, a plan, or text that names one as on the command line, like `"primepar"`,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.pictures.drawing import Drawing
     from primepar.plan.cluster import Cluster
+    from primepar.plan.search.explain import Explanation
     from primepar.plan.search.result import SearchResult
     from primepar.plan.search.sequence_space import SpaceName
     from primepar.plan.simulator.run import Simulation
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from primepar.schedule.events import Event
     from primepar.verify.report import Report
 
-__all__ = ["check", "lower", "plan", "show", "simulate", "verify"]
+__all__ = ["check", "lower", "plan", "price", "show", "simulate", "verify"]
 
 
 @runtime_checkable
@@ -267,3 +268,38 @@ def plan(
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
     return search(Planner.of(sizes, machine, devices, batch, dtype, space, alpha))
+
+
+def price(
+    target: AnyTarget,
+    cluster: str | Path | Cluster,
+    *,
+    model: str | Path | ModelConfig | None = None,
+    devices: int | None = None,
+    batch: int | None = None,
+    dtype: str | None = None,
+    space: SpaceName = "paper",
+) -> Explanation:
+    """Price a plan by the cost model, operator by operator, next to the best plan of a space.
+
+    `target` is a plan, what `plan` returns, or a `plan.json`. It may be a preset, like
+    `"M2,megatron"`, of a `model` on `devices` devices. `batch` counts sequences of a step: by
+    default those of the plan, or 8. The result has `seconds`, the `best` plan within the memory of
+    a device, and in `choices` what each operator takes `more` than there. Raises `TargetError`,
+    `ClusterError` or `PlanError` for what does not fit.
+
+    Examples:
+        >>> import primepar
+        >>> from primepar.models import GPTConfig
+        >>> model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
+        >>> price = primepar.price("megatron", "v100-8x4", model=model, devices=4, batch=4)
+        >>> f"{1e3 * price.seconds:.2f} ms, the best {1e3 * price.best.seconds:.2f} ms"
+        '1.10 ms, the best 0.72 ms'
+    """
+    from primepar.api.priced_plan import SEQUENCES, priced_plan
+    from primepar.plan.cluster import load_cluster
+    from primepar.plan.pipeline.price import price_of
+
+    plan = priced_plan(target, model, devices)
+    machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
+    return price_of(plan, machine, batch or plan.batch or SEQUENCES, dtype, space)

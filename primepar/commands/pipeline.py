@@ -120,25 +120,32 @@ def pipeline(
             show_default="after backward",
         ),
     ] = None,
+    row: Annotated[
+        int, typer.Option(min=1, help="Row of the list that -o writes, the first is 1.")
+    ] = 1,
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
     """List all splits of the devices into pipeline stages, replicas and devices of a replica.
 
-    The fastest comes first. Every stage has the fastest plan of its own. With -o the first is
-    written as a plan, with its pipeline and options.
+    The fastest comes first. Every stage has the fastest plan of its own. With -o the first, or
+    row N, is written as a plan, with its pipeline and options.
     """
     question = Question(model, cluster, devices, batch, dtype, space)
     asked = Asked(shard, recompute, schedule, bucket)
     with progress() as tick:
-        rows = pipelines(question, tick, output, asked)
+        rows = pipelines(question, tick, output, asked, row)
     print_result(rows, pipeline_words(rows), output, json)
 
 
 def pipelines(
-    question: Question, tick: Tick, output: Path | None = None, asked: Asked = Asked()
+    question: Question,
+    tick: Tick,
+    output: Path | None = None,
+    asked: Asked = Asked(),
+    number: int = 1,
 ) -> list[SplitRow]:
-    """All splits, the best first; its plan is written into `output` if that is given.
+    """All splits, the best first; the plan of a row, by its `number`, is written into `output`.
 
     Raises `PlanError` where none fits a device, with the smallest, or where the best is only
     priced and should be written, and `ClusterError`.
@@ -162,8 +169,13 @@ def pipelines(
             f"{cluster.name}, got none: the smallest of their fastest plans takes {least:,} bytes, "
             f"{least - cluster.memory:,.0f} too many: take more --devices or a smaller --batch"
         )
+    if number > len(rows):
+        raise ConfigError(
+            f"--row: expected 1 to {len(rows)}, the rows of the list, got {number}: take "
+            f"{len(rows)}"
+        )
     if output is not None:
-        save_plan(split_plan(ranked[0], model), output)
+        save_plan(split_plan(ranked[number - 1], model), output)
     return rows
 
 

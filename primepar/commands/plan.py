@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption
 from primepar.commands.plan_objective import Goal, Objective, front_words
 from primepar.commands.plan_options import (
     BatchOption,
@@ -51,15 +51,16 @@ def plan(
 ) -> None:
     """Find the plan with the shortest training step, or the least memory, by the cost model.
 
-    It is written with -o. `show`, `verify`, `simulate` and `train` take it.
+    It is written with -o, all plans of a front into a folder. `show`, `verify`, `simulate` and
+    `train` take it.
     """
     question = Question(model, cluster, devices, batch, dtype, space, alpha)
     asked = Objective(memory, within, objective)
-    asked.check(alpha, {"--explain": explain, "--output": output is not None})
+    asked.check(alpha, {"--explain": explain})
     if objective == "pareto":
         with progress() as tick:
-            front = asked.front(question.planner(tick)(True))
-        typer.echo(json_text(front) if json else front_words(front), nl=False)
+            front = asked.front(question.planner(tick)(True), output)
+        print_result(front, front_words(front), output, json)
         return
     with progress() as tick:
         best = asked.best(question.planner(tick))

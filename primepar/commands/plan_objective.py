@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from primepar.errors import ConfigError, PlanError
@@ -17,7 +18,7 @@ Goal = Literal["time", "memory", "pareto"]
 _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
     "time": (("--within",), "time itself is least"),
     "memory": (("--memory", "--alpha"), "memory itself is least"),
-    "pareto": (("--memory", "--within", "--alpha", "--explain", "--output"),
+    "pareto": (("--memory", "--within", "--alpha", "--explain"),
                "it lists the whole Pareto front"),
 }  # fmt: skip
 """Options without effect on a goal, and why."""
@@ -70,28 +71,14 @@ class Bounds:
                     f"{option}: expected none together with {with_}, as {because}: leave it out"
                 )
 
-    def fastest(self, planner: Planner, bound: float, held: bool = False) -> SearchResult:
+    def fastest(self, planner: Planner, bound: float) -> SearchResult:
         """The fastest plan within `bound` bytes, as the search adds them up.
 
-        Where there is none, the smallest, if `held` is asked for and a device holds no more at
-        once. Raises `PlanError`.
+        Raises `PlanError` where there is none.
         """
-        from primepar.plan.search.least_memory import LeastMemory, advice
-        from primepar.plan.search.tradeoff import Tradeoff
+        from primepar.plan.search.best_within import fastest_within
 
-        tradeoff = Tradeoff(planner)
-        least = tradeoff.least_memory()
-        result = tradeoff.fastest(max(bound, least))
-        assert result is not None, "the smallest plan is within the bound"
-        least_bytes = max(result.held) if held and least > bound else ceil(least)
-        if least_bytes > bound:
-            raise PlanError(
-                f"expected a plan within the {bound:,.0f} bytes of "
-                f"{self.whose(planner.training.cluster.name)}, got none: the smallest takes "
-                f"{least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: "
-                f"{advice(LeastMemory(planner), bound)}"
-            )
-        return result
+        return fastest_within(planner, bound, self.whose(planner.training.cluster.name))
 
     @staticmethod
     def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
@@ -140,26 +127,50 @@ class Objective(Bounds):
         """
         if self.within is not None:
             return self.smallest(planner, self.within)
-        from primepar.plan.search.least_memory import refuse_what_cannot_fit
-        from primepar.plan.search.search import search
+        from primepar.plan.search.best_within import best_within
 
-        plain = planner(False)
-        cluster = plain.training.cluster
+        cluster = planner(False).training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        refuse_what_cannot_fit(plain, bound, self.whose(cluster.name))
-        result = search(plain)
-        if result.memory <= bound or max(result.held) <= bound:
-            return result
-        return self.fastest(planner(True), bound, held=True)
+        return best_within(planner, bound, self.whose(cluster.name))
 
     @staticmethod
-    def front(planner: Planner) -> Listing:
-        """Plans along the Pareto front of time and memory."""
+    def front(planner: Planner, folder: Path | None) -> Listing:
+        """Plans along the Pareto front of time and memory, written into a folder if that is given.
+
+        The files are `front-01.json` and so on, the fastest first. Raises `ConfigError` for a
+        folder that has some of them, or is none.
+        """
+        if folder is not None:
+            check_folder(folder)
+        from primepar.plan.plan_file import save_plan
         from primepar.plan.search.tradeoff import Tradeoff
 
         front = Tradeoff(planner).front()
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+            for number, named in enumerate(front.plans, 1):
+                save_plan(named.plan, folder / f"front-{number:02}.json")
         plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in front.plans]
         return Listing(front.tolerance, plans)
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ConfigError` unless the plans of a front may be written into a folder."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(
+            f"--output: expected a folder for the plans of the front, got the file {folder}: name "
+            "another"
+        )
+    if not folder.absolute().parent.is_dir():
+        raise ConfigError(
+            f"--output: expected a folder inside one that there is, got {folder}: make its parent"
+        )
+    written = sorted(path.name for path in folder.glob("front-*.json"))
+    if written:
+        raise ConfigError(
+            f"--output: expected a folder without plans of a front, got {folder} with "
+            f"{written[0]}: name another"
+        )
 
 
 def front_words(front: Listing) -> str:

@@ -18,7 +18,7 @@ from primepar.plan.layouts import (
 from primepar.plan.operator_layouts import Ends, part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.plan_file import load_plan, save_plan
-from primepar.plan.presets import PRESETS, preset_plan
+from primepar.plan.presets import PRESETS, names_preset, preset_plan
 from primepar.plan.row_cuts import RowCuts
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "ends",
     "load_plan",
     "lookup",
+    "names_preset",
     "padded_vocabulary",
     "parameter_places",
     "part",

@@ -261,7 +261,7 @@ class Splits:
         In a search with a `weight` memory counts too, as `_weighed` defines.
         """
         self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
-        group, chunks = self._group(split, size), options.chunks
+        group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
         passes = microbatches + (split.stages - 1) / chunks
         aim = ChunkAim(1 / passes, options.shard, options.recompute)
@@ -277,7 +277,8 @@ class Splits:
             costs.append(StageCost(stage))
         return Pipeline(self.cluster, split, size, microbatches, options, tuple(costs))
 
-    def _group(self, split: Split, size: int) -> StageDevices:
+    def group(self, split: Split, size: int) -> StageDevices:
+        """The devices of a replica of a stage, for micro-batches of `size` sequences."""
         tied = self.model.tied and split.stages == 1
         bits = split.parts.bit_length() - 1
         sums = ReplicaLinks(self.cluster, bits, split.replicas, split.stages)

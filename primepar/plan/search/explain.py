@@ -49,11 +49,13 @@ class ChosenSequence:
     moving: float
     kept: float
     neighbours: tuple[Neighbour, ...] = ()
+    more: float | None = None
+    """Seconds of all these layers above those in the best plan; None where nothing is compared."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """Megatron's fastest plan on the same devices; `memory` is as the search adds it up."""
+    """Another plan on the same devices; `memory` is as the search adds it up."""
 
     plan: str
     seconds: float
@@ -95,14 +97,30 @@ class Explanation:
     """Upper bound of the distance from the best plan, as a share of that."""
     sent: tuple[int, ...]
     baseline: Baseline | None
+    """Megatron's fastest plan."""
+    best: Baseline | None
+    """The best plan of the space, where a given plan is compared with it."""
+    stages: str | None
+    """Stages, micro-batches and options of a plan that has them. Times are means over stages."""
+    waiting: float
+    """Seconds in which a device of a pipeline waits, as a mean over all; 0 without one."""
     choices: tuple[ChosenSequence, ...] = field(repr=False)
 
 
-def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
-    """Explain a result, with `neighbours` also the cheapest alternatives of every operator."""
+def explain(
+    result: SearchResult, neighbours: bool = False, best: SearchResult | None = None
+) -> Explanation:
+    """Explain a result, with `neighbours` also the cheapest alternatives of every operator.
+
+    With the `best` plan of a search, also what chosen operator takes more than in that.
+    """
     planner, training = result.planner, result.planner.training
     cluster, devices = training.cluster, training.links.devices
-    choices = tuple(_folded([_choice(result, name, neighbours) for name in result.choices]))
+    chosen = [_choice(result, name, neighbours) for name in result.choices]
+    if best is not None:
+        chosen = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
+                for choice in chosen]  # fmt: skip
+    choices = tuple(folded(chosen))
     held, seconds = result.held, result.seconds
     speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
@@ -128,18 +146,33 @@ def explain(result: SearchResult, neighbours: bool = False) -> Explanation:
         counted=result.account is not None,
         gap=result.gap,
         sent=result.sent,
-        baseline=_baseline(result),
+        baseline=_megatron(result),
+        best=None if best is None else _best(best),
+        stages=None,
+        waiting=0.0,
         choices=choices,
     )
 
 
-def _baseline(result: SearchResult) -> Baseline | None:
-    found = fastest_megatron(result.planner)
-    if found is None:
-        return None
-    name, megatron = found
-    fits = megatron.memory <= result.planner.training.cluster.memory
-    return Baseline(name, megatron.seconds, megatron.memory, fits)
+def _megatron(result: SearchResult) -> Baseline | None:
+    fastest = fastest_megatron(result.planner)
+    return None if fastest is None else _compared(*fastest)
+
+
+def _best(result: SearchResult) -> Baseline:
+    """The best plan. It is within the memory of a device if that holds no more at once."""
+    baseline = _compared("the best", result)
+    memory = result.planner.training.cluster.memory
+    return replace(baseline, fits=baseline.fits or max(result.held) <= memory)
+
+
+def _compared(name: str, result: SearchResult) -> Baseline:
+    fits = result.memory <= result.planner.training.cluster.memory
+    return Baseline(name, result.seconds, result.memory, fits)
+
+
+def _all(choice: ChosenSequence) -> float:
+    return choice.layers * (choice.seconds + choice.moving)
 
 
 def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
@@ -177,11 +210,11 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
         yield Neighbour(text, float(seconds[first]), float(kept[first]), len(rest))
 
 
-def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
-    """Consecutive layers with equal sequences as one, with the numbers of the first of them."""
-    layers = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
+def folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
+    """Consecutive layers with equal sequences as one."""
+    by_layer = [(key, list(of_layer)) for key, of_layer in groupby(choices, key=_layer)]
     for _, group in groupby(
-        layers, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
+        by_layer, key=lambda layer: [(_name_in_layer(c), c.sequence) for c in layer[1]]
     ):
         equal = list(group)
         first, last = equal[0], equal[-1]
@@ -189,7 +222,16 @@ def _folded(choices: list[ChosenSequence]) -> Iterator[ChosenSequence]:
             name = choice.operator
             if first[0] and len(equal) > 1:
                 name = f"blocks.{first[0]}-{last[0]}.{_name_in_layer(choice)}"
-            yield replace(choice, operator=name, layers=len(equal) if first[0] else 1)
+            same = [c for _, of_layer in equal for c in of_layer
+                    if _name_in_layer(c) == _name_in_layer(choice)]  # fmt: skip
+            yield _several(name, same)
+
+
+def _several(name: str, same: list[ChosenSequence]) -> ChosenSequence:
+    """One operator of several layers. Redistribution is their mean, what is more their sum."""
+    moving = sum(choice.moving for choice in same) / len(same)
+    more = None if same[0].more is None else sum(choice.more or 0.0 for choice in same)
+    return replace(same[0], operator=name, layers=len(same), moving=moving, more=more)
 
 
 def _layer(choice: ChosenSequence) -> str:

@@ -15,15 +15,20 @@ LEFT = (0, 2)
 
 def words(explanation: Explanation) -> str:
     """The explanation as text."""
-    rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(HEADS, ())]
-    rows += [(_cells(choice), choice.neighbours) for choice in explanation.choices]
-    rows.append((_total(explanation), ()))
+    compared = explanation.best is not None
+    heads = (*HEADS, "more") if compared else HEADS
+    decimals = 3 if explanation.seconds < 1 else 1
+    rows: list[tuple[tuple[str, ...], tuple[Neighbour, ...]]] = [(heads, ())]
+    rows += [(_cells(choice, decimals), choice.neighbours) for choice in explanation.choices]
+    rows.append((_total(explanation, decimals), ()))
     widths = [max(map(len, column)) for column in zip(*(row for row, _ in rows), strict=True)]
     lines = [
         f"{explanation.model} on {explanation.devices} devices of {explanation.cluster}, "
         f"{explanation.dtype}, {explanation.batch} x {explanation.positions} tokens a step, "
         f"space {explanation.space}",
-        "milliseconds of a layer, in column all of all layers",
+        *([] if explanation.stages is None else [explanation.stages]),
+        "milliseconds of a layer, in column all of all layers"
+        + (", and in column more above the best plan" if compared else ""),
         "",
     ]
     for cells, neighbours in rows:
@@ -36,23 +41,28 @@ def words(explanation: Explanation) -> str:
     return "\n".join([*lines, "", *_summary(explanation)]) + "\n"
 
 
-def _cells(choice: ChosenSequence) -> tuple[str, ...]:
+def _cells(choice: ChosenSequence, decimals: int) -> tuple[str, ...]:
     terms = choice.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     whole = choice.layers * (choice.seconds + choice.moving)
     return (choice.operator, f"{choice.layers}", choice.sequence,
-            *(f"{1e3 * seconds:,.3f}" for seconds in (*times, choice.moving, whole)),
-            f"{choice.kept / 2**20:,.1f}")  # fmt: skip
+            *(f"{1e3 * seconds:,.{decimals}f}" for seconds in (*times, choice.moving, whole)),
+            f"{choice.kept / 2**20:,.1f}", *_more(choice.more, decimals))  # fmt: skip
 
 
-def _total(explanation: Explanation) -> tuple[str, ...]:
+def _total(explanation: Explanation, decimals: int) -> tuple[str, ...]:
     terms = explanation.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     kept = sum(terms[term] for term in KEPT)
+    more = None if explanation.best is None else explanation.seconds - explanation.best.seconds
     return (TOTAL, "", "",
-            *(f"{1e3 * seconds:,.3f}" for seconds in
+            *(f"{1e3 * seconds:,.{decimals}f}" for seconds in
               (*times, explanation.moving, explanation.seconds)),
-            f"{kept / 2**20:,.1f}")  # fmt: skip
+            f"{kept / 2**20:,.1f}", *_more(more, decimals))  # fmt: skip
+
+
+def _more(seconds: float | None, decimals: int) -> tuple[str, ...]:
+    return () if seconds is None else (f"{1e3 * seconds:+z,.{decimals}f}",)
 
 
 def _summary(explanation: Explanation) -> Iterator[str]:
@@ -66,28 +76,40 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     parts = ", ".join(f"{term} {terms[term] / unit:,.2f}" for term in KEPT)
     holds = "holds" if explanation.counted else "holds at most"
     yield (
-        f"a device {holds} {_most(explanation.held)} of {_size(explanation.limit)} and sends "
-        f"{_most(explanation.sent)}"
+        f"a device {holds} {_most(explanation.held)} of {_size(explanation.limit)}"
+        f"{_sent(explanation)}"
     )
     yield (
         f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
         f"{terms['running'] / unit:,.2f}"
     )
+    if explanation.stages is not None:
+        yield f"a device waits {1e3 * explanation.waiting:,.1f} ms of the step, as a mean"
+    if explanation.best is not None:
+        what = "plan" if explanation.stages is None else f"split, {explanation.best.plan},"
+        name = f"the best {what} of space {explanation.space}"
+        yield _compared(explanation, name, explanation.best)
     if explanation.baseline is not None:
-        yield _beside(explanation, explanation.baseline)
+        name = f"Megatron's fastest, {explanation.baseline.plan}"
+        yield _compared(explanation, name, explanation.baseline)
     if explanation.gap > 0:
         yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
     if not explanation.fits:
         yield "that is more memory than a device has"
 
 
-def _beside(explanation: Explanation, baseline: Baseline) -> str:
+def _compared(explanation: Explanation, name: str, baseline: Baseline) -> str:
     ratio = baseline.seconds / explanation.seconds
     too_large = "" if baseline.fits else ", more than a device has"
     return (
-        f"Megatron's fastest, {baseline.plan}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times "
-        f"this plan's, with {_size(baseline.memory)}{too_large}"
+        f"{name}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times this plan's, with "
+        f"{_size(baseline.memory)}{too_large}"
     )
+
+
+def _sent(explanation: Explanation) -> str:
+    """What a device sends; nothing where that is not counted."""
+    return f" and sends {_most(explanation.sent)}" if explanation.sent else ""
 
 
 def _most(amounts: tuple[int, ...]) -> str:
