@@ -23,13 +23,16 @@ from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
 from profiles import IS_LONG
 
+from primepar import check
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_layout import layout_of, planned
 from primepar.errors import ConfigError
 from primepar.models.config import Family, ModelConfig
+from primepar.operators import StepOptions
 from primepar.passes.liveness import sizes_of
 from primepar.plan import preset_plan, save_plan
+from primepar.plan.plan import Recomputation
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.schedule import Program
 from primepar.schedule.program import Collective, ISend
@@ -68,6 +71,18 @@ def test_the_step_is_the_plain_one(family: Family, name: str, way: str) -> None:
     expected = updated(family, name, None)
     for tensor, values in updated(family, name, way).items():
         np.testing.assert_allclose(values, expected[tensor], rtol=1e-12, atol=1e-12, err_msg=tensor)
+
+
+@pytest.mark.parametrize("recompute", [None, "full"])
+@pytest.mark.parametrize("name", ["1f1b:1x2,primepar", "1f1b:1x2,summa", "1f1b:1x2,stationary"])
+def test_gradients_that_travel_are_wide_in_every_micro_batch(
+    name: str, recompute: Recomputation | None
+) -> None:
+    model = ModelConfig.of("gpt2", layers=1, hidden=16, heads=4, context=4, vocabulary=20)
+    plan = replace(preset_plan(name, model, 4, 8), recompute=recompute)
+    program = lower_step(plan, 8, 4, options=StepOptions(wide_sums=True, masters=True))
+    assert verify_program(program, name, False, 60).verdict == "proved"
+    assert check(program).equal
 
 
 def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
