@@ -179,8 +179,8 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
     assert (done.code, done.err) == (0, "")
     assert re.sub(r"(?<=4  ) {1,2}\d+\.\d{3}", "  0.000", done.out) == (
         "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
-        "opt-175b           4    0.000       0.0853   3,261.5       3,261.5  0.00%\n"
-        "llama-2-70b        4    0.000       0.0865   3,248.3       3,248.3  0.00%\n"
+        "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
+        "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
         "bloom-176b         4    0.000       0.0854   4,398.0       4,398.0  0.00%\n"
         "\n"
         "block        devices  seconds  variables  MiB redundant  proved    gap\n"
@@ -188,6 +188,13 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
         "llama-2-70b        4    0.000        186        2,688.2     yes  0.00%\n"
         "bloom-176b         4    0.000        132        3,136.9     yes  0.00%\n"
     )
+
+
+GAPS = {"opt-175b": 0.005, "llama-2-70b": 0.04, "bloom-176b": 0.005}
+"""Model -> the most that a plan of a block on 64 devices may be above the bound.
+
+That of Llama is the bound's: with all classes instead of 64 the plan is the same.
+"""
 
 
 def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
@@ -199,7 +206,7 @@ def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None
     ]  # fmt: skip
     for row in rows:
         assert row["step"] == pytest.approx(row["bound"] * (1 + row["gap"]))
-        assert 0 <= row["gap"] <= 0.01
+        assert 0 <= row["gap"] <= GAPS[row["model"]]
 
 
 def test_a_larger_cluster_than_the_paper_s_has_more_nodes_of_the_same() -> None:

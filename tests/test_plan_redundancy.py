@@ -187,7 +187,7 @@ def every(graph: Graph) -> np.ndarray:
 
 def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
     model = replace(BLOOM, tied=False)
-    few = Few.of(model, TWO_LEVELS, 4, 8, None, "paper", tradeoffs=True, part="blocks")
+    few = Few.of(model, TWO_LEVELS, 8, 8, None, "paper", tradeoffs=True, part="blocks")
     redundancy = Redundancy(few)
     redundant, seconds = every(redundancy.bytes), every(redundancy.seconds)
     rest = np.zeros(redundant.shape)
@@ -197,8 +197,8 @@ def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
     memory = every(redundancy.kept) + rest
     assert len(redundant) == 2**11
     times, sizes = np.sort(seconds), np.sort(memory)
-    bounds = [Within(seconds=times[inde]) for inde in (0, 10, 100, 1000)]
-    bounds += [Within(memory=sizes[inde]) for inde in (0, 10, 30, 100, 300, 1000)]
+    bounds = [Within(seconds=times[inde]) for inde in (0, 3, 10, 30, 100, 300, 1000)]
+    bounds += [Within(memory=sizes[inde]) for inde in (0, 3, 10, 30, 60, 100, 200, 300, 600, 1000)]
     bounds += [Within(times[inde], sizes[-inde - 1]) for inde in (100, 500, 1000)]
     some = set()
     for within in bounds:
