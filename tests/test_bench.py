@@ -181,7 +181,7 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
         "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
         "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
         "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
-        "bloom-176b         4    0.000       0.0854   4,398.0       4,398.0  0.00%\n"
+        "bloom-176b         4    0.000       0.0854   4,397.9       4,397.9  0.00%\n"
         "\n"
         "block        devices  seconds  variables  MiB redundant  proved    gap\n"
         "opt-175b           4    0.000        132        2,688.8     yes  0.00%\n"
