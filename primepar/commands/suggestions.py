@@ -39,7 +39,7 @@ def command_instead(name: str, known: list[str], path: str) -> str:
     """What to write for a command that there is not."""
     if name.lower() in COMMANDS:
         return f"write {path} {COMMANDS[name.lower()]}"
-    near = nearest(name, known, f"{path} ").removeprefix(": ")
+    near = nearest(name, known, f"{path} ", cutoff=0.65).removeprefix(": ")
     return near or f"{path} --help describes them"
 
 
