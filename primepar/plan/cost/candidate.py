@@ -42,7 +42,7 @@ class Candidate:
 
     @property
     def cuts(self) -> Iterator[tuple[Moving, tuple[int, ...]]]:
-        """The cuts, each with its device bits, but for those between two elements that are none."""
+        """The cuts, each with its device bits, except those that `mover` includes."""
         for place, (element, bits) in enumerate(self.places):
             if place not in self._moved:
                 yield moving(element), bits

@@ -64,7 +64,7 @@ class GivenPipeline:
             more = seconds[number].communication + sent
             seconds[number] = seconds[number]._replace(communication=more)
         return tuple(
-            ChunkSeconds(*map(sum, zip(*(seconds[number] for number in numbers), strict=True)))
+            ChunkSeconds.of_stage(seconds[number] for number in numbers)
             for numbers in self._numbers
         )
 
@@ -105,18 +105,15 @@ class GivenPipeline:
     @cached_property
     def stage_bytes(self) -> tuple[ChunkBytes, ...]:
         """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""
-        layout, whole = self.layout, []
-        for stage, numbers in enumerate(self._numbers):
-            chunks = [self.chunks[number].bytes(self.options) for number in numbers]
-            kept = peak_stashes(
-                layout.schedule, stage, layout.stages, layout.micro_batches, layout.chunks
+        layout = self.layout
+        return tuple(
+            ChunkBytes.of_stage(
+                (self.chunks[number].bytes(self.options) for number in numbers),
+                peak_stashes(layout.schedule, stage, layout.stages, layout.micro_batches,
+                             layout.chunks),
             )
-            sums = ChunkBytes(*map(sum, zip(*chunks, strict=True)))
-            whole.append(sums._replace(
-                stash=kept * max(chunk.stash for chunk in chunks),
-                running=max(chunk.running for chunk in chunks),
-            ))  # fmt: skip
-        return tuple(whole)
+            for stage, numbers in enumerate(self._numbers)
+        )  # fmt: skip
 
     @property
     def memory(self) -> float:

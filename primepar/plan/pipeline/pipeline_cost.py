@@ -43,10 +43,7 @@ class Pipeline:
             sent = boundary_seconds(self.cluster, self.split, ends, *pair)
             chunk = seconds[number]
             seconds[number] = chunk._replace(communication=chunk.communication + sent)
-        return tuple(
-            ChunkSeconds(*map(sum, zip(*seconds[stage::stages], strict=True)))
-            for stage in range(stages)
-        )
+        return tuple(ChunkSeconds.of_stage(seconds[stage::stages]) for stage in range(stages))
 
     @cached_property
     def seconds(self) -> float:
@@ -64,23 +61,21 @@ class Pipeline:
     @property
     def most_in_flight(self) -> int:
         """The most stashes of a chunk that a stage keeps: those of the first stage."""
-        options = self.options
-        return in_flight(0, self.split.stages, self.microbatches, options.schedule, options.chunks)
+        return self._in_flight(0)
+
+    def _in_flight(self, stage: int) -> int:
+        options, stages = self.options, self.split.stages
+        return in_flight(stage, stages, self.microbatches, options.schedule, options.chunks)
 
     @cached_property
     def stage_bytes(self) -> tuple[ChunkBytes, ...]:
         """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""
         stages, options = self.split.stages, self.options
-        whole = []
-        for stage in range(stages):
-            chunks = [chunk.bytes(options) for chunk in self.chunks[stage::stages]]
-            kept = in_flight(stage, stages, self.microbatches, options.schedule, options.chunks)
-            sums = ChunkBytes(*map(sum, zip(*chunks, strict=True)))
-            whole.append(sums._replace(
-                stash=kept * max(chunk.stash for chunk in chunks),
-                running=max(chunk.running for chunk in chunks),
-            ))  # fmt: skip
-        return tuple(whole)
+        return tuple(
+            ChunkBytes.of_stage((chunk.bytes(options) for chunk in self.chunks[stage::stages]),
+                                self._in_flight(stage))
+            for stage in range(stages)
+        )  # fmt: skip
 
     @property
     def memory(self) -> float:

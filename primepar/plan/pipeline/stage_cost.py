@@ -6,7 +6,7 @@ Sums over the operators are made once, so that each choice of options takes few 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, get_args
@@ -28,6 +28,11 @@ class ChunkSeconds(NamedTuple):
     """Sums of gradients once in a step, and gathers of new parameters."""
     update: float
 
+    @classmethod
+    def of_stage(cls, chunks: Iterable[ChunkSeconds]) -> ChunkSeconds:
+        """Seconds of a stage that has these chunks."""
+        return cls(*map(sum, zip(*chunks, strict=True)))
+
 
 class ChunkBytes(NamedTuple):
     """Bytes of a device for a chunk."""
@@ -38,6 +43,15 @@ class ChunkBytes(NamedTuple):
     stash: float
     """What one micro-batch keeps from forward to backward."""
     running: float
+
+    @classmethod
+    def of_stage(cls, chunks: Iterable[ChunkBytes], in_flight: int) -> ChunkBytes:
+        """Bytes of a stage that has these chunks, with the stashes of all that is `in_flight`."""
+        every = tuple(chunks)
+        return cls(*map(sum, zip(*every, strict=True)))._replace(
+            stash=in_flight * max(chunk.stash for chunk in every),
+            running=max(chunk.running for chunk in every),
+        )
 
 
 @dataclass(frozen=True)

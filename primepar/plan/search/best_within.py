@@ -51,8 +51,13 @@ def fastest_within(planner: Planner, bound: float, whose: str, held: bool = Fals
 
 def best_for(planner: Planners) -> SearchResult:
     """The best plan within the memory of a device; the fastest of all where none fits it."""
-    cluster = planner(False).training.cluster
+    plain = planner(False)
+    cluster = plain.training.cluster
+
+    def made(tradeoffs: bool) -> Planner:
+        return planner(True) if tradeoffs else plain
+
     try:
-        return best_within(planner, cluster.memory, f"a device of the cluster {cluster.name}")
+        return best_within(made, cluster.memory, f"a device of the cluster {cluster.name}")
     except PlanError:
-        return search(planner(False))
+        return search(plain)

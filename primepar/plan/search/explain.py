@@ -67,8 +67,8 @@ class Baseline:
 class Explanation:
     """A plan with its predicted time, memory and traffic, operator by operator.
 
-    `terms` are sums over all operators, but for `running`, which is the largest. `memory` is the
-    bytes that the search adds up: what is kept, and `running`. `held` is the peak bytes of every
+    `terms` are sums over all operators; `running` is the largest of theirs. `memory` is the bytes
+    that the search adds up: what is kept, and `running`. `held` is the peak bytes of every
     device, and `sent` the bytes that it sends. `mfu` is the share of the devices' peak that the
     model's own operations take.
     """
