@@ -1,4 +1,4 @@
-"""What was recorded of a script: the instructions of each rank, with their places in its source.
+"""What was recorded of a script: the instructions of each rank, each with its line.
 
 A gap is something that the script did and a program cannot express, for example a branch on a value
 that another rank computed. A recording with a gap proves nothing, as the script may do other things
@@ -27,16 +27,9 @@ class RankRecording(Struct):
     """What one rank did, in order."""
 
     instructions: list[Instruction] = []
-    sources: list[str] = []
-    """A place in the script for each instruction."""
     gaps: list[Gap] = []
     stopped: bool = False
     """Whether the rank stands for ever in its last instruction, as a value never came."""
-
-    def add(self, instruction: Instruction, source: str) -> None:
-        """Append one instruction."""
-        self.instructions.append(instruction)
-        self.sources.append(source)
 
 
 def program_of(ranks: Sequence[RankRecording], script: str) -> Program:

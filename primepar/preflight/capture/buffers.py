@@ -1,34 +1,34 @@
 """Names of the buffers that a rank communicates, and what their contents depend on.
 
-A storage is known by its address while it lives. What an operation allocates is a new storage, even
-at the address of a freed one. Two parts of one storage have names of their own: `x3` and `x3@64`,
-the part 64 bytes further on.
+A storage is known by its address. A weak reference to it keeps the address from being used again,
+and tells when it is dead. Two parts of one storage have names of their own: `x3`, and `x3@64+16` for
+the 16 bytes that begin 64 bytes further on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from primepar.schedule.program import Compute
 
-NOTHING: frozenset[str] = frozenset()
 
-
-@dataclass(slots=True)
-class Contents:
+class Contents(NamedTuple):
     """What a storage holds: the received blocks that it depends on.
 
     `unknown` tells that some of these came without their values, so that it holds other numbers
     here than in a run on all ranks.
     """
 
-    depends: frozenset[str] = NOTHING
+    depends: frozenset[str] = frozenset()
     unknown: bool = False
+
+
+_NO_CONTENTS = Contents()
 
 
 class InFlight(Protocol):
@@ -53,31 +53,48 @@ class Flight(NamedTuple):
     work: InFlight
 
 
+class _Storage:
+    """One storage that communicates, or whose contents depend on what others sent."""
+
+    __slots__ = ("contents", "number", "reference")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.reference = StorageWeakRef(tensor.untyped_storage())
+        self.number: int | None = None
+        self.contents = _NO_CONTENTS
+
+
 class BufferTable:
     """The storages of one rank."""
 
     def __init__(self) -> None:
-        self._names: dict[int, int] = {}
-        self._contents: dict[int, Contents] = {}
+        self._storages: dict[int, _Storage] = {}
         self.flights: dict[int, list[Flight]] = {}
         self._count = 0
-
-    def allocated(self, tensor: torch.Tensor) -> None:
-        """Forget what was at the address of a new storage."""
-        storage = storage_id(tensor)
-        self._names.pop(storage, None)
-        self._contents.pop(storage, None)
+        self._limit = 1024
 
     def name(self, tensor: torch.Tensor) -> str:
         """The name of a buffer."""
-        storage = storage_id(tensor)
-        number = self._names.get(storage)
-        if number is None:
-            number = self._names[storage] = self._count
+        storage = self._storage(tensor)
+        if storage.number is None:
+            storage.number = self._count
             self._count += 1
         offset, size = tensor.storage_offset() * tensor.element_size(), tensor.nbytes
         whole = offset == 0 and size == tensor.untyped_storage().nbytes()
-        return f"x{number}" if whole else f"x{number}@{offset}+{size}"
+        return f"x{storage.number}" if whole else f"x{storage.number}@{offset}+{size}"
+
+    def _storage(self, tensor: torch.Tensor) -> _Storage:
+        known = self._storages.get(storage_id(tensor))
+        if known is None:
+            known = self._storages[storage_id(tensor)] = _Storage(tensor)
+            if len(self._storages) > self._limit:
+                self._forget_dead()
+        return known
+
+    def _forget_dead(self) -> None:
+        storages = self._storages.items()
+        self._storages = {key: kept for key, kept in storages if not kept.reference.expired()}
+        self._limit = max(1024, 2 * len(self._storages))
 
     def names(self, tensor: torch.Tensor, parts: int) -> tuple[str, ...]:
         """The names of a buffer's equal parts, in order."""
@@ -85,25 +102,22 @@ class BufferTable:
 
     def contents(self, tensor: torch.Tensor) -> Contents:
         """What a tensor's storage depends on."""
-        return self._contents.get(storage_id(tensor), _NO_CONTENTS)
+        known = self._storages.get(storage_id(tensor))
+        return _NO_CONTENTS if known is None else known.contents
 
-    def hold(self, tensor: torch.Tensor, depends: frozenset[str], unknown: bool) -> None:
+    def hold(self, tensor: torch.Tensor, contents: Contents) -> None:
         """Set what a tensor's storage depends on."""
-        storage = storage_id(tensor)
-        if depends or unknown:
-            self._contents[storage] = Contents(depends, unknown)
-        else:
-            self._contents.pop(storage, None)
+        if contents.depends or storage_id(tensor) in self._storages:
+            self._storage(tensor).contents = contents
 
     def mix(self, tensors: Iterable[torch.Tensor]) -> Contents:
-        """What is computed of several tensors depends on."""
-        depends, unknown = NOTHING, False
+        """What a result of several tensors depends on."""
+        mixed = _NO_CONTENTS
         for tensor in tensors:
-            contents = self._contents.get(storage_id(tensor))
-            if contents is not None:
-                depends = union(depends, contents.depends)
-                unknown = unknown or contents.unknown
-        return Contents(depends, unknown)
+            known = self._storages.get(storage_id(tensor))
+            if known is not None and known.contents is not mixed and known.contents.depends:
+                mixed = both(mixed, known.contents)
+        return mixed
 
     def computed(self, tensor: torch.Tensor, block: str, inherited: Contents | None) -> Compute | None:
         """The computation that made a buffer of received blocks, once, or None."""
@@ -111,17 +125,14 @@ class BufferTable:
         others = contents.depends - {block}
         if not others:
             return None
-        self.hold(tensor, frozenset({block}), contents.unknown)
+        self.hold(tensor, Contents(frozenset({block}), contents.unknown))
         return Compute(reads=tuple(sorted(others)), accumulates=block)
 
 
-_NO_CONTENTS = Contents()
-
-
 @lru_cache(maxsize=4096)
-def union(one: frozenset[str], two: frozenset[str]) -> frozenset[str]:
-    """Union of two sets; the same few unions are asked for again and again."""
-    return one | two
+def both(one: Contents, two: Contents) -> Contents:
+    """What depends on both; the same few are asked for again and again."""
+    return Contents(one.depends | two.depends, one.unknown or two.unknown)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

@@ -111,7 +111,7 @@ class Communicator:
                 fill([unpacked(value, outputs[0]) for value in values if value is not None])
             for tensor in outputs:
                 contents = self.recorder.buffers.contents(tensor)
-                self.recorder.buffers.hold(tensor, contents.depends, unknown=False)
+                self.recorder.buffers.hold(tensor, contents._replace(unknown=False))
 
         return arrive
 

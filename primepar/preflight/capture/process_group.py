@@ -77,7 +77,10 @@ class RecordedGroup(dist.ProcessGroup):
         """Record a send."""
         peer, block = self._members[destination], self._recorder.reading(tensors[0])
         return self._own.message(
-            lambda request: ISend(peer, block, tag, self._own.name, request=request),
+            lambda request: ISend(
+                peer=peer, block=block, tag=tag, communicator=self._own.name, request=request,
+                **_size(tensors[0]),
+            ),
             tensors[0], block, peer, sends=True,
         )  # fmt: skip
 
@@ -85,7 +88,10 @@ class RecordedGroup(dist.ProcessGroup):
         """Record a receive."""
         peer, block = self._members[source], self._recorder.naming(tensors[0])
         return self._own.message(
-            lambda request: IRecv(peer, block, tag, self._own.name, request=request),
+            lambda request: IRecv(
+                peer=peer, block=block, tag=tag, communicator=self._own.name, request=request,
+                **_size(tensors[0]),
+            ),
             tensors[0], block, peer, sends=False,
         )  # fmt: skip
 
@@ -95,6 +101,22 @@ class RecordedGroup(dist.ProcessGroup):
         return self.recv(tensors, 0, tag)
 
     # Collectives.
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> RecordedWork:
+        """Record a scatter of a root's tensors."""
+        root, output = self._members[opts.rootRank], outputs[0]
+        here = root == self._own.rank
+        if here:
+            self._recorder.reading(inputs[0][0])
+        block = self._recorder.naming(output)
+
+        def fill(values: list[list[torch.Tensor]]) -> None:
+            put(output, values[0][self._place])
+
+        return self._own.call(
+            lambda request: Broadcast(block=block, root=root, **self._with(request, output)),
+            inputs[0] if here else [], [(output, block)], [root], fill,
+        )  # fmt: skip
 
     def barrier(self, opts: Any = None) -> RecordedWork:
         """Record a barrier."""
@@ -113,7 +135,7 @@ class RecordedGroup(dist.ProcessGroup):
             block = self._recorder.reading(tensor) if here else self._recorder.naming(tensor)
             works.append(self._own.call(
                 lambda request, block=block: Broadcast(
-                    block=block, root=root, **self._with(request)
+                    block=block, root=root, **self._with(request, tensor)
                 ),
                 [tensor] if here else [],
                 [] if here else [(tensor, block)],
@@ -134,7 +156,7 @@ class RecordedGroup(dist.ProcessGroup):
         return self._own.call(
             lambda request: AllReduce(
                 block=blocks[0], also=tuple(blocks[1:]), reduction=reduction, scale=scale,
-                **self._with(request),
+                **self._with(request, *tensors),
             ),
             tensors, list(zip(tensors, blocks, strict=True)), self._members, fill,
         )  # fmt: skip
@@ -148,7 +170,8 @@ class RecordedGroup(dist.ProcessGroup):
         block = self._recorder.reading(tensor)
         return self._own.call(
             lambda request: Reduce(
-                block=block, root=root, reduction=reduction, scale=scale, **self._with(request)
+                block=block, root=root, reduction=reduction, scale=scale,
+                **self._with(request, tensor),
             ),
             tensors,
             [(tensor, block)] if root == self._own.rank else [],
@@ -199,7 +222,9 @@ class RecordedGroup(dist.ProcessGroup):
                     output.detach().copy_(tensor)
         written = [(whole, blocks[0])] if whole is not None else list(zip(outputs, blocks, strict=True))
         return self._own.call(
-            lambda request: AllGather(block=block, blocks=tuple(blocks), **self._with(request)),
+            lambda request: AllGather(
+                block=block, blocks=tuple(blocks), **self._with(request, tensor)
+            ),
             [tensor], written, self._members, fill,
         )  # fmt: skip
 
@@ -241,7 +266,7 @@ class RecordedGroup(dist.ProcessGroup):
         return self._own.call(
             lambda request: ReduceScatter(
                 blocks=tuple(blocks), block=block, reduction=reduction, scale=scale,
-                **self._with(request),
+                **self._with(request, output),
             ),
             inputs, [(output, block)], self._members, fill,
         )  # fmt: skip
@@ -281,20 +306,23 @@ class RecordedGroup(dist.ProcessGroup):
             for output, part in zip(outputs, values, strict=True):
                 put(output, part[self._place])
 
+        even = _size(inputs[0]) if len({part.numel() for part in (*inputs, *outputs)}) == 1 else {}
+
         with torch.no_grad(), _disable_current_modes():
             for output in outputs:
                 output.detach().zero_()
         written = [(whole, into[0])] if whole is not None else list(zip(outputs, into, strict=True))
         return self._own.call(
             lambda request: AllToAll(
-                blocks=tuple(blocks), into=tuple(into), **self._with(request)
+                blocks=tuple(blocks), into=tuple(into), **self._with(request), **even
             ),
             inputs, written, self._members, fill,
         )  # fmt: skip
 
-    def _with(self, request: str) -> dict[str, Any]:
+    def _with(self, request: str, *tensors: torch.Tensor) -> dict[str, Any]:
         """The fields that all collectives share."""
-        return {"group": self._members, "communicator": self._own.name, "request": request}
+        fields = {"group": self._members, "communicator": self._own.name, "request": request}
+        return fields | _size(*tensors)
 
     def _parts(self, tensor: torch.Tensor, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
         """A tensor cut along its first dim."""
@@ -317,3 +345,11 @@ class RecordedGroup(dist.ProcessGroup):
         for work in works[:-1]:
             work.finish()
         return works[-1]
+
+
+def _size(*tensors: torch.Tensor) -> dict[str, Any]:
+    """The elements and the type of what is transferred."""
+    if not tensors:
+        return {}
+    dtype = str(tensors[0].dtype).removeprefix("torch.")
+    return {"count": sum(tensor.numel() for tensor in tensors), "dtype": dtype}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from primepar.preflight.capture.buffers import (
     BufferTable,
@@ -32,13 +33,12 @@ class Recorder:
         """Posted and not yet waited for."""
         self.inherited: Contents | None = None
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
-        self._inputs: set[int] = set()
         self._requests = 0
         self._scratch = 0
 
     def add(self, instruction: Instruction) -> None:
         """Record an instruction at the line that the script is in."""
-        self.recording.add(instruction, source_line())
+        self.recording.instructions.append(replace(instruction, source=source_line() or None))
 
     def request(self) -> str:
         """A new name of a request."""
@@ -65,20 +65,17 @@ class Recorder:
 
     def written(self, tensor: torch.Tensor, block: str, unknown: bool = True) -> None:
         """Note that a buffer now holds a block that came from other ranks."""
-        self.buffers.hold(tensor, frozenset({block}), unknown)
+        self.buffers.hold(tensor, Contents(frozenset({block}), unknown))
         self.pending.pop(storage_id(tensor), None)
 
     def naming(self, tensor: torch.Tensor) -> str:
         """Name a buffer that is about to be written."""
-        if self.inherited is not None and storage_id(tensor) not in self._inputs:
-            self.buffers.allocated(tensor)
-            self._inputs.add(storage_id(tensor))
         return self.buffers.name(tensor)
 
     @contextmanager
-    def functional(self, inherited: Contents, inputs: Sequence[torch.Tensor]) -> Iterator[None]:
-        """While a functional collective runs, whose buffers are allocated where nobody sees it."""
-        self.inherited, self._inputs = inherited, {storage_id(tensor) for tensor in inputs}
+    def functional(self, inherited: Contents) -> Iterator[None]:
+        """While a functional collective runs, which copies its inputs where nobody sees it."""
+        self.inherited = inherited
         try:
             yield
         finally:
@@ -138,8 +135,12 @@ class Recorder:
 def blocking(instruction: Instruction) -> Instruction:
     """The blocking form of a posted instruction."""
     match instruction:
-        case ISend(peer=peer, block=block, tag=tag, communicator=communicator):
-            return Send(peer, block, tag, communicator)
-        case IRecv(peer=peer, block=block, tag=tag, communicator=communicator):
-            return Recv(peer, block, tag, communicator)
+        case ISend():
+            return Send(**_without_request(instruction))
+        case IRecv():
+            return Recv(**_without_request(instruction))
     return replace(instruction, request=None)
+
+
+def _without_request(instruction: Instruction) -> dict[str, Any]:
+    return {name: value for name, value in asdict(instruction).items() if name != "request"}

@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from primepar.preflight.capture.buffers import Contents
 from primepar.preflight.capture.recorder import Recorder
 
 _SHAPES_ONLY = frozenset(
@@ -78,9 +78,11 @@ class WatchedOperations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented
-        kwargs = kwargs or {}
         kind = _kind(func)
         if kind.views:
             return func(*args, **kwargs)
@@ -102,8 +104,8 @@ class WatchedOperations(TorchDispatchMode):
         return result
 
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = list(_tensors((*args, *kwargs.values())))
-        with self._recorder.functional(self._table.mix(inputs), inputs):
+        inputs = _tensors((*args, *kwargs.values()))
+        with self._recorder.functional(self._table.mix(inputs)):
             return func(*args, **kwargs)
 
     def _follow(
@@ -119,17 +121,10 @@ class WatchedOperations(TorchDispatchMode):
             mixed = table.mix(inputs[1:])
         else:
             mixed = table.mix(inputs)
-        for tensor in changed:
-            table.hold(tensor, mixed.depends, mixed.unknown)
-        for tensor in outputs:
-            if any(tensor is same for same in changed):
-                continue
-            table.allocated(tensor)
-            if mixed is not _CLEAN:
-                table.hold(tensor, mixed.depends, mixed.unknown)
+        for tensor in (*changed, *outputs):
+            table.hold(tensor, mixed)
 
 
-_CLEAN = Contents()
 _PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 
