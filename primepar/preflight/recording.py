@@ -21,6 +21,7 @@ class Gap(Struct, frozen=True):
     source: str
     """A place like `train.py:42`."""
     what: str
+    """Goes on after `the script`: `decides by a value that other ranks computed`."""
 
 
 class RankRecording(Struct):
@@ -29,7 +30,7 @@ class RankRecording(Struct):
     instructions: list[Instruction] = []
     gaps: list[Gap] = []
     stopped: bool = False
-    """Whether the rank stands for ever in its last instruction, as a value never came."""
+    """Whether the rank hangs in its last instruction, as a value never came."""
 
 
 def program_of(ranks: Sequence[RankRecording], script: str) -> Program:

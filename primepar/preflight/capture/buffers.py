@@ -1,15 +1,15 @@
 """Names of the buffers that a rank communicates, and what their contents depend on.
 
 A storage is known by its address. A weak reference to it keeps the address from being used again,
-and tells when it is dead. Two parts of one storage have names of their own: `x3`, and `x3@64+16` for
-the 16 bytes that begin 64 bytes further on.
+and shows when it is dead. Two parts of one storage have names of their own: `x3`, and `x3@64+16`
+for the 16 bytes that begin 64 bytes further on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -17,10 +17,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from primepar.schedule.program import Compute
 
 
-class Contents(NamedTuple):
+class StorageContents(NamedTuple):
     """What a storage holds: the received blocks that it depends on.
 
-    `unknown` tells that some of these came without their values, so that it holds other numbers
+    `unknown` means that some of these came without their values, so that it holds other numbers
     here than in a run on all ranks.
     """
 
@@ -28,10 +28,10 @@ class Contents(NamedTuple):
     unknown: bool = False
 
 
-_NO_CONTENTS = Contents()
+_NO_CONTENTS = StorageContents()
 
 
-class InFlight(Protocol):
+class PostedWork(Protocol):
     """What is posted and not yet waited for."""
 
     waits_itself: bool
@@ -41,7 +41,7 @@ class InFlight(Protocol):
         """Wait for it."""
 
 
-class Flight(NamedTuple):
+class BufferFlight(NamedTuple):
     """A buffer between a post and its wait."""
 
     block: str
@@ -50,7 +50,7 @@ class Flight(NamedTuple):
     """Its bytes in the storage, `first <= byte < end`."""
     receives: bool
     """Whether it may change meanwhile."""
-    work: InFlight
+    work: PostedWork
 
 
 class _Storage:
@@ -59,7 +59,8 @@ class _Storage:
     __slots__ = ("contents", "number", "reference")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.reference = StorageWeakRef(tensor.untyped_storage())
+        storage = tensor.untyped_storage()
+        self.reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.number: int | None = None
         self.contents = _NO_CONTENTS
 
@@ -69,7 +70,7 @@ class BufferTable:
 
     def __init__(self) -> None:
         self._storages: dict[int, _Storage] = {}
-        self.flights: dict[int, list[Flight]] = {}
+        self.flights: dict[int, list[BufferFlight]] = {}
         self._count = 0
         self._limit = 1024
 
@@ -100,17 +101,17 @@ class BufferTable:
         """The names of a buffer's equal parts, in order."""
         return tuple(f"{self.name(tensor)}.{part}" for part in range(parts))
 
-    def contents(self, tensor: torch.Tensor) -> Contents:
+    def contents(self, tensor: torch.Tensor) -> StorageContents:
         """What a tensor's storage depends on."""
         known = self._storages.get(storage_id(tensor))
         return _NO_CONTENTS if known is None else known.contents
 
-    def hold(self, tensor: torch.Tensor, contents: Contents) -> None:
+    def hold(self, tensor: torch.Tensor, contents: StorageContents) -> None:
         """Set what a tensor's storage depends on."""
         if contents.depends or storage_id(tensor) in self._storages:
             self._storage(tensor).contents = contents
 
-    def mix(self, tensors: Iterable[torch.Tensor]) -> Contents:
+    def mix(self, tensors: Iterable[torch.Tensor]) -> StorageContents:
         """What a result of several tensors depends on."""
         mixed = _NO_CONTENTS
         for tensor in tensors:
@@ -119,22 +120,30 @@ class BufferTable:
                 mixed = both(mixed, known.contents)
         return mixed
 
-    def computed(self, tensor: torch.Tensor, block: str, inherited: Contents | None) -> Compute | None:
+    def computed(
+        self, tensor: torch.Tensor, block: str, inherited: StorageContents | None
+    ) -> Compute | None:
         """The computation that made a buffer of received blocks, once, or None."""
         contents = inherited or self.contents(tensor)
         others = contents.depends - {block}
         if not others:
             return None
-        self.hold(tensor, Contents(frozenset({block}), contents.unknown))
+        self.hold(tensor, StorageContents(frozenset({block}), contents.unknown))
         return Compute(reads=tuple(sorted(others)), accumulates=block)
 
 
 @lru_cache(maxsize=4096)
-def both(one: Contents, two: Contents) -> Contents:
+def both(one: StorageContents, two: StorageContents) -> StorageContents:
     """What depends on both; the same few are asked for again and again."""
-    return Contents(one.depends | two.depends, one.unknown or two.unknown)
+    return StorageContents(one.depends | two.depends, one.unknown or two.unknown)
 
 
 def storage_id(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, also where it has no memory."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one after its last."""
+    first = int(tensor.storage_offset()) * tensor.element_size()
+    return first, first + int(tensor.nbytes)

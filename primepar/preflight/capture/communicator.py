@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from primepar.preflight.capture.buffers import storage_id
 from primepar.preflight.capture.carried_values import packed, small, unpacked, whole
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
-from primepar.preflight.capture.recorder import Recorder
+from primepar.preflight.capture.recorder import RankRecorder
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import Instruction
 
@@ -24,7 +24,7 @@ class Communicator:
     """The members of a group in their order, and what this rank has called on it so far."""
 
     def __init__(
-        self, recorder: Recorder, link: RankLink, name: str, members: tuple[int, ...], rank: int
+        self, recorder: RankRecorder, link: RankLink, name: str, members: tuple[int, ...], rank: int
     ) -> None:
         self.recorder, self.link, self.name = recorder, link, name
         self.members, self.rank = members, rank

@@ -1,8 +1,8 @@
 """How a rank's process talks with its parent: small values that other ranks need, and its end.
 
 Ranks run one after another, so that a value may be asked for before its sender has run. The asking
-process then stands until the parent has the value. Where nobody will ever give it, a real run would
-stand there for ever, and so the rank ends there.
+process then waits until the parent has the value. Where no rank ever sends it, a real run would
+hang there, and so the recording of the rank ends there.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _HEAD = struct.Struct("<Q")
 
 
 class NeverComesError(BaseException):
-    """A value that no rank gives: the rank stands where it asked. No handler of users sees it."""
+    """A value that no rank sends: the rank hangs where it asked. No handler of users sees it."""
 
 
-class Given(msgspec.Struct, tag=True):
+class ValueMessage(msgspec.Struct, tag=True):
     """A value under its key; None where it depends on what other ranks computed."""
 
     key: str
     value: bytes | None
 
 
-class Asked(msgspec.Struct, tag=True):
+class ValueRequest(msgspec.Struct, tag=True):
     """The keys of values that are needed now."""
 
     keys: list[str]
 
 
-class Ended(msgspec.Struct, tag=True):
+class RankEnd(msgspec.Struct, tag=True):
     """What a rank recorded until its end, or why it could not."""
 
     recording: RankRecording | None = None
@@ -47,13 +47,14 @@ class Ended(msgspec.Struct, tag=True):
     """The exception of the script, `ValueError: ...`."""
     late: bool = False
     source: str = ""
-    """Where it raised, or stood at the limit."""
+    """Where it raised, or was at the limit."""
 
 
-FromRank = Given | Asked | Ended
+FromRank = ValueMessage | ValueRequest | RankEnd
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(FromRank)
-_VALUES = msgspec.msgpack.Decoder(list[bytes | None] | None)
+_DECODER: msgspec.msgpack.Decoder[FromRank] = msgspec.msgpack.Decoder(FromRank)
+_Values = list[bytes | None] | None
+_VALUES: msgspec.msgpack.Decoder[_Values] = msgspec.msgpack.Decoder(_Values)
 
 
 class RankLink:
@@ -66,26 +67,26 @@ class RankLink:
 
     def give(self, key: str, value: bytes | None) -> None:
         """Give a value to every rank that asks for its key."""
-        write(self._connection, Given(key, value))
+        write(self._connection, ValueMessage(key, value))
 
     def ask(self, keys: list[str]) -> list[bytes | None]:
         """Return the values of these keys. Raises `NeverComesError` if one is never given."""
         left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-        write(self._connection, Asked(keys))
+        write(self._connection, ValueRequest(keys))
         values = _VALUES.decode(_read(self._connection))
         signal.setitimer(signal.ITIMER_REAL, left)
         if values is None:
             raise NeverComesError
         return values
 
-    def end(self, end: Ended) -> NoReturn:
+    def end(self, end: RankEnd) -> NoReturn:
         """Report the end, and end the process without any clean-up of the script's libraries."""
         signal.setitimer(signal.ITIMER_REAL, 0)
         write(self._connection, end)
         os._exit(0)
 
     def _late(self, number: int, frame: FrameType | None) -> None:
-        self.end(Ended(late=True, source=line_of(frame)))
+        self.end(RankEnd(late=True, source=line_of(frame)))
 
 
 def write(connection: socket.socket, message: Any) -> None:

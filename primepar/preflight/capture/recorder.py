@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from msgspec.structs import asdict, replace
 
 from primepar.preflight.capture.buffers import (
+    BufferFlight,
     BufferTable,
-    Contents,
-    Flight,
-    InFlight,
+    PostedWork,
+    StorageContents,
+    extent,
     storage_id,
 )
 from primepar.preflight.capture.source_lines import source_line
@@ -21,7 +23,14 @@ from primepar.preflight.recording import Gap, RankRecording
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
 
 
-class Recorder:
+@dataclass
+class QuietReading:
+    """What was read while nobody went on by it."""
+
+    unknown: bool = False
+
+
+class RankRecorder:
     """The recording of one rank, and the buffers that its instructions name."""
 
     def __init__(self) -> None:
@@ -29,10 +38,11 @@ class Recorder:
         self.buffers = BufferTable()
         self.pending: dict[int, Callable[[], None]] = {}
         """Storage -> what fetches its value from the ranks that it came from."""
-        self.open_works: list[InFlight] = []
+        self.open_works: list[PostedWork] = []
         """Posted and not yet waited for."""
-        self.inherited: Contents | None = None
+        self.inherited: StorageContents | None = None
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
+        self._quiet: QuietReading | None = None
         self._requests = 0
         self._scratch = 0
 
@@ -51,9 +61,26 @@ class Recorder:
         if gap not in self.recording.gaps:
             self.recording.gaps.append(gap)
 
-    def steered(self, how: str) -> None:
-        """Record that the script reads a value of other ranks, which is not here."""
-        self.gap(f"reads a value that other ranks computed {how}, and may go on by it")
+    def steered(self, how: str = "decides by") -> None:
+        """Record that the script goes on by a value of other ranks, which is not here."""
+        if self._quiet is not None:
+            self._quiet.unknown = True
+            return
+        self.gap(f"{how} a value that other ranks computed")
+
+    def is_unknown(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor's values depend on other ranks, after fetching what was sent."""
+        self.settle([tensor], steers=True)
+        return self.buffers.contents(tensor).unknown
+
+    @contextmanager
+    def reading_quietly(self) -> Iterator[QuietReading]:
+        """While values are read that nobody goes on by; yields whether they are unknown."""
+        before, self._quiet = self._quiet, QuietReading()
+        try:
+            yield self._quiet
+        finally:
+            self._quiet = before
 
     def reading(self, tensor: torch.Tensor) -> str:
         """Name a buffer that is about to be sent; record first how it was computed."""
@@ -65,7 +92,7 @@ class Recorder:
 
     def written(self, tensor: torch.Tensor, block: str, unknown: bool = True) -> None:
         """Note that a buffer now holds a block that came from other ranks."""
-        self.buffers.hold(tensor, Contents(frozenset({block}), unknown))
+        self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown))
         self.pending.pop(storage_id(tensor), None)
 
     def naming(self, tensor: torch.Tensor) -> str:
@@ -73,7 +100,7 @@ class Recorder:
         return self.buffers.name(tensor)
 
     @contextmanager
-    def functional(self, inherited: Contents) -> Iterator[None]:
+    def functional(self, inherited: StorageContents) -> Iterator[None]:
         """While a functional collective runs, which copies its inputs where nobody sees it."""
         self.inherited = inherited
         try:
@@ -81,11 +108,11 @@ class Recorder:
         finally:
             self.inherited = None
 
-    def fly(self, tensor: torch.Tensor, flight: Flight) -> None:
+    def fly(self, tensor: torch.Tensor, flight: BufferFlight) -> None:
         """Note that a buffer is in flight from now on."""
         self.buffers.flights.setdefault(storage_id(tensor), []).append(flight)
 
-    def land(self, tensor: torch.Tensor, flight: Flight) -> None:
+    def land(self, tensor: torch.Tensor, flight: BufferFlight) -> None:
         """Note that a buffer is no longer in flight."""
         flights = self.buffers.flights.get(storage_id(tensor), [])
         if flight in flights:
@@ -97,8 +124,8 @@ class Recorder:
         """Record an operation on a buffer in flight: a wait where it waits, else a computation."""
         for tensor in inputs:
             for flight in tuple(self.buffers.flights.get(storage_id(tensor), ())):
-                first = tensor.storage_offset() * tensor.element_size()
-                if flight.end <= first or first + tensor.nbytes <= flight.first:
+                first, end = extent(tensor)
+                if flight.end <= first or end <= flight.first:
                     continue
                 if flight.work.waits_itself:
                     flight.work.finish()
@@ -125,10 +152,10 @@ class Recorder:
     def wait(self, request: str) -> None:
         """Record a wait; right after its post, the two are one blocking instruction."""
         instructions = self.recording.instructions
-        if instructions and getattr(instructions[-1], "request", None) == request:
-            if not isinstance(instructions[-1], Wait):
-                instructions[-1] = blocking(instructions[-1])
-                return
+        last = instructions[-1] if instructions else None
+        if getattr(last, "request", None) == request and not isinstance(last, Wait | None):
+            instructions[-1] = blocking(last)
+            return
         self.add(Wait(request=request))
 
 

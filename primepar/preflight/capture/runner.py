@@ -1,7 +1,7 @@
 """Runs a function once per rank, each in a process of its own that is forked from this one.
 
 What the ranks share, such as torch, is imported once, before the first fork. Two ranks run at a
-time. A rank that needs a value of another one stands meanwhile, and others go on.
+time. A rank that needs a value of another one waits meanwhile, and others go on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NoReturn
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture.rank_link import (
-    Asked,
-    Ended,
-    Given,
     NeverComesError,
+    RankEnd,
     RankLink,
+    ValueMessage,
+    ValueRequest,
     read,
     write,
 )
@@ -53,9 +53,9 @@ class _Run:
         self.recordings: dict[int, RankRecording] = {}
         self.values: dict[str, bytes | None] = {}
         self.asked: dict[int, list[str]] = {}
-        """Keys that a standing rank asked for."""
+        """Keys that a waiting rank asked for."""
         self.missing: dict[str, set[int]] = {}
-        """Ranks that stand for a key."""
+        """Ranks that wait for a key."""
         self.processes: dict[int, int] = {}
         self.connections: dict[int, socket.socket] = {}
         self.deadlines: dict[int, float] = {}
@@ -103,18 +103,18 @@ class _Run:
 
     def _hear(self, rank: int) -> None:
         match read(self.connections[rank]):
-            case Given(key=key, value=value):
+            case ValueMessage(key=key, value=value):
                 self.values[key] = value
-                for standing in self.missing.pop(key, ()):
-                    self._reply_if_complete(standing)
-            case Asked(keys=keys):
+                for waiting in self.missing.pop(key, ()):
+                    self._reply_if_complete(waiting)
+            case ValueRequest(keys=keys):
                 self.asked[rank] = keys
                 del self.deadlines[rank]
                 for key in keys:
                     if key not in self.values:
                         self.missing.setdefault(key, set()).add(rank)
                 self._reply_if_complete(rank)
-            case Ended() as end:
+            case RankEnd() as end:
                 self._end(rank, end)
             case None:
                 _, status = os.waitpid(self.processes.pop(rank), 0)
@@ -134,23 +134,23 @@ class _Run:
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
         write(self.connections[rank], values)
 
-    def _end(self, rank: int, end: Ended) -> None:
+    def _end(self, rank: int, end: RankEnd) -> None:
         if end.late:
             raise self._late(rank, end.source)
         if end.recording is None:
-            at = f" at {end.source}" if end.source else ""
+            where = f" at {end.source}" if end.source else ""
             raise CaptureError(
-                f"{self.script}: expected rank {rank} to run to its end, got {end.raised}{at}: "
+                f"{self.script}: expected rank {rank} to run to its end, got {end.raised}{where}: "
                 + _advice(end.raised)
             )
         self.recordings[rank] = end.recording
         self._close(rank)
 
     def _late(self, rank: int, source: str) -> CaptureError:
-        at = f" at {source}" if source else ""
+        where = f" at {source}" if source else ""
         return CaptureError(
-            f"{self.script}: expected rank {rank} to end within {self.limit:g} s, got no end{at}: "
-            "run fewer steps, or give more time with --limit"
+            f"{self.script}: expected rank {rank} to end within {self.limit:g} s, got no end{where}"
+            ": run fewer steps, or give more time with --limit"
         )
 
     def _close(self, rank: int, kill: bool = False) -> None:
@@ -178,11 +178,11 @@ def _advice(raised: str) -> str:
 
 def _child(rank: int, body: Body, link: RankLink) -> NoReturn:
     try:
-        link.end(Ended(body(rank, link)))
+        link.end(RankEnd(body(rank, link)))
     except ScriptRaisedError as error:
-        link.end(Ended(raised=error.text, source=error.source))
+        link.end(RankEnd(raised=error.text, source=error.source))
     except BaseException as error:
-        link.end(Ended(raised=f"{type(error).__name__}: {error}"))
+        link.end(RankEnd(raised=f"{type(error).__name__}: {error}"))
 
 
 class ScriptRaisedError(Exception):

@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
 from primepar.preflight.capture.communicator import Communicator
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
-from primepar.preflight.capture.recorder import Recorder
+from primepar.preflight.capture.recorder import RankRecorder
 from primepar.preflight.capture.runner import ScriptRaisedError
 from primepar.preflight.capture.source_lines import line_of
+from primepar.preflight.capture.unknown_numbers import watch_numbers
 from primepar.preflight.capture.watched_operations import WatchedOperations
 from primepar.preflight.recording import RankRecording
 
@@ -32,13 +34,17 @@ BACKEND = "preflight"
 def run_script(
     script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink
 ) -> RankRecording:
-    """Return what a script does on one rank. Raises `ScriptRaisedError` where it raises."""
-    recorder = Recorder()
+    """Return what a script does on one rank. Raises `ScriptRaisedError` where it raises.
+
+    What it prints is not shown, as sums over ranks are other numbers here.
+    """
+    recorder = RankRecorder()
     _environment(rank, ranks)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     torch.set_num_threads(1)
     _StandIns(recorder, link, rank, ranks).install()
+    watch_numbers(recorder)
     try:
         with WatchedOperations(recorder):
             runpy.run_path(str(script), run_name="__main__")
@@ -64,30 +70,31 @@ def _environment(rank: int, ranks: int) -> None:
         "MASTER_PORT": "29500",
         "TORCHDYNAMO_DISABLE": "1",
     }
-    if rank:
-        quiet = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(quiet, 2)
-    os.dup2(2, 1)
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
 
 
-def _raised(error: BaseException, recorder: Recorder) -> ScriptRaisedError:
+def _raised(error: BaseException, recorder: RankRecorder) -> ScriptRaisedError:
     traceback, source = error.__traceback__, ""
     while traceback is not None:
         line = line_of(traceback.tb_frame)
-        own = traceback.tb_frame.f_code.co_filename
-        if line and line.rpartition(":")[0] in own:
+        path = traceback.tb_frame.f_code.co_filename
+        if line and line.rpartition(":")[0] in path:
             source = f"{line.rpartition(':')[0]}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"
     text = " ".join(str(error).split())
-    return ScriptRaisedError(f"{type(error).__name__}: {text}" if text else type(error).__name__, source)
+    return ScriptRaisedError(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__, source
+    )
 
 
 class _StandIns:
-    """Functions of `torch.distributed` that need other processes, and what stands in for them."""
+    """Functions of `torch.distributed` that need other processes, and their replacements."""
 
-    def __init__(self, recorder: Recorder, link: RankLink, rank: int, ranks: int) -> None:
+    def __init__(self, recorder: RankRecorder, link: RankLink, rank: int, ranks: int) -> None:
         self.recorder, self.link, self.rank, self.ranks = recorder, link, rank, ranks
         self.asked_backend = "gloo"
 
@@ -115,7 +122,7 @@ class _StandIns:
             self.asked_backend = (backend or "gloo").lower()
             original(
                 BACKEND,
-                store=dist.HashStore(),
+                store=HashStore(),
                 rank=self.rank if rank == -1 else rank,
                 world_size=self.ranks if world_size == -1 else world_size,
             )

@@ -15,7 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from primepar.preflight.capture.recorder import Recorder
+from primepar.preflight.capture.recorder import RankRecorder
 
 _SHAPES_ONLY = frozenset(
     f"aten::{name}"
@@ -61,17 +61,18 @@ def _kind(operator: Any) -> _Kind:
         names=tuple(argument.name for argument in schema.arguments),
         shapes_only=name in _SHAPES_ONLY,
         overwrites=name in _OVERWRITES,
-        communicates=operator.namespace in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
+        communicates=operator.namespace
+        in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
         steers=bool(steering & set(operator.tags)),
         lanes=name.startswith("aten::_foreach"),
     )
 
 
-class WatchedOperations(TorchDispatchMode):
+class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operation as it is, and keeps the table of buffers up to date."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+    def __init__(self, recorder: RankRecorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
         self._table = recorder.buffers
 
@@ -95,9 +96,8 @@ class WatchedOperations(TorchDispatchMode):
             self._recorder.access(inputs, written)
         if self._recorder.pending:
             self._recorder.settle(inputs, kind.steers)
-        if kind.steers and _may_steer(func, args):
-            if self._table.mix(inputs).unknown:
-                self._recorder.steered(_doing(func))
+        if kind.steers and _may_steer(func, args) and self._table.mix(inputs).unknown:
+            self._recorder.steered(_doing(func))
         result = func(*args, **kwargs)
         for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
             self._follow(kind, reads, outputs, changed)
@@ -169,7 +169,8 @@ def _may_steer(func: Any, args: Any) -> bool:
 
 
 def _doing(func: Any) -> str:
+    """How a script reads a value, before `a value that other ranks computed`."""
     name = func._schema.name.removeprefix("aten::")
-    if name in ("_local_scalar_dense", "item", "equal"):
-        return "as a number of Python's"
-    return f"as the shape of what {name} returns"
+    if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):
+        return "reads as a number"
+    return f"takes the shape of {name} from"

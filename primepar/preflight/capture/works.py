@@ -9,16 +9,16 @@ import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from primepar.preflight.capture.buffers import Flight
-from primepar.preflight.capture.recorder import Recorder
+from primepar.preflight.capture.buffers import BufferFlight, extent
+from primepar.preflight.capture.recorder import RankRecorder
 
 
 class RecordedWork(dist.Work):
-    """A posted communication; its first wait is recorded, and brings values that are needed."""
+    """A posted communication; its first wait is recorded, and fetches values that are needed."""
 
     def __init__(
         self,
-        recorder: Recorder,
+        recorder: RankRecorder,
         request: str,
         outputs: Sequence[torch.Tensor] = (),
         arrive: Callable[[], None] | None = None,
@@ -26,15 +26,16 @@ class RecordedWork(dist.Work):
         super().__init__()
         self._recorder, self._request, self._arrive = recorder, request, arrive
         self._outputs = list(outputs)
-        self._flights: list[tuple[torch.Tensor, Flight]] = []
+        self._flights: list[tuple[torch.Tensor, BufferFlight]] = []
         self._done = False
+        self.earlier: Sequence[RecordedWork] = ()
+        """Works of the same call, which are waited for together."""
         self.waits_itself = recorder.inherited is not None
         recorder.open_works.append(self)
 
     def fly(self, tensor: torch.Tensor, block: str, receives: bool) -> None:
         """Note a buffer that is in flight until the wait."""
-        first = tensor.storage_offset() * tensor.element_size()
-        flight = Flight(block, first, first + tensor.nbytes, receives, self)
+        flight = BufferFlight(block, *extent(tensor), receives, self)
         self._recorder.fly(tensor, flight)
         self._flights.append((tensor, flight))
 
@@ -43,6 +44,8 @@ class RecordedWork(dist.Work):
         if self._done:
             return
         self._done = True
+        for work in self.earlier:
+            work.finish()
         self._recorder.open_works.remove(self)
         for tensor, flight in self._flights:
             self._recorder.land(tensor, flight)
