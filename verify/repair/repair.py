@@ -201,7 +201,8 @@ class _Search:
 
     def _key(self, rank: int, index: int) -> str:
         """What ranks and rounds of a loop have in common: the line of the text, else its kind."""
-        return _kind(self.program.programs[rank][index])
+        node = self.program.programs[rank][index]
+        return node.source or _kind(node)
 
 
 def _kind(node: Instruction) -> str:

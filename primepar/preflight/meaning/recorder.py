@@ -7,7 +7,7 @@ data makes a term. Sums and exact factors stay visible in the terms; other opera
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any
@@ -85,20 +85,14 @@ class TermRecorder(TorchDispatchMode):
         name = func._schema.name
         if name in _STEERING:
             self.steering.append(self.source())
-        node = self._term(func, name, args, kwargs, tensors)
-        written = [
-            leaf
-            for argument, value in zip(func._schema.arguments, args, strict=False)
-            if argument.is_write
-            for leaf in tree_leaves(value)
-            if isinstance(leaf, torch.Tensor)
-        ]
-        written += [
-            value for argument in func._schema.arguments
-            if argument.is_write and isinstance(value := kwargs.get(argument.name), torch.Tensor)
-        ]  # fmt: skip
+        written = list(_written(func, args, kwargs))
+        node = self._term(func, name, args, kwargs, written) if written else None
         result = func(*args, **kwargs)
-        self._write(node, written or self._fresh(result, tensors))
+        fresh = [] if written else self._fresh(result, tensors)
+        if fresh:
+            node = self._term(func, name, args, kwargs, fresh)
+        if node is not None:
+            self._write(node, written or fresh)
         return result
 
     def _tracked(self, tensor: torch.Tensor) -> bool:
@@ -113,23 +107,24 @@ class TermRecorder(TorchDispatchMode):
     def _write(self, node: int, outputs: list[torch.Tensor]) -> None:
         for place, tensor in enumerate(outputs):
             number = node
-            if len(outputs) > 1 or self.storages.length(node) != span(tensor):
+            if len(outputs) > 1:
                 term = Applied(f"output {place}", (node,), span(tensor))
                 number = self.storages.add(term)
             self.storages.write(tensor, number)
 
     def _term(
         self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any],
-        tensors: list[torch.Tensor],
+        outputs: list[torch.Tensor],
     ) -> int:  # fmt: skip
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         linear = self._linear(name, args, kwargs, tensors)
-        if linear is not None:
+        if linear is not None and self.storages.length(linear) == span(outputs[0]):
             return linear
         shapes = [(str(tensor.dtype), *tensor.size(), *tensor.stride()) for tensor in tensors]
         rest = [_text(leaf) for leaf in tree_leaves((args, kwargs))]
         digest = sha256(repr((str(func), shapes, rest)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
-        return self.storages.add(Applied(digest, nodes, 0))
+        return self.storages.add(Applied(digest, nodes, span(outputs[0])))
 
     def _linear(
         self, name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
@@ -174,6 +169,14 @@ class TermRecorder(TorchDispatchMode):
             with torch.utils._python_dispatch._disable_current_modes():
                 value = value.item()
         return Fraction(value) if isinstance(value, int | float) and value else None
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation writes, of those that it is given."""
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        if argument.is_write:
+            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
-from primepar.schedule.program import Program
+from primepar.schedule.counterexample import Counterexample
 from primepar.verify.report import PropertyResult, Report
 
 Level = Literal["error", "warning"]
@@ -32,31 +31,24 @@ class Finding(Struct, frozen=True):
     lines: tuple[SourceLine, ...]
 
 
-def findings(report: Report, program: Program) -> list[Finding]:
+def findings(report: Report) -> list[Finding]:
     """One finding for each property that is refuted (an error) or unknown (a warning)."""
-    return [finding for result in report.properties for finding in _of_property(result, program)]
+    return [finding for result in report.properties for finding in _of_property(result)]
 
 
-def _of_property(result: PropertyResult, program: Program) -> Iterator[Finding]:
-    lines = tuple(_lines(result.details, program))
+def _of_property(result: PropertyResult) -> Iterator[Finding]:
+    lines = tuple(_lines(result.details))
     if result.verdict == "refuted":
         yield Finding(result.name, "error", result.counterexample or "", lines)
     elif result.verdict == "unknown":
         yield Finding(result.name, "warning", f"not decided: {result.reason}", lines)
 
 
-def _lines(details: Counterexample | None, program: Program) -> Iterator[SourceLine]:
+def _lines(details: Counterexample | None) -> Iterator[SourceLine]:
     """The wrong instructions first, then the others that take part."""
     events = details.events if details is not None else ()
     for event in sorted(events, key=lambda event: not event.wrong):
-        source = _source(program, event)
-        if source:
-            file, _, line = source.rpartition(":")
+        if event.source:
+            file, _, line = event.source.rpartition(":")
             role = f" ({event.role})" if event.role else ""
             yield SourceLine(file, int(line), f"rank {event.rank}: {event.text}{role}")
-
-
-def _source(program: Program, event: InvolvedInstruction) -> str:
-    if program.sources is None or event.index is None:
-        return ""
-    return program.sources[event.rank][event.index]
