@@ -27,7 +27,7 @@ from primepar.schedule.program_file import instruction_line
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.proof import verify_program
 from primepar.verify.program.wait_order import Waits
-from primepar.verify.repair.moves import Move, Order, RankAccesses, moved, reordered
+from primepar.verify.repair.edits import Edit, Order, RankAccesses, moved, reordered
 from primepar.verify.report import PropertyResult, Report
 
 MOST_MOVES = 4
@@ -36,14 +36,14 @@ NEAR = 8
 MOST_TRIED = 4_000
 """Orders that are tried when all moves are, not only those that a counterexample suggests."""
 Orders = tuple[Order, ...]
-Candidate = tuple[Move, Orders]
+Candidate = tuple[Edit, Orders]
 
 
 class Repair(Struct, frozen=True):
     """A program that passes, the moves that lead to it, and its proof."""
 
     program: Program
-    moves: tuple[Move, ...]
+    moves: tuple[Edit, ...]
     report: Report
     is_smallest: bool
     """Whether no fewer moves are enough, as all of them were tried."""
@@ -86,7 +86,7 @@ class _Search:
         self, most: int, moves_from: Callable[[Orders, Report], Iterator[Candidate]]
     ) -> Repair | None:
         start: Orders = tuple(tuple(range(len(nodes))) for nodes in self.program.programs)
-        level: list[tuple[Orders, tuple[Move, ...]]] = [(start, ())]
+        level: list[tuple[Orders, tuple[Edit, ...]]] = [(start, ())]
         seen = {start}
         for depth in range(most + 1):
             following = []
@@ -178,13 +178,13 @@ class _Search:
         """The orders after a move: at one place, or at each of `ranks` that looks like it."""
         places, later = [], list(orders)
         pairs = list(self._alike_pairs(orders, rank, ranks, source, target))
-        for other, *chosen in pairs or [(rank, orders[rank][source], orders[rank][target])]:
-            changed = moved(later[other], *chosen, before, self.accesses[other])
+        wanted = (rank, orders[rank][source], orders[rank][target])
+        for other, first, second in pairs or [wanted]:
+            changed = moved(later[other], first, second, before, self.accesses[other])
             if changed is not None:
                 later[other] = changed
-                places.append((other, *chosen))
-        wanted = (rank, orders[rank][source], orders[rank][target])
-        return (Move(tuple(places), before), tuple(later)) if wanted in places else None
+                places.append((other, first, second))
+        return (Edit(tuple(places), before), tuple(later)) if wanted in places else None
 
     def _alike_pairs(
         self, orders: Orders, rank: int, ranks: tuple[int, ...], source: int, target: int

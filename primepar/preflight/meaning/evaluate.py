@@ -45,7 +45,7 @@ from primepar.schedule.program import (
 from primepar.verify.program.matching import Matching, Operation
 
 
-class Place(NamedTuple):
+class TermPlace(NamedTuple):
     """One term of one rank."""
 
     rank: int
@@ -55,11 +55,12 @@ class Place(NamedTuple):
 class CapturedCall(NamedTuple):
     """One communication call of a rank: its instruction, and the terms that it reads."""
 
-    index: int
+    instruction: int
+    """Its index in the program of the rank."""
     reads: tuple[int, ...]
 
 
-class Values:
+class TermValues:
     """The values of the terms of all ranks of one program."""
 
     def __init__(
@@ -67,12 +68,12 @@ class Values:
         calls: Sequence[Sequence[CapturedCall]],
     ) -> None:  # fmt: skip
         self.flow, self.nodes, self.calls = Matching.of(program), nodes, calls
-        self._by_index = [{call.index: call for call in of_rank} for of_rank in calls]
-        self._values: dict[Place, Value] = {}
+        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in calls]
+        self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
         """The value of a term, of a program that ends. Raises `ValueError` if it does not."""
-        waiting = [Place(rank, node)]
+        waiting = [TermPlace(rank, node)]
         while waiting:
             place = waiting[-1]
             missing = [need for need in self._needs(place) if need not in self._values]
@@ -82,23 +83,23 @@ class Values:
             waiting.pop()
             if place not in self._values:
                 self._values[place] = self._value(place)
-        return self._values[Place(rank, node)]
+        return self._values[TermPlace(rank, node)]
 
-    def _needs(self, place: Place) -> list[Place]:
+    def _needs(self, place: TermPlace) -> list[TermPlace]:
         rank, node = place.rank, self.nodes[place.rank][place.node]
         match node:
             case Applied(inputs=inputs) | Added(inputs=inputs):
-                return [Place(rank, number) for number in inputs]
+                return [TermPlace(rank, number) for number in inputs]
             case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
-                return [Place(rank, number)]
+                return [TermPlace(rank, number)]
             case Joined(parts=parts):
-                return [Place(rank, number) for number, _, _ in parts]
+                return [TermPlace(rank, number) for number, _, _ in parts]
             case Received():
                 return self._sources(rank, node)
             case _:
                 return []
 
-    def _value(self, place: Place) -> Value:
+    def _value(self, place: TermPlace) -> Value:
         rank, node = place.rank, self.nodes[place.rank][place.node]
         inputs = [self._values[need] for need in self._needs(place)]
         match node:
@@ -122,31 +123,31 @@ class Values:
             case _:
                 return self._delivered(rank, node, inputs)
 
-    def _sources(self, rank: int, received: Received) -> list[Place]:
+    def _sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""
         call = self.calls[rank][received.call]
-        operation = self.flow.operations[rank][call.index]
+        operation = self.flow.operations[rank][call.instruction]
         if operation.starts:
             return [self._sent(operation, received)]
         members = self.flow.matched_calls.get(operation, ())
         return [
-            Place(member.rank, number)
+            TermPlace(member.rank, number)
             for member in members
             for number in self._by_index[member.rank][member.index].reads
         ]
 
-    def _sent(self, operation: Operation, received: Received) -> Place:
+    def _sent(self, operation: Operation, received: Received) -> TermPlace:
         receives = [end for end in operation.starts if not end.sends]
         partner = receives[received.slot].partner
         if partner is None:
             raise ValueError("expected a matched message")
         sends = self.flow.operations[partner.rank][partner.index].starts
         slot = [id(end) for end in sends if end.sends].index(id(partner))
-        return Place(partner.rank, self._by_index[partner.rank][partner.index].reads[slot])
+        return TermPlace(partner.rank, self._by_index[partner.rank][partner.index].reads[slot])
 
     def _delivered(self, rank: int, received: Received, inputs: list[Value]) -> Value:
         call = self.calls[rank][received.call]
-        operation = self.flow.operations[rank][call.index]
+        operation = self.flow.operations[rank][call.instruction]
         if operation.starts:
             return inputs[0]
         members = self.flow.matched_calls[operation]
@@ -165,7 +166,7 @@ def _of_collective(
     """What a collective delivers on a rank, in a slot; `inputs` are those of each member."""
     node, slot = operation.instruction, received.slot
     group = tuple(getattr(node, "group", ()))
-    own = group.index(rank)
+    place = group.index(rank)
     match node:
         case AllReduce() | Reduce():
             return _reduced(node, [inputs[member][slot] for member in group])
@@ -176,20 +177,20 @@ def _of_collective(
             return joined(whole) if received.length > size(whole[0]) else whole[slot]
         case ReduceScatter():
             whole = [joined(inputs[member]) for member in group]
-            first = own * received.length
+            first = place * received.length
             return _reduced(node, [part(value, first, first + received.length) for value in whole])
         case AllToAll():
-            return _exchanged([joined(inputs[member]) for member in group], own, received)
+            return _exchanged([joined(inputs[member]) for member in group], place, received)
         case _:
             names = [digest(value) for member in group for value in inputs[member]]
             return opaque(digest_of(type(node).__name__, str(slot), *names), received.length)
 
 
-def _exchanged(whole: list[Value], own: int, received: Received) -> Value:
+def _exchanged(whole: list[Value], place: int, received: Received) -> Value:
     """What an all-to-all with parts of one size delivers: every member's part for this one."""
     counts = [size(value) // len(whole) for value in whole]
     parts = [
-        part(value, own * count, (own + 1) * count)
+        part(value, place * count, (place + 1) * count)
         for value, count in zip(whole, counts, strict=True)
     ]
     return joined(parts) if received.length == sum(counts) else parts[received.slot]

@@ -4,7 +4,7 @@ Ranks whose parameters of one name start with the same data hold replicas of it.
 must be the same sums, or they drift apart. And the gradients of all parameters must have one
 coefficient: if a parameter's is `1/8` of a sum and that of all others `1/4`, it is scaled by the
 wrong count. A coefficient that all parameters share is not judged: whether a loss is a mean or a
-sum is for its author to say. This property is ours; `docs/preflight.md` says what it cannot see.
+sum is for its author to define. This property is ours; `docs/preflight.md` lists what it cannot see.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from time import perf_counter
 
-from primepar.preflight.meaning.evaluate import Values
+from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
 from primepar.preflight.meaning.values import Form, Value, digest
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
@@ -25,12 +25,12 @@ Replicas = dict[int, GradientClaim]
 """Rank -> its claim, of ranks that hold replicas of one parameter."""
 
 
-def gradients(values: Values, terms: Sequence[RankTerms]) -> PropertyResult:
+def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     """Decide whether all gradients that optimizers read are complete, each counted once."""
     start = perf_counter()
-    judge = _Judge(values, terms)
-    unequal = next(judge.unequal(), None)
-    wrong = unequal or next(judge.wrong_scale(), None)
+    asked = _GradientQuestions(values, terms)
+    unequal = next(asked.unequal(), None)
+    wrong = unequal or next(asked.wrong_scale(), None)
     seconds = perf_counter() - start
     if wrong is None:
         return PropertyResult(NAME, "proved", seconds)
@@ -44,8 +44,8 @@ Wrong = tuple[str, Counterexample, bool]
 """A sentence, the places, and whether it is certain."""
 
 
-class _Judge:
-    def __init__(self, values: Values, terms: Sequence[RankTerms]) -> None:
+class _GradientQuestions:
+    def __init__(self, values: TermValues, terms: Sequence[RankTerms]) -> None:
         self.values, self.terms = values, terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
@@ -75,10 +75,13 @@ class _Judge:
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         if not usual:
             return
-        common, times = usual.most_common(1)[0]
+        common, _ = usual.most_common(1)[0]
+        model = next(place for place, some in numbers.items() if some == {common})
+        name = self.terms[model[0]].claims[model[1]].name
         for (rank, number), some in numbers.items():
-            if len(some) > 1 or (some and times > usual[next(iter(some))] and common not in some):
-                yield self._scaled(rank, self.terms[rank].claims[number], some, common)
+            if some - {common}:
+                claim = self.terms[rank].claims[number]
+                yield self._scaled(rank, claim, some, f"{common}, as in the gradient of {name}")
 
     def _replicas(self) -> Iterator[tuple[str, Replicas]]:
         """Ranks whose parameters of one name hold the same data at an optimizer's step."""
@@ -101,7 +104,9 @@ class _Judge:
         }  # fmt: skip
 
     def _differ(self, name: str, replicas: Replicas, first: int, rank: int) -> Wrong:
-        one, other = (self._summed(self._gradient(each, replicas[each])) for each in (first, rank))
+        one, other = (
+            self._summed(self._gradient(holder, replicas[holder])) for holder in (first, rank)
+        )
         node = self.terms[rank].nodes[replicas[rank].parameter]
         certain = not (isinstance(node, Leaf) and node.constant)
         where = _place(rank, name, replicas[rank])
@@ -114,7 +119,11 @@ class _Judge:
                 f"{sentence}, if they are replicas: all elements are equal at the start, so that "
                 "parts of a sharded parameter would look the same"
             )
-        return sentence, _details(name, {each: replicas[each] for each in (rank, first)}), certain
+        return (
+            sentence,
+            _details(name, {holder: replicas[holder] for holder in (rank, first)}),
+            certain,
+        )
 
     def _summed(self, gradient: Value) -> str:
         forms: list[Form] = [segment.form for segment in gradient]
@@ -125,14 +134,12 @@ class _Judge:
             return "one that is computed otherwise"
         return f"a sum over {'rank' if len(ranks) == 1 else 'ranks'} {_ranks(sorted(ranks))}"
 
-    def _scaled(
-        self, rank: int, claim: GradientClaim, some: set[Fraction], common: Fraction
-    ) -> Wrong:
+    def _scaled(self, rank: int, claim: GradientClaim, some: set[Fraction], want: str) -> Wrong:
         got = " and ".join(map(str, sorted(some)))
         fix = "count every rank once" if len(some) > 1 else "scale it like the others"
         sentence = (
-            f"{_place(rank, claim.name, claim)}: expected its terms with the coefficient {common}, "
-            f"as in most gradients, got {got}: {fix}"
+            f"{_place(rank, claim.name, claim)}: expected its terms with the coefficient {want}, "
+            f"got {got}: {fix}"
         )
         return sentence, _details(claim.name, {rank: claim}), True
 

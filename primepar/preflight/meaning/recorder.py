@@ -34,14 +34,14 @@ _PRODUCTS = {"aten::mul", "aten::mul_", "aten::div", "aten::div_"}
 _SUMS = {"aten::add", "aten::add_"}
 
 
-class TermRecorder(TorchDispatchMode):
+class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the terms of one rank, and what its optimizers read.
 
     `source` returns the line of the user's text that runs now.
     """
 
     def __init__(self, source: Callable[[], str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
         self.storages = Storages()
         self.claims: list[GradientClaim] = []
@@ -65,8 +65,8 @@ class TermRecorder(TorchDispatchMode):
 
     def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Note that an optimizer reads a parameter and its gradient."""
-        nodes = self.inputs([parameter.detach(), gradient.detach()])
-        self.claims.append(GradientClaim(name, step, *nodes, self.source()))
+        data, sums = self.inputs([parameter.detach(), gradient.detach()])
+        self.claims.append(GradientClaim(name, step, data, sums, self.source()))
 
     def result(self) -> RankTerms:
         """What was recorded."""

@@ -25,22 +25,22 @@ class Held(NamedTuple):
     """The element of the term at `start`."""
 
 
-class Range(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes of a storage between the first and the last element of a tensor."""
 
     start: int
     end: int
 
 
-def byte_range(tensor: torch.Tensor) -> Range:
+def byte_range(tensor: torch.Tensor) -> ByteRange:
     """The bytes that a tensor spans; a tensor without elements spans none."""
     size = tensor.element_size()
     start = tensor.storage_offset() * size
     if not tensor.numel():
-        return Range(start, start)
+        return ByteRange(int(start), int(start))
     pairs = zip(tensor.size(), tensor.stride(), strict=True)
     last = sum((length - 1) * stride for length, stride in pairs)
-    return Range(start, start + (last + 1) * size)
+    return ByteRange(int(start), int(start + (last + 1) * size))
 
 
 def span(tensor: torch.Tensor) -> int:
@@ -143,15 +143,15 @@ class Storages:
 
     def _of(self, tensor: torch.Tensor) -> list[Held]:
         reference, held = self._held.get(tensor.untyped_storage()._cdata, (None, []))
-        return held if reference is not None and not reference.expired() else []
+        return held if reference is not None and not reference.expired() else []  # type: ignore[no-untyped-call]
 
     def _keep(self, tensor: torch.Tensor, held: list[Held]) -> None:
         storage = tensor.untyped_storage()
         if held:
-            self._held[storage._cdata] = (StorageWeakRef(storage), held)
+            self._held[storage._cdata] = (StorageWeakRef(storage), held)  # type: ignore[no-untyped-call]
         else:
             self._held.pop(storage._cdata, None)
         if len(self._held) % 4096 == 0:
-            dead = [key for key, (reference, _) in self._held.items() if reference.expired()]
+            dead = [key for key, (reference, _) in self._held.items() if reference.expired()]  # type: ignore[no-untyped-call]
             for key in dead:
                 del self._held[key]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Node(Struct, frozen=True, array_like=True, tag=True):
+class TermNode(Struct, frozen=True, array_like=True, tag=True):
     """Base of the terms; inputs are numbers of earlier terms of the same rank."""
 
 
-class Leaf(Node, frozen=True):
+class Leaf(TermNode, frozen=True):
     """Data that is there: `digest` is of its content, type and size."""
 
     digest: str
@@ -23,7 +23,7 @@ class Leaf(Node, frozen=True):
     """Whether all elements are equal, as in a bias of zeros or a norm's weight of ones."""
 
 
-class Received(Node, frozen=True):
+class Received(TermNode, frozen=True):
     """The `slot`-th tensor of `length` elements that a communication call writes."""
 
     call: int
@@ -31,7 +31,7 @@ class Received(Node, frozen=True):
     length: int
 
 
-class Applied(Node, frozen=True):
+class Applied(TermNode, frozen=True):
     """What an operation makes of its inputs; `digest` is of its name and other arguments."""
 
     digest: str
@@ -39,7 +39,7 @@ class Applied(Node, frozen=True):
     length: int
 
 
-class Mapped(Node, frozen=True):
+class Mapped(TermNode, frozen=True):
     """A linear operation of one input, such as a transposition or a change of type."""
 
     digest: str
@@ -47,26 +47,26 @@ class Mapped(Node, frozen=True):
     length: int
 
 
-class Scaled(Node, frozen=True):
+class Scaled(TermNode, frozen=True):
     """The input times an exact factor, `"1/8"`."""
 
     input: int
     factor: str
 
 
-class Added(Node, frozen=True):
+class Added(TermNode, frozen=True):
     """The sum of inputs of one length."""
 
     inputs: tuple[int, ...]
 
 
-class Joined(Node, frozen=True):
+class Joined(TermNode, frozen=True):
     """Parts of other terms one after the other: (term, first element, number of elements)."""
 
     parts: tuple[tuple[int, int, int], ...]
 
 
-class Gradient(Node, frozen=True):
+class Gradient(TermNode, frozen=True):
     """A gradient as it is added to that of a parameter, before any reduction over ranks."""
 
     input: int

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 Atom = tuple[str, int]
-"""Digest of an opaque value, and the element of it that stands first here."""
+"""Digest of an opaque value, and the element of it that is the first here."""
 Form = tuple[tuple[Atom, Fraction], ...]
 """Atoms with their coefficients, in order, none of them zero."""
 

@@ -24,7 +24,7 @@ RULES: Final = {
 """Property -> what holds where it is proved."""
 
 
-def sarif(found: list[Finding], target: str) -> str:
+def sarif(listed: list[Finding], target: str) -> str:
     """Return the findings of one target as the text of a SARIF file.
 
     A finding without lines of files is reported at line 1 of the target.
@@ -32,13 +32,13 @@ def sarif(found: list[Finding], target: str) -> str:
     log = {
         "$schema": SCHEMA,
         "version": "2.1.0",
-        "runs": [{"tool": {"driver": _driver(found)}, "results": _results(found, target)}],
+        "runs": [{"tool": {"driver": _driver(listed)}, "results": _results(listed, target)}],
     }
     return msgspec.json.format(msgspec.json.encode(log), indent=2).decode() + "\n"
 
 
-def _driver(found: list[Finding]) -> dict[str, Any]:
-    names = dict.fromkeys(finding.property for finding in found)
+def _driver(listed: list[Finding]) -> dict[str, Any]:
+    names = dict.fromkeys(finding.property for finding in listed)
     return {
         "name": "primepar preflight",
         "version": version("primepar"),
@@ -48,9 +48,9 @@ def _driver(found: list[Finding]) -> dict[str, Any]:
     }
 
 
-def _results(found: list[Finding], target: str) -> list[dict[str, Any]]:
+def _results(listed: list[Finding], target: str) -> list[dict[str, Any]]:
     results = []
-    for finding in found:
+    for finding in listed:
         places = [_location(line) for line in finding.lines or (SourceLine(target, 1, ""),)]
         related = [{"id": number, **place} for number, place in enumerate(places[1:], 1)]
         results.append({

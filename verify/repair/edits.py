@@ -2,7 +2,7 @@
 
 Two instructions of a rank may change places unless both access one block and one of them writes it,
 or both belong to one request. A send may pass another send: which message meets which receive is
-then for the proof to say.
+then for the proof to decide.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Order = tuple[int, ...]
 """The instructions of one rank by their indices in the wrong program."""
 
 
-class Move(Struct, frozen=True):
+class Edit(Struct, frozen=True):
     """One edit: on each of `ranks` an instruction is moved next to another one.
 
     `places` are (rank, moved instruction, the one that it is moved before or behind), by their
