@@ -3,8 +3,8 @@
 Ranks whose parameters of one name start with the same data hold replicas of it. Their gradients
 must be the same sums, or they drift apart. And the gradients of all parameters must have one
 coefficient: if a parameter's is `1/8` of a sum and that of all others `1/4`, it is scaled by the
-wrong count. A coefficient that all parameters share is not judged: whether a loss is a mean or a
-sum is for its author to define. This property is ours; `docs/preflight.md` lists what it cannot see.
+wrong count. A coefficient that all parameters share is accepted: a loss may be a mean or a sum.
+This property is ours; `docs/preflight.md` lists what it cannot see.
 """
 
 from __future__ import annotations
