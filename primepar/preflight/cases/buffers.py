@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program
-from primepar.schedule.program import (
+from primepar.schedule.instructions import (
     AllGather,
     AllReduce,
     Compute,
@@ -86,9 +88,7 @@ def all_gradients_gathered(fixed: bool) -> Program:
 
     halves = [tuple(f"g[{layer},{rank}]" for layer in range(layers)) for rank in PAIR]
     sizes = {"g": Tensor(((0, 1, 2, 3), (0, 2, 4))), "norm": Tensor(((0, 1),))}
-    return program(
-        map(calls, PAIR), [squares], halves, [("norm[0]",)] * 2, sizes, memory=6 + 2 + 1
-    )
+    return program(map(calls, PAIR), [squares], halves, [("norm[0]",)] * 2, sizes, memory=6 + 2 + 1)
 
 
 @public_case("traffic", "karpathy/nanochat#33")
@@ -110,9 +110,8 @@ def summed_in_every_micro_batch(fixed: bool) -> Program:
             return [*(gradient(B=batch, D=rank) for batch in PAIR), AllReduce(PAIR, block=final)]
         listed: list[Instruction] = []
         for batch in PAIR:
-            work = gradient(B=batch, D=rank)
             listed += [
-                Compute(work.reads, part, work.phase, work.sub_operator),
+                replace(gradient(B=batch, D=rank), accumulates=part),
                 AllReduce(PAIR, block=part),
                 Compute((part,), final),
                 Free(part),

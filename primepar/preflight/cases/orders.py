@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from primepar.preflight.cases.public_case import program, public_case
 from primepar.schedule import Program
-from primepar.schedule.program import (
+from primepar.schedule.instructions import (
     AllGather,
-    AllReduce,
     Alloc,
+    AllReduce,
     Barrier,
     Instruction,
     Recv,
@@ -142,9 +142,7 @@ def labels_before_activations(fixed: bool) -> Program:
     """
     labels, activations = Send(2, "labels"), Send(1, "x 1")
     first = (activations, labels) if fixed else (labels, activations)
-    return program(
-        [first, (Recv(0, "x 1"), Send(2, "x 2")), (Recv(1, "x 2"), Recv(0, "labels"))]
-    )
+    return program([first, (Recv(0, "x 1"), Send(2, "x 2")), (Recv(1, "x 2"), Recv(0, "labels"))])
 
 
 @public_case("deadlock-freedom", "NVIDIA/Megatron-LM#1444")

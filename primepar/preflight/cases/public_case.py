@@ -13,7 +13,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from primepar.schedule import Program
-from primepar.schedule.program import Compute, Instruction
+from primepar.schedule.instructions import Compute, Instruction
 from primepar.schedule.signature import Bound, Coefficient, Reduction, Signature, Tensor
 
 Build = Callable[[bool], Program]
@@ -26,7 +26,7 @@ class PublicCase(Struct, frozen=True, dict=True):
 
     name: str
     threads: tuple[str, ...]
-    """Where it was reported: `owner/repository#number`."""
+    """Where it was reported: `owner/repository#number`, or `owner/repository:file`."""
     property: str
     """The property of the prover that the wrong program does not have."""
     build: Build
@@ -83,9 +83,7 @@ class PhaseOf(Struct, frozen=True):
         self, scale: Coefficient = "1", again: bool = False, **sub_operator: int
     ) -> Compute:
         """The compute of one sub-operator; it reads the blocks of the signature, in order."""
-        *reads, writes = (
-            template.block(sub_operator) for template in self.signature.templates
-        )
+        *reads, writes = (template.block(sub_operator) for template in self.signature.templates)
         return Compute(tuple(reads), writes, self.name, sub_operator, scale, again)
 
 
@@ -121,10 +119,10 @@ def program(
         1,
         len(programs),
         programs,
-        grid={each_phase.name: each_phase.slices for each_phase in phases} or None,
+        grid={work.name: work.slices for work in phases} or None,
         initial=_blocks(initial),
         final=_blocks(final),
-        phases={each_phase.name: each_phase.signature for each_phase in phases} or None,
+        phases={work.name: work.signature for work in phases} or None,
         tensors=sizes,
         memory=None if memory is None else Bound(device=memory),
         traffic=None if traffic is None else (traffic,) * len(programs),

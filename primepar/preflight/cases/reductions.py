@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from primepar.partition.tesseract import Tesseract
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program, Sequence, lower
-from primepar.schedule.program import AllReduce, Instruction, Reduce
+from primepar.schedule.instructions import AllReduce, Instruction, Reduce
 
 PAIR = (0, 1)
 
@@ -39,8 +39,8 @@ def router_gradient_not_reduced(fixed: bool) -> Program:
     their gradients are partial, and nothing reduced them. The copies of the router differ after one
     step. The second thread shows the same for all weights below the experts.
 
-    Where a replicated tensor enters a divided region, its gradient leaves it as a partial sum. State
-    the placement of the gradient at every such boundary, not of the value alone.
+    Where a replicated tensor enters a divided region, its gradient leaves it as a partial sum.
+    State the placement of the gradient at every such boundary, not of the value alone.
     """
     scores = phase("score gradient", "dy[0] expert[E] -> dscores[0]", E=2)
     router = phase("router gradient", "x[0] dscores[0] -> router.grad[0]", R=2)

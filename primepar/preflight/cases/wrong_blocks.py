@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program
-from primepar.schedule.program import AllReduce, Compute, Group, Instruction, Recv, Send
+from primepar.schedule.instructions import AllReduce, Group, Instruction, Recv, Send
 
 PAIR = (0, 1)
 
@@ -29,9 +31,9 @@ def keys_of_the_first_step(fixed: bool) -> Program:
         listed: list[Instruction] = []
         for step in range(ranks):
             here, coming = (rank + step) % ranks, (rank + step + 1) % ranks
-            read = f"kv[{here if fixed else rank}]"
-            for work in (queries(Q=rank, K=here), keys(Q=rank, K=here)):
-                listed.append(_reading(work, read))
+            read = (f"q[{rank}]", f"kv[{here if fixed else rank}]")
+            works = (queries(Q=rank, K=here), keys(Q=rank, K=here))
+            listed += [replace(work, reads=read) for work in works]
             before, after = (rank - 1) % ranks, (rank + 1) % ranks
             moved = ["dkv[{}]"] + ["kv[{}]"] * (step < ranks - 1)
             sends = [Send(before, name.format(here)) for name in moved]
@@ -42,11 +44,6 @@ def keys_of_the_first_step(fixed: bool) -> Program:
     blocks = [(f"q[{rank}]", f"kv[{rank}]") for rank in range(ranks)]
     ends = [(f"dq[{rank}]", f"dkv[{rank}]") for rank in range(ranks)]
     return program(map(steps, range(ranks)), [queries, keys], blocks, ends)
-
-
-def _reading(work: Compute, keys: str) -> Compute:
-    queries, _ = work.reads
-    return Compute((queries, keys), work.accumulates, work.phase, work.sub_operator)
 
 
 @public_case("placement", "NVIDIA/Megatron-LM#1450")
