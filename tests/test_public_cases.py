@@ -21,7 +21,7 @@ UNSEEN = "traffic"
 
 def test_there_are_thirty_with_every_property_and_each_has_a_story_and_a_lesson() -> None:
     assert len(ALL) == 30
-    assert {case.property for case in ALL} == set(PROPERTIES)
+    assert {case.refuted for case in ALL} == set(PROPERTIES)
     for case in ALL:
         assert case.threads
         assert all(re.fullmatch(r"[\w-]+/[\w.-]+(#\d+|:[\w./]+)", text) for text in case.threads)
@@ -37,11 +37,11 @@ def test_prover_explorer_and_emulator_agree_on_what_is_wrong_and_what_is_fixed(
     wrong, fixed = (verify_program(program, case.name) for program in (case.wrong, case.fixed))
     refuted = {result.name for result in wrong.properties if result.verdict == "refuted"}
     explored = explore(case.wrong)
-    assert case.property in refuted
+    assert case.refuted in refuted
     assert refuted == {name for name in explored.in_order if explored.verdict(name) == "refuted"}
     assert fixed.verdict == explore(case.fixed).overall == "proved"
     assert check_program(case.fixed).equal
-    assert check_program(case.wrong).equal == (case.property == UNSEEN)
+    assert check_program(case.wrong).equal == (case.refuted == UNSEEN)
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)

@@ -40,8 +40,8 @@ class CaseEntry(Struct, frozen=True):
     name: str
     """The target of its wrong program; with `:fixed` it is that of the fixed one."""
     title: str
-    property: str
-    """What the wrong program does not have."""
+    refuted: str
+    """The property that the wrong program does not have."""
     threads: tuple[str, ...]
 
 
@@ -69,7 +69,7 @@ def _public_cases() -> list[CaseEntry]:
     from primepar.preflight.cases import CASES, PREFIX
 
     return [
-        CaseEntry(f"{PREFIX}{name}", case.title, case.property, case.threads)
+        CaseEntry(f"{PREFIX}{name}", case.title, case.refuted, case.threads)
         for name, case in CASES.items()
     ]
 
@@ -77,7 +77,7 @@ def _public_cases() -> list[CaseEntry]:
 def _case_lines(case: CaseEntry) -> Iterator[str]:
     yield typer.style(case.name, bold=True)
     yield f"  {case.title}"
-    yield _paragraph("refuted", case.property)
+    yield _paragraph("refuted", case.refuted)
     yield _paragraph("thread", ", ".join(case.threads))
     yield ""
 

@@ -7,7 +7,7 @@ from primepar.preflight.cases import buffers, orders, reductions, scales, wrong_
 from primepar.preflight.cases.public_case import PublicCase
 from primepar.schedule import Program
 
-CASES = {
+CASES: dict[str, PublicCase] = {
     case.name: case
     for module in (orders, wrong_blocks, buffers, reductions, scales)
     for case in module.CASES

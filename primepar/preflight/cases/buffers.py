@@ -37,9 +37,9 @@ def buffer_of_a_pending_send(fixed: bool) -> Program:
         listed: list[Instruction] = []
         for chunk in PAIR:
             request = f"send {chunk}"
-            reuse = (Free("hidden"),) * (chunk > 0)
-            made = (*reuse, Compute((f"tokens {chunk}",), "hidden"))
-            listed += [*made, ISend(1, "hidden", request=request), Wait(request)]
+            listed += [Free("hidden")] * (chunk > 0)
+            listed += [Compute((f"tokens {chunk}",), "hidden")]
+            listed += [ISend(1, "hidden", request=request), Wait(request)]
         if not fixed:
             wait = listed.pop(2)
             listed.insert(4, wait)

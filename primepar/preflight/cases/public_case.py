@@ -27,8 +27,8 @@ class PublicCase(Struct, frozen=True, dict=True):
     name: str
     threads: tuple[str, ...]
     """Where it was reported: `owner/repository#number`, or `owner/repository:file`."""
-    property: str
-    """The property of the prover that the wrong program does not have."""
+    refuted: str
+    """The property that the prover refutes of the wrong program."""
     build: Build
     """Builds the fixed program if its argument is true, else the wrong one."""
 
@@ -63,11 +63,11 @@ class PublicCase(Struct, frozen=True, dict=True):
         return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
-def public_case(property: str, *threads: str) -> Callable[[Build], PublicCase]:
+def public_case(refuted: str, *threads: str) -> Callable[[Build], PublicCase]:
     """Make a case of a function; its name is that of the function."""
 
     def case(build: Build) -> PublicCase:
-        return PublicCase(build.__name__.replace("_", "-"), threads, property, build)
+        return PublicCase(build.__name__.replace("_", "-"), threads, refuted, build)
 
     return case
 

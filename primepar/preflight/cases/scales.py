@@ -118,12 +118,13 @@ def tokens_divided_twice(fixed: bool) -> Program:
     One place must define the denominator. A library that averages has a factor that the loss has to
     undo.
     """
-    tokens = ((0, 1), (2,))
     gradient = phase("gradient", "token[T] -> grad[0]", scale="1/3", T=3)
     reduce = AllReduce(PAIR, block="grad[0]", scale="1/2")
-    loss = "2/3" if fixed else "1/3"
-    lists = [(*(gradient(loss, T=token) for token in held), reduce) for held in tokens]
-    return program(lists, [gradient], final=[("grad[0]",)] * 2)
+
+    def calls(*tokens: int) -> list[Instruction]:
+        return [*(gradient("2/3" if fixed else "1/3", T=token) for token in tokens), reduce]
+
+    return program([calls(0, 1), calls(2)], [gradient], final=[("grad[0]",)] * 2)
 
 
 @public_case("completion", "ml-explore/mlx-lm#1413", "huggingface/transformers#24725")
