@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from command import run
+from test_tutorials import load
 
 from primepar.commands.exercise_catalog import QUESTIONS
 from primepar.preflight.cases import CASES, PublicCase
+from primepar.preflight.cases.public_case import program
 from primepar.reference.check import check_program
+from primepar.schedule.instructions import Group, Recv, Send
 from primepar.schedule.properties import PROPERTIES
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
+ROOT = Path(__file__).resolve().parent.parent
 ALL = tuple(CASES.values())
 UNSEEN = "traffic"
 """The property without which the emulator computes the right numbers all the same."""
@@ -50,6 +56,24 @@ def test_both_programs_answer_the_same_question(case: PublicCase) -> None:
     for field in QUESTIONS:
         assert getattr(case.wrong, field) == getattr(case.fixed, field), field
     assert case.wrong.programs != case.fixed.programs
+
+
+def test_the_page_has_every_case_with_its_report_and_its_picture(tmp_path: Path) -> None:
+    renderer = load(ROOT / "docs" / "render_cases.py")
+    page = "\n".join(renderer.page(tmp_path))
+    for case in ALL:
+        assert f"{{ #{case.name} }}" in page
+        assert f"```text\ncase:{case.name}: refuted\n" in page
+        ElementTree.parse(tmp_path / f"{case.name}.svg")
+    assert "[NVIDIA/Megatron-LM#1446](https://github.com/NVIDIA/Megatron-LM/issues/1446)" in page
+    assert "](https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/legacy/" in page
+
+
+def test_a_batch_of_messages_to_two_stages_is_out_of_reach() -> None:
+    """Its messages make progress by themselves here, so that what hung elsewhere is proved."""
+    last = Group((Recv(0, "skip"), Recv(1, "y")))
+    first, middle = Group((Send(1, "x"), Send(2, "skip"))), (Recv(0, "x"), Send(2, "y"))
+    assert verify_program(program([(first,), middle, (last,)]), "skip").verdict == "proved"
 
 
 def test_cases_are_targets_of_the_commands() -> None:
