@@ -1,0 +1,1 @@
+"""Proves the program that is about to be launched, whoever wrote it."""

@@ -1,0 +1,1 @@
+"""Programs of files that other tools wrote: schedules, records of runs, algorithms."""
