@@ -11,7 +11,7 @@ position p of the pipeline in replica q of d, as in a mesh ("pp", "dp").
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -93,7 +93,7 @@ class PipelineNames(Struct, frozen=True):
             final=tuple(tuple(self._final(p, q)) for p, q in ranks),
         )
 
-    def _phases(self) -> Mapping[str, Signature]:
+    def _phases(self) -> dict[str, Signature]:
         last = self.stages
         phases = {}
         for stage in range(last):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,6 +40,7 @@ def pipelining_program(
     replicas: int = 1,
     sharded: bool = False,
     load: Callable[[Any], None] | None = None,
+    places: Sequence[Mapping[str, str]] = (),
     **options: Any,
 ) -> Program:
     """Return the program of one step of a pipeline schedule.
@@ -48,7 +49,8 @@ def pipelining_program(
     or two where the schedule has several. With `replicas` every rank has that many copies, which
     average the gradients in the last backward pass (DDP), or gather weights and scatter gradients
     if `sharded` (FSDP). `options` go to the class (`defer_pp_recv=True`); `load` is called with the
-    schedule before its step. Raises `MethodError` where torch refuses the sizes or the order.
+    schedule before its step. `places` has the place of each action in a file, for every rank.
+    Raises `MethodError` where torch refuses the sizes or the order.
     """
     from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
@@ -60,7 +62,7 @@ def pipelining_program(
         raise MethodError(f"{kind.__name__}: expected {wanted}, got stages={stages}")
     turns = tuple(stage % ranks for stage in range(stages))
     names = PipelineNames(turns, ranks, micro_batches, replicas, sharded, trains)
-    made = _ScheduleStep(kind, is_single, names, options, load)
+    made = _ScheduleStep(kind, is_single, names, options, load, places)
     mapping = made.stage_ranks()
     made = replace(
         made, names=PipelineNames(mapping, ranks, micro_batches, replicas, sharded, trains)
@@ -92,6 +94,13 @@ class _ScheduleStep:
     names: PipelineNames
     options: dict[str, Any]
     load: Callable[[Any], None] | None
+    places: Sequence[Mapping[str, str]]
+
+    def _recorder(self, position: int, replica: int) -> Any:
+        from primepar.preflight.importers.rank_recorder import RankRecorder
+
+        places = self.places[position] if self.places else {}
+        return RankRecorder(self.names, position, replica, places)
 
     def _schedule(self, recorder: Any) -> Any:
         from primepar.preflight.importers.stage_recorder import RecordedStage
@@ -111,9 +120,7 @@ class _ScheduleStep:
 
     def stage_ranks(self) -> tuple[int, ...]:
         """The position of every stage, as the schedule has it."""
-        from primepar.preflight.importers.stage_recorder import RankRecorder
-
-        schedule = self._schedule(RankRecorder(self.names, 0, 0))
+        schedule = self._schedule(self._recorder(0, 0))
         mapping = getattr(schedule, "stage_index_to_group_rank", None)
         return (
             self.names.stage_ranks
@@ -123,9 +130,9 @@ class _ScheduleStep:
 
     def rank(self, position: int, replica: int) -> list[Instruction]:
         """The instructions of one rank."""
-        from primepar.preflight.importers.stage_recorder import RankRecorder, communication_by
+        from primepar.preflight.importers.rank_recorder import communication_by
 
-        recorder = RankRecorder(self.names, position, replica)
+        recorder = self._recorder(position, replica)
         schedule = self._schedule(recorder)
         # What is sent once to learn shapes is not part of a step.
         schedule._initialize_stage = schedule._initialize_stages = lambda *_: None
@@ -171,11 +178,8 @@ def csv_program(path: Path, **options: Any) -> Program:
         lines = read_bytes(path).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: expected a CSV file of a schedule, got {error}") from None
-    actions = [
-        action
-        for line, fields in enumerate(csv.reader(lines), 1)
-        for action in _actions(f"{path}, line {line}", fields)
-    ]
+    rows = [list(_actions(path, line, fields)) for line, fields in enumerate(csv.reader(lines), 1)]
+    actions = [action for row in rows for action, _ in row]
     parts = [int(action["part"]) for action in actions if action["part"]]
     if not parts:
         raise FormatError(f"{path}: expected actions such as 0F0 in each line, got none")
@@ -187,6 +191,7 @@ def csv_program(path: Path, **options: Any) -> Program:
             len(lines),
             1 + max(parts),
             stages=1 + max(int(action["stage"]) for action in actions),
+            places=[{action[0]: place for action, place in row} for row in rows],
             load=lambda schedule: schedule._load_csv(str(path), form),
             **options,
         )
@@ -194,14 +199,15 @@ def csv_program(path: Path, **options: Any) -> Program:
         raise FormatError(f"{path}: {error}") from None
 
 
-def _actions(line: str, fields: list[str]) -> Iterator[re.Match[str]]:
-    for place, field in enumerate(map(str.strip, fields), 1):
+def _actions(path: Path, line: int, fields: list[str]) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield the actions of a line, each with its place, `schedule.csv:2, field 5 (2F0)`."""
+    for number, field in enumerate(map(str.strip, fields), 1):
         overlap = re.fullmatch(r"\(([^()]+)\)OVERLAP_F_B", field)
         for text in overlap[1].split(";") if overlap else [field] if field else []:
             action = _ACTION.fullmatch(text.strip())
             if action is None:
                 raise FormatError(
-                    f"{line}, field {place}: expected an action such as 2F0, 2SEND_F0, 2UNSHARD "
-                    f"or (0F1;3B0)OVERLAP_F_B, got {text.strip()!r}"
+                    f"{path}:{line}, field {number}: expected an action such as 2F0, 2SEND_F0, "
+                    f"2UNSHARD or (0F1;3B0)OVERLAP_F_B, got {text.strip()!r}"
                 )
-            yield action
+            yield action, f"{path}:{line}, field {number} ({action[0]})"
