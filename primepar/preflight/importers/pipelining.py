@@ -160,7 +160,8 @@ def _refusals(where: str) -> Iterator[None]:
 
 
 _ACTION = re.compile(
-    r"(?P<stage>\d+)(?:UNSHARD|RESHARD|REDUCE_GRAD|(?P<kind>(?:SEND|RECV)_[FB]|[FIBW])(?P<part>\d+))"
+    r"(?P<stage>\d+)"
+    r"(?:UNSHARD|RESHARD|REDUCE_GRAD|(?P<kind>(?:SEND|RECV)_[FB]|[FIBW])(?P<part>\d+))"
 )
 
 

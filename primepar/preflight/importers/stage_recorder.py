@@ -1,19 +1,20 @@
-"""Stages of torch's pipeline schedules that compute nothing, and write down what they are told.
+"""Stages of torch's pipeline schedules that compute nothing, and record what is asked of them.
 
 A schedule of `torch.distributed.pipelining` drives its stages: it asks them for the operations of a
-message, posts these, waits for them, and tells the stage to compute. Its runtime never looks into a
+message, posts these, waits for them, and has the stage compute. Its runtime never looks into a
 tensor. So the runtime of the installed version runs as it is, one rank at a time, with stages that
 record, and with `isend`, `irecv` and `batch_isend_irecv` that record instead of communicating. What
 results is the order that the runtime really has, with its batches and waits.
 
 A stage that computes micro-batch m reads the blocks of that micro-batch, wherever they came from.
 So where messages arrive in another order than the schedule expects, a block has the data of another
-micro-batch than its name says.
+micro-batch than its name states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch.distributed
 
@@ -67,8 +68,8 @@ class RecordedStage:
         if not 0 <= peer_stage < self.num_stages:
             return []
         sends, sent = kind.startswith("SEND"), SentBlock(block, self._action(kind, micro_batch))
-        op = torch.distributed.isend if sends else torch.distributed.irecv
-        return [StageMessage(op, sent, self.stage_index_to_group_rank[peer_stage])]  # type: ignore[arg-type]
+        op: Any = torch.distributed.isend if sends else torch.distributed.irecv
+        return [StageMessage(op, sent, self.stage_index_to_group_rank[peer_stage])]
 
     def get_fwd_recv_ops(self, micro_batch: int) -> list[StageMessage]:
         """The receive of a micro-batch's input."""
