@@ -34,7 +34,6 @@ from primepar.plan.pipeline.stage_cost import StageCost
 from primepar.plan.pipeline.training_options import (
     EXECUTED,
     OptionChoices,
-    Recompute,
     Shard,
     TrainingOptions,
 )
@@ -45,7 +44,8 @@ from primepar.plan.search.result import SearchResult
 
 FOUR = replace(UNTIED, layers=4)
 ONE = replace(SMALL, layers=1)
-SHARDS, RECOMPUTES = get_args(Shard), get_args(Recompute)
+SHARDS = get_args(Shard)
+RECOMPUTES = ("none", "selective", "full", ("norm1", "attention"), ("qkv", "attention", "fc1"))
 
 
 def splits(
