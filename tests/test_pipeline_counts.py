@@ -30,7 +30,7 @@ from primepar.plan.pipeline.training_options import (
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program
 from primepar.schedule.hidden_time import communication
-from primepar.schedule.program import Collective, Compute, Free
+from primepar.schedule.program import Collective, Compute
 
 FOUR = replace(UNTIED, layers=4, context=16)
 SHARDS = get_args(Shard)
@@ -78,10 +78,9 @@ def stash_counted(program: Program) -> int:
     for node in program.programs[0]:
         if isinstance(node, Compute) and str(node.phase) == "loss.backward":
             return sum(size(name) or 0 for name in live)
-        if isinstance(node, Free):
-            live.discard(node.block)
-        else:
-            live.update(touched(node).made)
+        used = touched(node)
+        live.difference_update(used.gone)
+        live.update(used.made)
     raise AssertionError("no backward of the loss")
 
 

@@ -169,15 +169,18 @@ class _Again:
     def _is_repeatable(self, place: InstructionPlace) -> bool:
         """Return whether an instruction may run again: only the layer uses what it makes."""
         node = self.flow.lists[place.rank][place.position]
-        if self.kind == "selective" and not _is_cheap(node, self.phases):
-            return False
-        if isinstance(self.kind, tuple) and self.layer.operator(place) not in self.kind:
-            return False
-        return all(
+        return self._is_chosen(place, node) and all(
             version[:2] not in self.output
             and all(map(self.layer.has, self.flow.users.get(version, ())))
             for version in self.flow.made[place]
         )
+
+    def _is_chosen(self, place: InstructionPlace, node: Instruction) -> bool:
+        """Return whether the plan lets an instruction run again; cuts and joins always do."""
+        if self.kind == "selective":
+            return _is_cheap(node, self.phases)
+        is_local = isinstance(node, Cut | Join)
+        return self.kind == "full" or is_local or self.layer.operator(place) in self.kind
 
     def _has_all(self, place: InstructionPlace) -> bool:
         """Return whether all that an instruction needs is there in backward, or is made again."""

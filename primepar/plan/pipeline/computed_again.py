@@ -10,6 +10,7 @@ output is only added, does not run again.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from primepar.models.graph import Operator
 from primepar.plan.pipeline.training_options import Recompute
@@ -21,25 +22,25 @@ KEEP_INPUT = ("linear", "attention", "activation")
 """Kinds of operators that keep their input for backward."""
 
 
+class Repeated(NamedTuple):
+    """Names of the operators of layers that may run again, and of those that do."""
+
+    allowed: frozenset[str]
+    again: frozenset[str]
+    received: frozenset[str]
+    """Operators whose input is redistributed again."""
+    sends: bool
+    """Whether messages are sent again."""
+
+
 @lru_cache(maxsize=4096)
-def allowed_again(operators: tuple[Operator, ...], recompute: Recompute) -> frozenset[str]:
-    """The names of the operators of layers that may run again."""
-    return frozenset(
+def repeated(operators: tuple[Operator, ...], recompute: Recompute) -> Repeated:
+    """What runs again of some operators in the order of execution."""
+    allowed = frozenset(
         operator.name for operator in operators
         if layer_of(operator.name) is not None and _allows(recompute, operator)
     )  # fmt: skip
-
-
-def _allows(recompute: Recompute, operator: Operator) -> bool:
-    if isinstance(recompute, tuple):
-        return layer_operator(operator.name) in recompute
-    return recompute == "full" or (recompute == "selective" and operator.kind in CHEAP)
-
-
-@lru_cache(maxsize=4096)
-def computed_again(operators: tuple[Operator, ...], recompute: Recompute) -> frozenset[str]:
-    """The names of the operators that run again."""
-    allowed = allowed_again(operators, recompute)
+    sends = recompute not in ("none", "selective")
     again: set[str] = set()
     needed: set[str] = set()
     for operator in reversed(operators):
@@ -49,19 +50,12 @@ def computed_again(operators: tuple[Operator, ...], recompute: Recompute) -> fro
         if operator.kind in KEEP_INPUT or name in again:
             layer = layer_of(name)
             needed |= {source for source in operator.inputs if layer_of(source) == layer}
-    return frozenset(again)
+    reads = {operator.name for operator in operators if operator.kind in KEEP_INPUT} | again
+    received = allowed & reads if sends else frozenset[str]()
+    return Repeated(allowed, frozenset(again), received, sends)
 
 
-@lru_cache(maxsize=4096)
-def received_again(operators: tuple[Operator, ...], recompute: Recompute) -> frozenset[str]:
-    """The names of the operators whose input is redistributed again."""
-    if not sends_again(recompute):
-        return frozenset()
-    again = computed_again(operators, recompute)
-    keep = {operator.name for operator in operators if operator.kind in KEEP_INPUT}
-    return allowed_again(operators, recompute) & (again | keep)
-
-
-def sends_again(recompute: Recompute) -> bool:
-    """Whether what runs again includes messages."""
-    return recompute not in ("none", "selective")
+def _allows(recompute: Recompute, operator: Operator) -> bool:
+    if isinstance(recompute, tuple):
+        return layer_operator(operator.name) in recompute
+    return recompute == "full" or (recompute == "selective" and operator.kind in CHEAP)

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from primepar.models.graph import Operator
 from primepar.models.operations import flops_per_token
 from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.linear import Cost
-from primepar.plan.pipeline.computed_again import computed_again, received_again, sends_again
+from primepar.plan.pipeline.computed_again import Repeated, repeated
 from primepar.plan.pipeline.given_pipeline import GivenPipeline
 from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
 from primepar.plan.pipeline.split_plan import split_plan
@@ -101,9 +100,9 @@ def _choices(given: GivenPipeline) -> Iterator[ChosenSequence]:
     """The operators of all chunks. What is received from another stage moves to the first."""
     first = 0
     for chunk, received in zip(given.chunks, (0.0, *given.boundaries), strict=True):
-        operators = chunk.stage.result.planner.operators
+        runs = repeated(chunk.stage.result.planner.operators, given.options.recompute)
         for chosen in chunk.stage.chosen:
-            yield _choice(given, operators, chosen, first, received)
+            yield _choice(given, runs, chosen, first, received)
             received = 0.0
         first += _layers(chunk)
 
@@ -114,15 +113,14 @@ def _layers(chunk: StageCost) -> int:
 
 def _choice(
     given: GivenPipeline,
-    operators: tuple[Operator, ...],
+    runs: Repeated,
     chosen: ChosenOption,
     first: int,
     received: float,
 ) -> ChosenSequence:
     cost, options, layout = chosen.cost, given.options, given.layout
-    again = chosen.name in computed_again(operators, options.recompute)
-    sends = again and sends_again(options.recompute)
-    moves = chosen.name in received_again(operators, options.recompute)
+    again, moves = (chosen.name in names for names in (runs.again, runs.received))
+    sends = again and runs.sends
     often, once = seconds_for_parameters(cost._asdict(), options.shard)
     update = cost.update if options.shard == "none" else cost.shard_update
     times, stages = layout.micro_batches, layout.stages

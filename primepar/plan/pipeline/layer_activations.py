@@ -14,15 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from primepar.plan.pipeline.computed_again import (
-    KEEP_INPUT,
-    allowed_again,
-    computed_again,
-    received_again,
-    sends_again,
-)
+from primepar.models.graph import Operator
+from primepar.plan.pipeline.computed_again import KEEP_INPUT, Repeated, repeated
 from primepar.plan.pipeline.stage import ChosenOption, StageDevices
 from primepar.plan.pipeline.training_options import Recompute
 
@@ -42,71 +38,62 @@ class LayerActivations:
     before: ChosenOption
     chosen: tuple[ChosenOption, ...]
 
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators, without what is chosen for them."""
+        return tuple(chosen.operator for chosen in self.chosen)
+
     def seconds(self, recompute: Recompute) -> tuple[float, float]:
         """Seconds of computing again for a micro-batch, and of messages again."""
-        operators = tuple(chosen.operator for chosen in self.chosen)
-        again = computed_again(operators, recompute)
-        received = received_again(operators, recompute)
+        runs = repeated(self.operators, recompute)
         compute = messages = 0.0
-        for operator, _, _, cost, forward, _ in self.chosen:
-            if operator.name in again:
-                compute += cost.forward
-                messages += cost.forward_communication * sends_again(recompute)
-            messages += forward * (operator.name in received)
+        for chosen in self.chosen:
+            if chosen.name in runs.again:
+                compute += chosen.cost.forward
+                messages += chosen.cost.forward_communication * runs.sends
+            messages += chosen.forward * (chosen.name in runs.received)
         return compute, messages
 
     def bytes(self, recompute: Recompute) -> KeptBytes:
         """Bytes of a device for a micro-batch."""
-        allowed = allowed_again(tuple(chosen.operator for chosen in self.chosen), recompute)
-        kept = sum(self._needed(recompute).values())
+        runs = repeated(self.operators, recompute)
+        kept = sum(dict(self._inputs(runs)).values())
         most = made = 0.0
         for chosen in self.chosen:
-            freed = self._freed(chosen, recompute)
+            freed = self._freed(chosen, runs)
             kept += chosen.cost.stash - freed
             made += freed
             most = max(most, made)
-            if chosen.operator.name not in allowed:
+            if chosen.name not in runs.allowed:
                 made = 0.0
         return KeptBytes(kept, most)
 
-    def _freed(self, chosen: ChosenOption, recompute: Recompute) -> float:
+    def _freed(self, chosen: ChosenOption, runs: Repeated) -> float:
         """Bytes of an operator's stash that are made again."""
-        operators = tuple(known.operator for known in self.chosen)
-        operator, cost = chosen.operator, chosen.cost
-        runs = operator.name in allowed_again(operators, recompute)
-        own = input_ = 0.0
-        if runs and sends_again(recompute):
-            own = cost.stash - cost.unmoved
-        elif runs and operator.kind == "norm":
-            own = self._output(chosen, self.group.training.wide_item)
-        if chosen.forward:
-            input_ = cost.unmoved * (operator.name in received_again(operators, recompute))
-        elif not computed_again(operators, recompute).isdisjoint(operator.inputs):
-            input_ = cost.unmoved
-        return own + input_
+        cost, freed = chosen.cost, 0.0
+        if chosen.name in runs.allowed and runs.sends:
+            freed = cost.stash - cost.unmoved
+        elif chosen.name in runs.allowed and chosen.operator.kind == "norm":
+            freed = self._output(chosen, self.group.training.wide_item)
+        made = (chosen.name in runs.received if chosen.forward
+                else not runs.again.isdisjoint(chosen.operator.inputs))  # fmt: skip
+        return freed + cost.unmoved * made
 
-    def _needed(self, recompute: Recompute) -> dict[str, float]:
+    def _inputs(self, runs: Repeated) -> Iterator[tuple[str, float]]:
         """Bytes of inputs of what runs again that are kept for that alone, by their maker."""
-        return dict(self._kept_inputs(recompute))
-
-    def _kept_inputs(self, recompute: Recompute) -> Iterator[tuple[str, float]]:
-        operators = tuple(chosen.operator for chosen in self.chosen)
-        again, item = computed_again(operators, recompute), self.group.training.item
-        received = received_again(operators, recompute)
-        makers = {chosen.operator.name: chosen for chosen in (self.before, *self.chosen)}
+        makers = {chosen.name: chosen for chosen in (self.before, *self.chosen)}
+        item = self.group.training.item
         for chosen in self.chosen:
-            operator = chosen.operator
             is_moved = chosen.forward > 0
-            if operator.kind in KEEP_INPUT:
-                needs = is_moved and operator.name in received
-            else:
-                needs = operator.name in again
-            for source in operator.inputs if needs else ():
-                if source not in again:
-                    here = is_moved and not sends_again(recompute)
+            needs = chosen.name in runs.again
+            if chosen.operator.kind in KEEP_INPUT:
+                needs = is_moved and chosen.name in runs.received
+            for source in chosen.operator.inputs if needs else ():
+                if source not in runs.again:
+                    here = is_moved and not runs.sends
                     yield source, self._output(chosen if here else makers[source], item)
 
     def _output(self, chosen: ChosenOption, item: int) -> float:
         """Bytes on a device of an operator's output, of elements with `item` bytes."""
-        share = self.group.catalogue.layouts.share(int(chosen.options.leaves[chosen.number]))
+        share = self.group.catalogue.layouts.share(chosen.leaves)
         return share * self.group.training.rows * chosen.operator.K * item

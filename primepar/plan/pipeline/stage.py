@@ -15,12 +15,7 @@ from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.pipeline.computed_again import (
-    allowed_again,
-    computed_again,
-    received_again,
-    sends_again,
-)
+from primepar.plan.pipeline.computed_again import Repeated, repeated
 from primepar.plan.pipeline.sharded_seconds import kept_for_parameters, seconds_for_parameters
 from primepar.plan.pipeline.training_options import Recompute, Shard
 from primepar.plan.search.given_plan import Given
@@ -111,6 +106,11 @@ class _Layers(Planner):
         self._ways = self.group.ways
         self._seconds: dict[object, Vector] = {}
 
+    @cached_property
+    def runs(self) -> Repeated:
+        """What runs again in backward."""
+        return repeated(self.operators, self.aim.recompute)
+
     def options(self, name: str) -> Options:
         """Options of an operator; of those with equal layouts, the cheapest."""
         key = self.key(name)
@@ -131,9 +131,9 @@ class _Layers(Planner):
         terms, aim = options.terms, self.aim
         often, once = seconds_for_parameters(terms, aim.shard)
         seconds: Vector = terms["compute"] + terms["communication"] + often + aim.once * once
-        if name in computed_again(self.operators, aim.recompute):
+        if name in self.runs.again:
             seconds = seconds + terms["forward"]
-            if sends_again(aim.recompute):
+            if self.runs.sends:
                 seconds = seconds + terms["forward_communication"]
         return seconds + aim.alpha * self._kept(name, terms) if aim.alpha else seconds
 
@@ -143,7 +143,7 @@ class _Layers(Planner):
         A norm keeps its input instead, where what it makes again begins with it.
         """
         kept: Vector = kept_for_parameters(terms, self.aim.shard)
-        allowed, operator = allowed_again(self.operators, self.aim.recompute), self.named[name]
+        allowed, operator = self.runs.allowed, self.named[name]
         stash = terms["stash"]
         if not allowed.isdisjoint(operator.inputs):
             stash = stash - terms["unmoved"]
@@ -153,7 +153,7 @@ class _Layers(Planner):
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, with that of forward again where the consumer runs again."""
-        if consumer not in received_again(self.operators, self.aim.recompute):
+        if consumer not in self.runs.received:
             return super().edge(producer, consumer)
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
