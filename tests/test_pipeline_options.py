@@ -51,12 +51,6 @@ SHARDS = get_args(Shard)
 RECOMPUTES: tuple[Recompute, ...] = (
     "none", "selective", "full", ("norm1", "attention"), ("qkv", "attention", "fc1"),
 )  # fmt: skip
-    "none",
-    "selective",
-    "full",
-    ("norm1", "attention"),
-    ("qkv", "attention", "fc1"),
-)
 
 
 def splits(
