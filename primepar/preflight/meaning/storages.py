@@ -51,8 +51,9 @@ def span(tensor: torch.Tensor) -> int:
 
 def content(tensor: torch.Tensor) -> Leaf:
     """The name of data that is there: of all elements that the tensor spans."""
-    flat = tensor.detach().as_strided((span(tensor),), (1,))
-    data = flat.contiguous().view(torch.uint8).numpy().tobytes()
+    # A copy, as a storage that NumPy shares can no longer be resized, which FSDP does.
+    flat = tensor.detach().as_strided((span(tensor),), (1,)).clone()
+    data = flat.view(torch.uint8).numpy().tobytes()
     digest = sha256(f"{tensor.dtype}".encode() + data).hexdigest()[:32]
     constant = bool((flat == flat[:1]).all()) if flat.numel() else True
     return Leaf(digest, flat.numel(), constant)
@@ -142,16 +143,24 @@ class Storages:
         return self.add(content(part)), 0, (end - start) // size
 
     def _of(self, tensor: torch.Tensor) -> list[Held]:
-        reference, held = self._held.get(tensor.untyped_storage()._cdata, (None, []))
-        return held if reference is not None and not reference.expired() else []  # type: ignore[no-untyped-call]
+        address = tensor.untyped_storage()._cdata
+        known = self._held.get(address)
+        return known[1] if known is not None and not _is_dead(known[0]) else []
 
     def _keep(self, tensor: torch.Tensor, held: list[Held]) -> None:
         storage = tensor.untyped_storage()
         if held:
-            self._held[storage._cdata] = (StorageWeakRef(storage), held)  # type: ignore[no-untyped-call]
+            self._held[storage._cdata] = (_weak(storage), held)
         else:
             self._held.pop(storage._cdata, None)
         if len(self._held) % 4096 == 0:
-            dead = [key for key, (reference, _) in self._held.items() if reference.expired()]  # type: ignore[no-untyped-call]
-            for key in dead:
-                del self._held[key]
+            for address in [key for key, known in self._held.items() if _is_dead(known[0])]:
+                del self._held[address]
+
+
+def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def _is_dead(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
