@@ -35,7 +35,7 @@ CASES = (*PROVED.values(), *REFUTED.values())
 
 
 def answer(case: Case) -> Done:
-    """What the command says of a case."""
+    """What the command prints for a case."""
     return captured(CASES)[CASES.index(case)]
 
 
@@ -59,7 +59,7 @@ LINES = {
     "pipeline.py": "rank 3 waits in instruction 9 (recv x8 <- 2) at pipeline.py:20 for rank 2 to "
     "reach instruction 29 (isend x18 -> 3) at pipeline.py:23",
 }
-"""What each refutation says, with the changed line."""
+"""What each refutation prints, with the changed line."""
 
 
 @pytest.mark.parametrize("script", REFUTED)
