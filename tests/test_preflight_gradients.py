@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from primepar.preflight.meaning.evaluate import CapturedCall, TermValues
+from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.terms import RankTerms
@@ -23,15 +23,12 @@ class HandMadeRank:
     def __init__(self, rank: int) -> None:
         self.rank, self.recorder = rank, TermRecorder(lambda: "step.py:7")
         self.instructions: list[Instruction] = []
-        self.calls: list[CapturedCall] = []
 
     def call(
         self, instruction: Instruction, reads: list[torch.Tensor], writes: list[torch.Tensor]
     ) -> None:
-        nodes = tuple(self.recorder.inputs(reads))
-        self.calls.append(CapturedCall(len(self.instructions), nodes))
+        self.recorder.call(len(self.instructions), reads, writes)
         self.instructions.append(instruction)
-        self.recorder.outputs(len(self.calls) - 1, writes)
 
     def all_reduce(self, tensor: torch.Tensor, *group: int) -> None:
         members = group or tuple(range(RANKS))
@@ -57,8 +54,7 @@ def verdict_on(step: Step, ranks: int = RANKS) -> PropertyResult:
         results.append(each.recorder.result())
     lists = tuple(tuple(each.instructions) for each in every)
     program = Program("primepar-program", 1, ranks, lists)
-    nodes = [result.nodes for result in results]
-    return gradients(TermValues(program, nodes, [each.calls for each in every]), results)
+    return gradients(TermValues(program, results), results)
 
 
 def parameter(size: int = 6) -> torch.Tensor:

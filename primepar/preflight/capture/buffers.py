@@ -119,7 +119,9 @@ class BufferTable:
                 mixed = both(mixed, known.contents)
         return mixed
 
-    def computed(self, tensor: torch.Tensor, block: str, inherited: Contents | None) -> Compute | None:
+    def computed(
+        self, tensor: torch.Tensor, block: str, inherited: Contents | None
+    ) -> Compute | None:
         """The computation that made a buffer of received blocks, once, or None."""
         contents = inherited or self.contents(tensor)
         others = contents.depends - {block}

@@ -170,7 +170,10 @@ class RecordedGroup(dist.ProcessGroup):
         block = self._recorder.reading(tensor)
         return self._own.call(
             lambda request: Reduce(
-                block=block, root=root, reduction=reduction, scale=scale,
+                block=block,
+                root=root,
+                reduction=reduction,
+                scale=scale,
                 **self._with(request, tensor),
             ),
             tensors,
@@ -179,7 +182,9 @@ class RecordedGroup(dist.ProcessGroup):
             lambda values: put(tensor, reduced([part[0] for part in values], name)),
         )
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> RecordedWork:
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> RecordedWork:
         """Record an all-gather into a list of tensors."""
         block = self._recorder.reading(inputs[0])
         return self._all_gather(inputs[0], block, outputs[0], [
@@ -220,7 +225,9 @@ class RecordedGroup(dist.ProcessGroup):
             for output in outputs:
                 if output.shape == tensor.shape:
                     output.detach().copy_(tensor)
-        written = [(whole, blocks[0])] if whole is not None else list(zip(outputs, blocks, strict=True))
+        written = (
+            [(whole, blocks[0])] if whole is not None else list(zip(outputs, blocks, strict=True))
+        )
         return self._own.call(
             lambda request: AllGather(
                 block=block, blocks=tuple(blocks), **self._with(request, tensor)
@@ -324,7 +331,9 @@ class RecordedGroup(dist.ProcessGroup):
         fields = {"group": self._members, "communicator": self._own.name, "request": request}
         return fields | _size(*tensors)
 
-    def _parts(self, tensor: torch.Tensor, sizes: Sequence[int] | None = None) -> list[torch.Tensor]:
+    def _parts(
+        self, tensor: torch.Tensor, sizes: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
         """A tensor cut along its first dim."""
         with torch.no_grad(), _disable_current_modes():
             if not sizes:

@@ -24,6 +24,7 @@ from primepar.preflight.capture.recorder import Recorder
 from primepar.preflight.capture.runner import ScriptRaisedError
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.capture.watched_operations import WatchedOperations
+from primepar.preflight.meaning.hooks import follow_gradients
 from primepar.preflight.recording import RankRecording
 
 BACKEND = "preflight"
@@ -40,7 +41,8 @@ def run_script(
     torch.set_num_threads(1)
     _StandIns(recorder, link, rank, ranks).install()
     try:
-        with WatchedOperations(recorder):
+        follow_gradients(recorder.terms)
+        with WatchedOperations(recorder), recorder.terms:
             runpy.run_path(str(script), run_name="__main__")
     except NeverComesError:
         pass
@@ -81,7 +83,9 @@ def _raised(error: BaseException, recorder: Recorder) -> ScriptRaisedError:
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"
     text = " ".join(str(error).split())
-    return ScriptRaisedError(f"{type(error).__name__}: {text}" if text else type(error).__name__, source)
+    return ScriptRaisedError(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__, source
+    )
 
 
 class _StandIns:

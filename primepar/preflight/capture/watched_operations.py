@@ -61,7 +61,8 @@ def _kind(operator: Any) -> _Kind:
         names=tuple(argument.name for argument in schema.arguments),
         shapes_only=name in _SHAPES_ONLY,
         overwrites=name in _OVERWRITES,
-        communicates=operator.namespace in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
+        communicates=operator.namespace
+        in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
         steers=bool(steering & set(operator.tags)),
         lanes=name.startswith("aten::_foreach"),
     )

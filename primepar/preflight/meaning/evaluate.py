@@ -17,9 +17,9 @@ from primepar.preflight.meaning.terms import (
     Joined,
     Leaf,
     Mapped,
+    RankTerms,
     Received,
     Scaled,
-    Term,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -52,23 +52,14 @@ class TermPlace(NamedTuple):
     node: int
 
 
-class CapturedCall(NamedTuple):
-    """One communication call of a rank: its instruction, and the terms that it reads."""
-
-    instruction: int
-    """Its index in the program of the rank."""
-    reads: tuple[int, ...]
-
-
 class TermValues:
     """The values of the terms of all ranks of one program."""
 
-    def __init__(
-        self, program: Program, nodes: Sequence[Sequence[Term]],
-        calls: Sequence[Sequence[CapturedCall]],
-    ) -> None:  # fmt: skip
-        self.flow, self.nodes, self.calls = Matching.of(program), nodes, calls
-        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in calls]
+    def __init__(self, program: Program, terms: Sequence[RankTerms]) -> None:
+        self.flow = Matching.of(program)
+        self.nodes = [of_rank.nodes for of_rank in terms]
+        self.calls = [of_rank.calls for of_rank in terms]
+        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
         self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
@@ -171,7 +162,8 @@ def _of_collective(
         case AllReduce() | Reduce():
             return _reduced(node, [inputs[member][slot] for member in group])
         case Broadcast(root=root):
-            return inputs[root][slot]
+            parts = inputs[root]  # of a scatter one for each member
+            return parts[place] if len(parts) == len(group) > 1 else parts[slot]
         case AllGather():
             whole = [joined(inputs[member]) for member in group]
             return joined(whole) if received.length > size(whole[0]) else whole[slot]
@@ -180,20 +172,25 @@ def _of_collective(
             first = place * received.length
             return _reduced(node, [part(value, first, first + received.length) for value in whole])
         case AllToAll():
-            return _exchanged([joined(inputs[member]) for member in group], place, received)
+            return _exchanged([inputs[member] for member in group], place, received)
         case _:
             names = [digest(value) for member in group for value in inputs[member]]
             return opaque(digest_of(type(node).__name__, str(slot), *names), received.length)
 
 
-def _exchanged(whole: list[Value], place: int, received: Received) -> Value:
-    """What an all-to-all with parts of one size delivers: every member's part for this one."""
-    counts = [size(value) // len(whole) for value in whole]
+def _exchanged(inputs: list[list[Value]], place: int, received: Received) -> Value:
+    """What an all-to-all delivers: every member's part for this one, together or by slot."""
     parts = [
-        part(value, place * count, (place + 1) * count)
-        for value, count in zip(whole, counts, strict=True)
+        parts[place] if len(parts) == len(inputs) else _equal_part(parts[0], place, len(inputs))
+        for parts in inputs
     ]
-    return joined(parts) if received.length == sum(counts) else parts[received.slot]
+    whole = joined(parts)
+    return whole if received.length == size(whole) else parts[received.slot]
+
+
+def _equal_part(value: Value, place: int, parts: int) -> Value:
+    length = size(value) // parts
+    return part(value, place * length, (place + 1) * length)
 
 
 def _reduced(node: AllReduce | Reduce | ReduceScatter, values: list[Value]) -> Value:

@@ -13,13 +13,18 @@ from hashlib import sha256
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.storages import Storages, span
 from primepar.preflight.meaning.terms import (
     Added,
     Applied,
+    CapturedCall,
     Gradient,
     GradientClaim,
     Mapped,
@@ -28,7 +33,7 @@ from primepar.preflight.meaning.terms import (
     Scaled,
 )
 
-_STEERING = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero"}
+_COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
 _COPIES = {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
 _PRODUCTS = {"aten::mul", "aten::mul_", "aten::div", "aten::div_"}
 _SUMS = {"aten::add", "aten::add_"}
@@ -45,32 +50,45 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.source = source
         self.storages = Storages()
         self.claims: list[GradientClaim] = []
-        self.steering: list[str] = []
+        self.calls: list[CapturedCall] = []
+        self._functional: list[int] = []
+        """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
-    def inputs(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """The terms that a communication call reads, one for each tensor."""
-        return [self.storages.read(_local(tensor)) for tensor in tensors]
+    def call(
+        self, instruction: int, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a communication call: the tensors that it reads, and those that it writes."""
+        with _disable_current_modes():
+            nodes = tuple(self._input(_local(tensor)) for tensor in reads)
+            for slot, tensor in enumerate(map(_local, writes)):
+                node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
+                self.storages.write(tensor, node)
+        self.calls.append(CapturedCall(instruction, nodes))
 
-    def outputs(self, call: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that a communication call writes these tensors."""
-        for slot, tensor in enumerate(map(_local, tensors)):
-            node = self.storages.add(Received(call, slot, span(tensor)))
-            self.storages.write(tensor, node)
+    def _input(self, tensor: torch.Tensor) -> int:
+        if self._functional and not self.storages.tracked(tensor):
+            for place, node in enumerate(self._functional):
+                if self.storages.length(node) == span(tensor):
+                    return self._functional.pop(place)
+        return self.storages.read(tensor)
 
     def gradient(self, tensor: torch.Tensor) -> None:
         """Note that a tensor is a gradient that is about to be added to that of a parameter."""
-        local = _local(tensor)
-        node = self.storages.read(local)
-        self.storages.write(local, self.storages.add(Gradient(node, span(local))))
+        with _disable_current_modes():
+            local = _local(tensor)
+            node = self.storages.read(local)
+            self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
     def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Note that an optimizer reads a parameter and its gradient."""
-        data, sums = self.inputs([parameter.detach(), gradient.detach()])
+        with _disable_current_modes():
+            data = self.storages.read(_local(parameter).detach())
+            sums = self.storages.read(_local(gradient).detach())
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
 
     def result(self) -> RankTerms:
         """What was recorded."""
-        return RankTerms(tuple(self.storages.nodes), tuple(self.claims), tuple(self.steering))
+        return RankTerms(tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -82,9 +100,9 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         if not any(map(self._tracked, tensors)):
             return func(*args, **kwargs)
+        if func.namespace in _COMMUNICATES:
+            return self._communicate(func, args, kwargs, tensors)
         name = func._schema.name
-        if name in _STEERING:
-            self.steering.append(self.source())
         written = list(_written(func, args, kwargs))
         node = self._term(func, name, args, kwargs, written) if written else None
         result = func(*args, **kwargs)
@@ -94,6 +112,15 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is not None:
             self._write(node, written or fresh)
         return result
+
+    def _communicate(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        self._functional = [self.storages.read(tensor) for tensor in tensors]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._functional = []
 
     def _tracked(self, tensor: torch.Tensor) -> bool:
         return _has_storage(tensor) and self.storages.tracked(tensor)
@@ -166,7 +193,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor):
             if value.numel() != 1 or not _has_storage(value) or self._tracked(value):
                 return None
-            with torch.utils._python_dispatch._disable_current_modes():
+            with _disable_current_modes():
                 value = value.item()
         return Fraction(value) if isinstance(value, int | float) and value else None
 

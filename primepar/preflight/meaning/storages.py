@@ -51,8 +51,9 @@ def span(tensor: torch.Tensor) -> int:
 
 def content(tensor: torch.Tensor) -> Leaf:
     """The name of data that is there: of all elements that the tensor spans."""
-    flat = tensor.detach().as_strided((span(tensor),), (1,))
-    data = flat.contiguous().view(torch.uint8).numpy().tobytes()
+    # A copy, as a storage that NumPy shares can no longer be resized, which FSDP does.
+    flat = tensor.detach().as_strided((span(tensor),), (1,)).clone()
+    data = flat.view(torch.uint8).numpy().tobytes()
     digest = sha256(f"{tensor.dtype}".encode() + data).hexdigest()[:32]
     constant = bool((flat == flat[:1]).all()) if flat.numel() else True
     return Leaf(digest, flat.numel(), constant)

@@ -76,6 +76,14 @@ class Gradient(TermNode, frozen=True):
 Term = Leaf | Received | Applied | Mapped | Scaled | Added | Joined | Gradient
 
 
+class CapturedCall(Struct, frozen=True, array_like=True):
+    """One communication call of a rank, and the terms that it reads."""
+
+    instruction: int
+    """Its index in the program of the rank."""
+    reads: tuple[int, ...]
+
+
 class GradientClaim(Struct, frozen=True, array_like=True):
     """A parameter and its gradient as an optimizer of one rank reads them."""
 
@@ -92,6 +100,5 @@ class RankTerms(Struct, frozen=True, array_like=True):
     """What the recorder of one rank returns."""
 
     nodes: tuple[Term, ...]
+    calls: tuple[CapturedCall, ...]
     claims: tuple[GradientClaim, ...]
-    steering: tuple[str, ...]
-    """Where a received value was read as a number: what follows may depend on it."""
