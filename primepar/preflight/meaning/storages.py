@@ -143,16 +143,24 @@ class Storages:
         return self.add(content(part)), 0, (end - start) // size
 
     def _of(self, tensor: torch.Tensor) -> list[Held]:
-        reference, held = self._held.get(tensor.untyped_storage()._cdata, (None, []))
-        return held if reference is not None and not reference.expired() else []  # type: ignore[no-untyped-call]
+        address = tensor.untyped_storage()._cdata
+        known = self._held.get(address)
+        return known[1] if known is not None and not _is_dead(known[0]) else []
 
     def _keep(self, tensor: torch.Tensor, held: list[Held]) -> None:
         storage = tensor.untyped_storage()
         if held:
-            self._held[storage._cdata] = (StorageWeakRef(storage), held)  # type: ignore[no-untyped-call]
+            self._held[storage._cdata] = (_weak(storage), held)
         else:
             self._held.pop(storage._cdata, None)
         if len(self._held) % 4096 == 0:
-            dead = [key for key, (reference, _) in self._held.items() if reference.expired()]  # type: ignore[no-untyped-call]
-            for key in dead:
-                del self._held[key]
+            for address in [key for key, known in self._held.items() if _is_dead(known[0])]:
+                del self._held[address]
+
+
+def _weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def _is_dead(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
