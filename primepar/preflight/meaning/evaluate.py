@@ -20,6 +20,7 @@ from primepar.preflight.meaning.terms import (
     RankTerms,
     Received,
     Scaled,
+    Weighted,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -27,6 +28,7 @@ from primepar.preflight.meaning.values import (
     digest_of,
     joined,
     mapped,
+    mapped_atom,
     opaque,
     part,
     scaled,
@@ -60,6 +62,8 @@ class TermValues:
         self.nodes = [of_rank.nodes for of_rank in terms]
         self.calls = [of_rank.calls for of_rank in terms]
         self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
+        self.origins: dict[str, str] = {}
+        """An atom after linear operations -> what it was before them."""
         self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
@@ -81,6 +85,8 @@ class TermValues:
         match node:
             case Applied(inputs=inputs) | Added(inputs=inputs):
                 return [TermPlace(rank, number) for number in inputs]
+            case Weighted(input=number, weight=weight):
+                return [TermPlace(rank, number), TermPlace(rank, weight)]
             case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
                 return [TermPlace(rank, number)]
             case Joined(parts=parts):
@@ -99,7 +105,10 @@ class TermValues:
             case Applied(digest=name, length=length):
                 return opaque(digest_of(name, *map(digest, inputs)), length)
             case Mapped(digest=name, length=length):
-                return mapped(name, inputs[0], length)
+                return self._mapped(name, inputs[0], length)
+            case Weighted(divides=divides):
+                name = digest_of(f"divided {divides}", digest(inputs[1]))
+                return self._mapped(name, inputs[0], size(inputs[0]))
             case Scaled(factor=factor):
                 return scaled(inputs[0], Fraction(factor))
             case Added():
@@ -113,6 +122,14 @@ class TermValues:
                 )
             case _:
                 return self._delivered(rank, node, inputs)
+
+    def _mapped(self, name: str, value: Value, length: int) -> Value:
+        """A linear operation of a value; what its atoms were before stays known."""
+        for segment in value:
+            for atom, _ in segment.form:
+                before = self.origins.get(atom[0], atom[0])
+                self.origins[mapped_atom(name, atom)] = before
+        return mapped(name, value, length)
 
     def _sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
-from primepar.preflight.meaning.values import Form, Value, digest
+from primepar.preflight.meaning.values import Value, digest
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.verify.report import PropertyResult
 
@@ -33,7 +33,7 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     wrong = unequal or next(asked.wrong_scale(), None)
     seconds = perf_counter() - start
     if wrong is None:
-        return PropertyResult(NAME, "proved", seconds)
+        return PropertyResult(NAME, "proved", seconds, reason=asked.not_followed())
     sentence, details, certain = wrong
     if not certain:
         return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
@@ -88,6 +88,12 @@ class _GradientQuestions:
                 claim = self.terms[rank].claims[number]
                 yield self._scaled(rank, claim, some, f"{common}, as in the gradient of {name}")
 
+    def not_followed(self) -> str | None:
+        """How many gradients are no sums that the terms show, so that only equality is decided."""
+        claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
+        opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
+        return f"the scale of {opaque} of {len(claims)} was not decided" if opaque else None
+
     def _replicas(self) -> Iterator[Replicas]:
         """Ranks that hold one parameter, tied ones too, at an optimizer's step."""
         groups: dict[tuple[str, int, str], Replicas] = {}
@@ -111,7 +117,12 @@ class _GradientQuestions:
     def _coefficients(self, gradient: Value) -> set[Fraction]:
         """The coefficients of the gradients that were computed, in a sum of them."""
         counted = self.made.keys() - self.constant
-        return {number for _, form in gradient for (atom, _), number in form if atom in counted}
+        return {
+            number
+            for _, form in gradient
+            for (atom, _), number in form
+            if self.values.origins.get(atom, atom) in counted
+        }
 
     def _differ(self, replicas: Replicas, first: int, rank: int) -> Wrong:
         one, other = (
@@ -136,13 +147,16 @@ class _GradientQuestions:
         )
 
     def _summed(self, gradient: Value) -> str:
-        forms: list[Form] = [segment.form for segment in gradient]
-        ranks = {
-            rank for form in forms for (atom, _), _ in form for rank in self.made.get(atom, ())
-        }
+        ranks = self._ranks_of(gradient)
         if not ranks:
             return "one that is computed otherwise"
         return f"a sum over {'rank' if len(ranks) == 1 else 'ranks'} {_ranks(sorted(ranks))}"
+
+    def _ranks_of(self, gradient: Value) -> set[int]:
+        """The ranks whose gradients are in a sum."""
+        atoms = [atom for segment in gradient for (atom, _), _ in segment.form]
+        origins = [self.values.origins.get(atom, atom) for atom in atoms]
+        return {rank for atom in origins for rank in self.made.get(atom, ())}
 
     def _scaled(self, rank: int, claim: GradientClaim, some: set[Fraction], want: str) -> Wrong:
         got = " and ".join(map(str, sorted(some)))

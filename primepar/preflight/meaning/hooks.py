@@ -33,8 +33,8 @@ class _Hooks:
     def install(self) -> None:
         register_module_forward_pre_hook(self._name)
         register_optimizer_step_pre_hook(self._step)
-        original = torch.autograd._engine_run_backward
-        torch.autograd._engine_run_backward = self._with_hooks(original)
+        original = vars(torch.autograd)["_engine_run_backward"]
+        vars(torch.autograd)["_engine_run_backward"] = self._with_hooks(original)
 
     def _name(self, module: torch.nn.Module, _: Any) -> None:
         for name, parameter in module.named_parameters():

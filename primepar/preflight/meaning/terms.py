@@ -54,6 +54,14 @@ class Scaled(TermNode, frozen=True):
     factor: str
 
 
+class Weighted(TermNode, frozen=True):
+    """The input times, or divided by, a term of one element, such as a clipped norm."""
+
+    input: int
+    weight: int
+    divides: bool
+
+
 class Added(TermNode, frozen=True):
     """The sum of inputs of one length."""
 
@@ -73,7 +81,7 @@ class Gradient(TermNode, frozen=True):
     length: int
 
 
-Term = Leaf | Received | Applied | Mapped | Scaled | Added | Joined | Gradient
+Term = Leaf | Received | Applied | Mapped | Scaled | Weighted | Added | Joined | Gradient
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):
