@@ -43,7 +43,7 @@ def answer(case: Case) -> Done:
 def test_a_script_is_proved_as_it_is(script: str) -> None:
     done = answer(PROVED[script])
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{script}: proved on 4 ranks\n")
+    assert done.out.startswith(f"{script}: proved on 4 ranks, ")
 
 
 LINES = {
