@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from primepar.errors import CaptureError
+from primepar.preflight.meaning.terms import RankTerms
 from primepar.schedule.program import Instruction, Program
 
 
@@ -29,6 +30,8 @@ class RankRecording(Struct):
 
     instructions: list[Instruction] = []
     gaps: list[Gap] = []
+    terms: RankTerms | None = None
+    """What its gradients are made of."""
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
 

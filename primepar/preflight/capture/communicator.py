@@ -73,6 +73,8 @@ class Communicator:
         request = recorder.request()
         instruction = make(request)
         recorder.add(instruction)
+        place = len(recorder.recording.instructions) - 1
+        recorder.terms.call(place, reads, [tensor for tensor, _ in writes])
         arrive = self._arrival(keys, outputs, fill)
         work = RecordedWork(recorder, request, outputs, arrive if whole(outputs) else None)
         for tensor, block in writes:

@@ -19,6 +19,7 @@ from primepar.preflight.capture.buffers import (
     storage_id,
 )
 from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.recording import Gap, RankRecording
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
 
@@ -36,6 +37,7 @@ class RankRecorder:
     def __init__(self) -> None:
         self.recording = RankRecording()
         self.buffers = BufferTable()
+        self.terms = TermRecorder(source_line)
         self.pending: dict[int, Callable[[], None]] = {}
         """Storage -> what fetches its value from the ranks that it came from."""
         self.open_works: list[PostedWork] = []
@@ -140,6 +142,7 @@ class RankRecorder:
         for work in tuple(self.open_works):
             if work.waits_itself and not self.recording.stopped:
                 work.finish()
+        self.recording.terms = self.terms.result()
 
     def settle(self, inputs: Sequence[torch.Tensor], steers: bool) -> None:
         """Fetch the values of inputs that came without, where the script needs them."""

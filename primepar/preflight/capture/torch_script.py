@@ -26,6 +26,7 @@ from primepar.preflight.capture.runner import ScriptRaisedError
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.capture.unknown_numbers import watch_numbers
 from primepar.preflight.capture.watched_operations import WatchedOperations
+from primepar.preflight.meaning.hooks import follow_gradients
 from primepar.preflight.recording import RankRecording
 
 BACKEND = "preflight"
@@ -46,7 +47,8 @@ def run_script(
     _StandIns(recorder, link, rank, ranks).install()
     watch_numbers(recorder)
     try:
-        with WatchedOperations(recorder):
+        follow_gradients(recorder.terms)
+        with WatchedOperations(recorder), recorder.terms:
             runpy.run_path(str(script), run_name="__main__")
     except NeverComesError:
         pass
