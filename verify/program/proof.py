@@ -21,6 +21,7 @@ from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
+from primepar.verify.program.ready import unready
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
@@ -185,18 +186,22 @@ class _Proof:
         return wrong
 
     def deadlock(self) -> str | None:
+        if self.flow.is_open:
+            raise UnansweredError("receives from any rank are not followed")
         if self.flow.faults:
             return self.flow.faults[0].sentence
         if not self.waits.finishes:
             return self.waits.circle(self.solver) + self._saved_by_buffers()
         self.waits.check_order(self.solver)
-        return None
+        return unready(self.flow)
 
     def buffers_needed(self) -> str | None:
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 
     def held_up(self) -> str | None:
+        if self.program.rules == "mpi":
+            return None
         wrong = out_of_order(own_communicators(self.program))
         return wrong and NOT_IN_ORDER + wrong
 
