@@ -1,4 +1,4 @@
-"""Compares the prover with the explorer on random programs: `python -m tests.attack_matching 5000`.
+"""Compares the prover with the explorer on random programs: `python tests/attack_matching.py 5000`.
 
 Prints how many programs of each verdict there were, and every program on which the two differ.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from random_programs import ProgramMaker
+
 from primepar.schedule import Program
 from primepar.schedule.program_file import program_json
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
-from tests.random_programs import ProgramMaker
 
 
 def verdicts(program: Program, buffered: bool) -> tuple[str, str]:

@@ -111,7 +111,7 @@ class ProgramMaker:
         counts = tuple(range(1, size + 1)) if self.random.random() < 0.3 else None
         for rank in group:
             own = None if counts is None else counts[group.index(rank)]
-            node: Instruction = [
+            node: Any = [
                 AllReduce(group, block=name, **self._claims()),
                 Reduce(group, block=name, root=root),
                 Broadcast(group, block=name, root=root),
@@ -124,8 +124,8 @@ class ProgramMaker:
                 Scan(group, block=name, exclusive=bool(size % 2)),
                 Barrier(group),
             ][kind]  # fmt: skip
-            changed: Any = node
-            self.lists[rank].append(replace(changed, request=request))
+            changed: Any = replace(node, request=request)
+            self.lists[rank].append(changed)
             self.lists[rank] += [Wait(request)] if request else []
 
     def _split(self) -> None:

@@ -83,6 +83,12 @@ class Matching:
         ends = (end for line in self.operations for operation in line for end in operation.starts)
         return any(end.message.peer == ANY for end in ends)
 
+    @cached_property
+    def has_modes(self) -> bool:
+        """Whether some send is not a standard one."""
+        ends = (end for line in self.operations for operation in line for end in operation.starts)
+        return any(getattr(end.message, "mode", "standard") != "standard" for end in ends)
+
     def _add_fault(self, item: MessageEnd | Operation, what: str) -> None:
         self.faults.append(MatchingFault(item.index, item.rank, f"{place(item)}: {what}"))
 
