@@ -12,12 +12,13 @@ its own group of heads from every device:
     joins       x[*, r]    of its group of heads, from x[0, r], ..., x[p - 1, r]
 
 The attention of whole sequences is then local, with one block of keys. Its output goes back in the
-same way, with rows and heads exchanged. In backward the gradient of the output goes forth, and those
-of queries, keys and values come back.
+same way, with rows and heads exchanged. In backward the gradient of the output goes forth, and
+those of queries, keys and values come back.
 
 Sent per device:  8 (p - 1) S C / p^2  elements for S positions and C columns of heads: q, kv, o and
                   their gradients, of which kv and dkv have 2 C columns.
-Held per device:  S C / p elements of each, and as much again while a tensor changes hands.
+Held per device:  14 C + 3 A columns of S / p rows, for A heads: q, kv, o and do by rows and by
+                  heads, dq and dkv, the state with C + 2 A columns and delta with A.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from primepar.partition.flux_gather import check_multiple
 from primepar.schedule.instructions import AllToAll, Cut, Free, Instruction, Join
 from primepar.schedule.program import Program
 from primepar.schedule.program_method import ProgramMethod
-from primepar.schedule.signature import Tensor
+from primepar.schedule.signature import Bound, Tensor
 
 Devices = Annotated[int, Meta(ge=1, le=256)]
 Elements = Annotated[int, Meta(ge=1, le=2**31)]
@@ -41,6 +42,8 @@ Number = TypeVar("Number")
 """An integer, or a symbol of a proof."""
 MOVED = ("q", "kv", "o", "do", "dq", "dkv")
 """Tensors that have rows before or after attention."""
+LAST = ("dq", "dkv")
+"""Those that a device does not need once they are sent."""
 
 
 def sent_piece(rank: Number, member: Number, to_heads: bool) -> tuple[Number, Number]:
@@ -80,6 +83,7 @@ class Ulysses(ProgramMethod, frozen=True, kw_only=True):
             final=tuple(tuple(_rows(x, rank) for x in ("o", "dq", "dkv")) for rank in devices),
             phases=SIGNATURES,
             tensors=self._tensors(),
+            memory=Bound(self.held),
             traffic=(_elements(self.sent),) * self.devices,
         )
 
@@ -91,10 +95,10 @@ class Ulysses(ProgramMethod, frozen=True, kw_only=True):
         yield from self._moved(rank, "o", to_heads=False)
         yield from self._moved(rank, "do", to_heads=True)
         yield work("delta", 0, None, rank)
-        for phase, name in (("query", "dq"), ("keys", "dkv")):
-            yield work(phase, 0, 0, rank)
-            yield from self._moved(rank, name, to_heads=False)
+        yield from (work(phase, 0, 0, rank) for phase in ("query", "keys"))
         yield from (Free(_heads(x, rank)) for x in ("q", "kv", "state", "o", "do", "delta"))
+        for name in LAST:
+            yield from self._moved(rank, name, to_heads=False)
 
     def _moved(self, rank: int, name: str, to_heads: bool) -> Iterator[Instruction]:
         """Cut a tensor of a device, send each member its piece, and join what comes."""
@@ -104,12 +108,10 @@ class Ulysses(ProgramMethod, frozen=True, kw_only=True):
         before, after = _rows(name, rank), _heads(name, rank)
         if not to_heads:
             before, after = after, before
-        yield Cut(before, sent)
+        yield Cut(before, sent, in_place=name in LAST)
         yield AllToAll(tuple(members), blocks=sent, into=received)
-        yield Join(received, after)
-        yield from (Free(piece) for piece in sorted({*sent, *received}))
-        if name in ("dq", "dkv"):
-            yield Free(before)
+        yield Join(received, after, in_place=True)
+        yield from (Free(piece) for piece in sent if piece not in received)
 
     def _tensors(self) -> dict[str, Tensor]:
         """The tensors by heads; those that move also by rows, and in pieces."""
@@ -127,12 +129,18 @@ class Ulysses(ProgramMethod, frozen=True, kw_only=True):
         whole = 8 * self.positions * self.heads * self.head_dim
         return Fraction((self.devices - 1) * whole, self.devices**2)
 
+    @property
+    def held(self) -> int:
+        """Peak of live elements on each device."""
+        return self.positions // self.devices * self.heads * (14 * self.head_dim + 3)
+
     def facts(self) -> dict[str, str]:
         """Return what a device attends to, and what moves."""
         return {
             "heads of a device": f"{self.heads // self.devices}",
             "rows of a device": f"{self.positions // self.devices}",
             "sent per device": f"{self.sent} elements",
+            "held per device": f"{self.held} elements",
         }
 
 

@@ -80,7 +80,7 @@ def output(site: Site, inputs: StepInputs, state_TC: Array) -> Array:
 def delta(site: Site, inputs: StepInputs, o_TC: Array, do_TC: Array) -> Array:
     """Return the sum of o do over the elements of every head: (T, A)."""
     size = site.step.model.head_dim
-    return _heads(o_TC * do_TC, size).sum(axis=-1).T
+    return np.asarray(_heads(o_TC * do_TC, size).sum(axis=-1).T)
 
 
 def query(site: Site, inputs: StepInputs, *blocks: Array) -> Array:
