@@ -129,7 +129,7 @@ class RingAttention(ProgramMethod, frozen=True, kw_only=True):
         """What a device posts at a step: the gradients make one hop more than the keys."""
         if step + (name == "kv") >= self.devices or self.devices == 1:
             return []
-        here, coming = (keys_at(rank, at, self.devices) for at in (step, step + 1))
+        here, coming = (keys_at(rank, moment, self.devices) for moment in (step, step + 1))
         source, target = source_of(rank, self.devices), target_of(rank, self.devices)
         return [
             IRecv(source, f"{name}[{coming},0]", request=f"<{name}"),

@@ -39,7 +39,7 @@ from time import perf_counter
 from typing import Any
 
 from primepar.partition import ring_attention, ulysses
-from primepar.verify.every_size.lemmas import Lemma, before, prove_lemmas, symbol
+from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.z3_symbols import SymbolSpace, Term, truth
 from primepar.verify.report import PropertyResult
@@ -89,7 +89,7 @@ def prove_ulysses(seconds: float, exchange: HeadExchange | None = None) -> Itera
     yield from prove_lemmas(lemmas, space, EXCHANGE_NAMES, EXCHANGE_PROPERTIES, NOTE, end)
 
 
-def _maps(ring: RingOfKeys, space: SymbolSpace) -> Iterator[Lemma]:
+def _maps(ring: RingOfKeys, space: SymbolSpace) -> Iterator[MapLemma]:
     (p,) = space.sides
     r, q, k, later = (symbol(space, name) for name in RING_NAMES)
 
@@ -98,21 +98,21 @@ def _maps(ring: RingOfKeys, space: SymbolSpace) -> Iterator[Lemma]:
 
     source, target = space.of(ring.source(r, p)), space.of(ring.target(r, p))
     same_keys, same_part = keys(r, k) == keys(r, later), keys(r, k) == keys(q, k)
-    yield Lemma("once", ("coverage", "completion", "races"), truth(same_keys), truth(k == later))
-    yield Lemma("alone", ("completion", "races"), truth(same_part), truth(r == q))
-    yield Lemma("first", ("placement", "alignment"), terms.TRUE, truth(keys(r, 0) == r))
+    yield MapLemma("once", ("coverage", "completion", "races"), truth(same_keys), truth(k == later))
+    yield MapLemma("alone", ("completion", "races"), truth(same_part), truth(r == q))
+    yield MapLemma("first", ("placement", "alignment"), terms.TRUE, truth(keys(r, 0) == r))
     arrives = truth(keys(source, k) == keys(r, k + 1))
-    yield Lemma("arrives", ("placement", "completion"), truth(k < p - 1), arrives)
-    yield Lemma("home", ("completion",), terms.TRUE, truth(keys(source, p - 1) == r))
+    yield MapLemma("arrives", ("placement", "completion"), truth(k < p - 1), arrives)
+    yield MapLemma("home", ("completion",), terms.TRUE, truth(keys(source, p - 1) == r))
     back = terms.And(
         truth(space.of(ring.target(source, p)) == r), truth(space.of(ring.source(target, p)) == r)
     )
-    yield Lemma("neighbours", ("placement", "deadlock-freedom"), terms.TRUE, back)
+    yield MapLemma("neighbours", ("placement", "deadlock-freedom"), terms.TRUE, back)
     apart = terms.And(truth(source != r), truth(target != r))
-    yield Lemma("others", ("deadlock-freedom", "races"), truth(p > 1), apart)
+    yield MapLemma("others", ("deadlock-freedom", "races"), truth(p > 1), apart)
 
 
-def _in_time(ring: RingOfKeys, space: SymbolSpace) -> Lemma:
+def _in_time(ring: RingOfKeys, space: SymbolSpace) -> MapLemma:
     """Every pair of actions of which the first must come before the second."""
     k = symbol(space, "k")
     there, back = ring.forward.index, ring.backward.index
@@ -129,10 +129,10 @@ def _in_time(ring: RingOfKeys, space: SymbolSpace) -> Lemma:
     for first, second in pairs:
         holds = terms.And(holds, before(first, second))
     needed = ("placement", "completion", "deadlock-freedom", "races")
-    return Lemma("in-time", needed, terms.TRUE, holds)
+    return MapLemma("in-time", needed, terms.TRUE, holds)
 
 
-def _exchanged(exchange: HeadExchange, space: SymbolSpace) -> Iterator[Lemma]:
+def _exchanged(exchange: HeadExchange, space: SymbolSpace) -> Iterator[MapLemma]:
     r, i, j = (symbol(space, name) for name in EXCHANGE_NAMES)
     pieces: Term = terms.TRUE
     fills: Term = terms.TRUE
@@ -140,13 +140,13 @@ def _exchanged(exchange: HeadExchange, space: SymbolSpace) -> Iterator[Lemma]:
     for to_heads in (True, False):
         expected, sent = exchange.received(r, i, to_heads), exchange.sent(i, r, to_heads)
         another = exchange.received(r, j, to_heads)
-        own = expected[1] if to_heads else expected[0]
+        part = expected[1] if to_heads else expected[0]
         pieces = terms.And(pieces, _equal(expected, sent))
         fills = terms.And(fills, terms.Or(terms.Not(_equal(expected, another)), truth(i == j)))
-        whole = terms.And(whole, truth(own == r))
-    yield Lemma("pieces", ("placement", "completion", "alignment"), terms.TRUE, pieces)
-    yield Lemma("fills", ("placement", "races"), terms.TRUE, fills)
-    yield Lemma("whole", ("coverage", "placement", "alignment"), terms.TRUE, whole)
+        whole = terms.And(whole, truth(part == r))
+    yield MapLemma("pieces", ("placement", "completion", "alignment"), terms.TRUE, pieces)
+    yield MapLemma("fills", ("placement", "races"), terms.TRUE, fills)
+    yield MapLemma("whole", ("coverage", "placement", "alignment"), terms.TRUE, whole)
 
 
 def _equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> Term:

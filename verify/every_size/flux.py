@@ -38,7 +38,7 @@ from time import perf_counter
 from typing import Any
 
 from primepar.partition import flux_gather, flux_scatter
-from primepar.verify.every_size.lemmas import Lemma, before, prove_lemmas, symbol
+from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, truth
 from primepar.verify.report import PropertyResult
@@ -110,7 +110,7 @@ def prove_order(order: RingOrder, seconds: float) -> Iterator[PropertyResult]:
     yield from prove_lemmas(_lemmas(order, space), space, NAMES, PROPERTIES, NOTE, end)
 
 
-def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[Lemma]:
+def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[MapLemma]:
     (devices,) = space.sides
     rank, step, other_step = (symbol(space, name) for name in NAMES)
     last = devices - 1
@@ -118,13 +118,13 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[Lemma]:
         _with_devices(space, map_of) for map_of in (order.tile, order.source, order.target)
     )
     moves, both = step < last, terms.And(truth(step < last), truth(other_step < last))
-    yield Lemma(
+    yield MapLemma(
         "once",
         ("coverage", "races"),
         truth(tile(rank, step) == tile(rank, other_step)),
         truth(step == other_step),
     )
-    yield Lemma(
+    yield MapLemma(
         "matched",
         ("placement", "completion", "deadlock-freedom"),
         truth(moves),
@@ -133,25 +133,25 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[Lemma]:
             truth(source(target(rank, step), step) == rank),
         ),
     )
-    yield Lemma(
+    yield MapLemma(
         "channel",
         ("deadlock-freedom",),
         terms.And(both, truth(target(rank, step) == target(rank, other_step))),
         truth(step == other_step),
     )
-    yield Lemma(
+    yield MapLemma(
         "no-self",
         ("deadlock-freedom", "races"),
         truth(moves),
         terms.And(truth(target(rank, step) != rank), truth(source(rank, step) != rank)),
     )
-    yield Lemma(
+    yield MapLemma(
         "signal",
         ("placement", "deadlock-freedom"),
         truth(moves),
         before((step, order.post), (order.awaited(step), order.wait)),
     )
-    yield Lemma(
+    yield MapLemma(
         "ends", ("deadlock-freedom", "races"), truth(moves), truth(order.awaited(step) <= last)
     )
     if order.gathers:
@@ -162,13 +162,13 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[Lemma]:
 
 def _gathered(
     order: RingOrder, rank: Symbol, step: Symbol, tile: Any, source: Any, moves: Any
-) -> Iterator[Lemma]:
+) -> Iterator[MapLemma]:
     is_own = truth(tile(rank, step) == rank)
     first = truth(step == 0)
-    yield Lemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
+    yield MapLemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
     waits = before((order.awaited(step), order.wait), (step + 1, order.product))
     arrives = terms.And(truth(source(rank, step) == tile(rank, step + 1)), waits)
-    yield Lemma("arrives", ("placement", "completion", "races"), truth(moves), arrives)
+    yield MapLemma("arrives", ("placement", "completion", "races"), truth(moves), arrives)
 
 
 def _scattered(
@@ -177,19 +177,19 @@ def _scattered(
     steps: tuple[Symbol, Symbol],
     maps: tuple[Any, Any, Any],
     last: Symbol,
-) -> Iterator[Lemma]:
+) -> Iterator[MapLemma]:
     (step, other_step), (tile, source, target) = steps, maps
     is_own, ends = truth(tile(rank, step) == rank), truth(step == last)
-    yield Lemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
+    yield MapLemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
     computed = before((step, order.product), (step, order.post))
     departs = terms.And(truth(target(rank, step) == tile(rank, step)), computed)
-    yield Lemma("departs", ("placement", "completion"), truth(step < last), departs)
+    yield MapLemma("departs", ("placement", "completion"), truth(step < last), departs)
     both = terms.And(truth(step < last), truth(other_step < last))
     repeats = truth(source(rank, step) == source(rank, other_step))
     same = truth(step == other_step)
-    yield Lemma("summed", ("completion",), terms.And(both, repeats), same)
+    yield MapLemma("summed", ("completion",), terms.And(both, repeats), same)
     reused = before((order.awaited(step), order.wait), (step + 1, order.post))
-    yield Lemma("again", ("races",), truth(step < last), reused)
+    yield MapLemma("again", ("races",), truth(step < last), reused)
 
 
 def _with_devices(space: SymbolSpace, order: Order) -> Callable[[Symbol, Symbol], Symbol]:

@@ -20,7 +20,7 @@ from primepar.verify.report import PropertyResult
 
 
 @dataclass(frozen=True)
-class Lemma:
+class MapLemma:
     """What holds whenever something is given, and the properties that rest on it."""
 
     name: str
@@ -38,7 +38,7 @@ class _Answer:
 
 
 def prove_lemmas(
-    lemmas: Iterable[Lemma],
+    lemmas: Iterable[MapLemma],
     space: SymbolSpace,
     names: Sequence[str],
     properties: Sequence[str],
@@ -75,7 +75,7 @@ def symbol(space: SymbolSpace, name: str) -> Symbol:
     return space.below(terms.Int(name), space.side("p"))
 
 
-def _asked(lemma: Lemma, space: SymbolSpace, names: Sequence[str], end: float) -> _Answer:
+def _asked(lemma: MapLemma, space: SymbolSpace, names: Sequence[str], end: float) -> _Answer:
     """Ask Z3 for devices, and values of the names, at which a lemma fails."""
     start, solver = perf_counter(), z3.Solver()
     (devices,) = space.sides
