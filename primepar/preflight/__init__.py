@@ -1,1 +1,1 @@
-"""Preflight: proves the communication of a program that somebody else wrote, before it runs."""
+"""Programs of others: captured from scripts or imported from files, then proved."""
