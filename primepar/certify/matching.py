@@ -131,7 +131,8 @@ def _agree(match: list[Post]) -> bool:
               for post in match}  # fmt: skip
     lists = [getattr(post, name, match) for post in match for name in ("blocks", "into")]
     several = {len(getattr(post, "also", ())) for post in match}
-    return len(claims) == len(several) == 1 and all(len(blocks) == len(match) for blocks in lists)
+    alike = len(claims) == len(several) == 1 and op.disputed(match) is None
+    return alike and all(len(blocks) == len(match) for blocks in lists)
 
 
 def _conflicts(node: op.Instruction, in_flight: op.Instruction, rank: int) -> set[str]:

@@ -22,6 +22,7 @@ from primepar.schedule.program import (
     Collective,
     Reduce,
     ReduceScatter,
+    disputed,
 )
 from primepar.schedule.signature import Reduction, Scale
 
@@ -89,10 +90,15 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
 class Meeting:
     """One call of a collective: the members that called, their blocks, and the time it is done."""
 
-    first: Collective
+    calls: list[Collective] = field(default_factory=list)
     given: Given = field(default_factory=dict)
     arrivals: list[float] = field(default_factory=list)
     done: float | None = None
+
+    @property
+    def first(self) -> Collective:
+        """The call that came first."""
+        return self.calls[0]
 
     def missing(self) -> tuple[int, ...]:
         """Return the members that have not called."""
@@ -132,9 +138,10 @@ class Meetings:
         call = self._calls.get((rank, *key), 0)
         self._calls[(rank, *key)] = call + 1
         if call == len(meetings):
-            meetings.append(Meeting(collective))
+            meetings.append(Meeting())
         meeting = meetings[call]
-        _check_alike(meeting, collective, rank)
+        meeting.calls.append(collective)
+        _check_alike(meeting, rank)
         meeting.given[rank] = given
         meeting.arrivals.append(time)
         if not meeting.missing():
@@ -149,13 +156,22 @@ def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield what, names
 
 
-def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
+def _check_alike(meeting: Meeting, rank: int) -> None:
     """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
+    collective = meeting.calls[-1]
     if claim(collective) != claim(meeting.first):
         other = next(iter(meeting.given))
         raise MismatchError(
             f"expected {claim(meeting.first)} as on device {other}, got {claim(collective)}: "
             "call collectives in one order on every member"
+        )
+    stated = disputed(meeting.calls)
+    if stated is not None:
+        got = [getattr(call, stated) for call in meeting.calls]
+        want = next(value for value in got if value is not None)
+        raise MismatchError(
+            f"expected {stated} {want} of {claim(collective)} on every device, got {got[-1]} on "
+            f"device {rank}: write the same on every member"
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from primepar.errors import MismatchError
 from primepar.reference.emulator.provenance import Block
-from primepar.schedule.program import ISend, Message, Send
+from primepar.schedule.program import ISend, Message, Send, disputed
 
 
 @dataclass
@@ -65,6 +65,13 @@ class Channels:
                 f"expected tag {received.message.tag} for {received.message.block} from device "
                 f"{sent.rank} to device {received.rank}, got {sent.message.block} with tag "
                 f"{sent.message.tag}: post sends and receives in one order, tags select nothing"
+            )
+        claim = disputed((sent.message, received.message))
+        if claim is not None:
+            raise MismatchError(
+                f"expected {claim} {getattr(sent.message, claim)} of {sent.message.block} from "
+                f"device {sent.rank}, got {claim} {getattr(received.message, claim)} on device "
+                f"{received.rank}: write the same on both sides"
             )
         sent.done = received.done = max(sent.time, received.time) + self._transfer
         received.payload = sent.payload

@@ -17,6 +17,7 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
     Send,
+    disputed,
 )
 from primepar.verify.explorer.contents import CellSums, combined, scaled
 
@@ -102,7 +103,7 @@ def agree(nodes: Sequence[Collective]) -> bool:
         for name in ("blocks", "into")
         if hasattr(node, name)
     ]
-    return len(claims) == 1 and all(lists)
+    return len(claims) == 1 and all(lists) and disputed(nodes) is None
 
 
 def body(node: Instruction) -> tuple[Send | Recv, ...]:

@@ -16,6 +16,7 @@ from primepar.schedule.program import (
     Recv,
     Send,
     Wait,
+    disputed,
 )
 from primepar.verify.explorer.blocks import RankMemories
 from primepar.verify.explorer.collectives import (
@@ -89,7 +90,8 @@ class Machine(RankMemories):
         channels = []
         for channel in sorted(self.both):
             (sends, receives), n = self.sides[channel], self.delivered.get(channel, 0)
-            if sends[n].tag == receives[n].tag:
+            sent, received = sends[n].message, receives[n].message
+            if sent.tag == received.tag and disputed((sent, received)) is None:
                 channels.append(channel)
         return channels
 
@@ -97,9 +99,9 @@ class Machine(RankMemories):
         """Deliver a channel's next message, with what the sent block holds now."""
         n = self.delivered.get(channel, 0)
         send, receive = self.sides[channel][0][n], self.sides[channel][1][n]
-        held = self.ranks[send.rank].memory.get(send.block, ZERO)
+        held = self.ranks[send.rank].memory.get(send.message.block, ZERO)
         content = held if send.payload is None else send.payload
-        self._write(receive.rank, receive.block, content)
+        self._write(receive.rank, receive.message.block, content)
         self.delivered[channel] = n + 1
         self._note(channel)
 
@@ -200,7 +202,7 @@ class Machine(RankMemories):
         ends = (rank, message.peer) if sends else (message.peer, rank)
         channel = (*ends, message.communicator)
         queue = self.sides.setdefault(channel, ([], []))[not sends]
-        side = Side(rank, block, message.tag)
+        side = Side(rank, message)
         if sends:
             content = self._take(rank, block)
             side.payload = content if self.buffered else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from primepar.schedule.program import Collective
+from primepar.schedule.program import Collective, Message
 from primepar.verify.explorer.contents import CellSums
 
 Channel = tuple[int, int, str]
@@ -17,8 +17,7 @@ class Side:
     """One side of a message; what is sent is read at its delivery, unless it is buffered."""
 
     rank: int
-    block: str
-    tag: int
+    message: Message
     payload: CellSums | None = None
 
 

@@ -6,7 +6,7 @@ Messages match in order per (source, destination, communicator), collectives in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import get_args
@@ -26,6 +26,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
     Wait,
+    disputed,
 )
 from primepar.schedule.program_file import instruction_line
 from primepar.verify.deadline import in_time
@@ -49,7 +50,7 @@ class MessageEnd:
     """The other side; None where nothing matches it."""
 
     def __str__(self) -> str:
-        return f"instruction {self.index} ({instruction_line(self.message)})"
+        return _place_on_rank(self.index, self.message)
 
 
 @dataclass(eq=False, slots=True)
@@ -83,11 +84,16 @@ class Operation:
         return type(self.instruction) in _BLOCKING and not self.posts
 
     def __str__(self) -> str:
-        return f"instruction {self.index} ({instruction_line(self.instruction)})"
+        return _place_on_rank(self.index, self.instruction)
+
+
+def _place_on_rank(index: int, instruction: Instruction) -> str:
+    line = "" if instruction.source is None else f" at {instruction.source}"
+    return f"instruction {index} ({instruction_line(instruction)}){line}"
 
 
 def place(item: MessageEnd | Operation) -> str:
-    """How messages name a place: `rank 0, instruction 3 (send X -> 1)`."""
+    """How messages name a place: `rank 0, instruction 3 (send X -> 1) at train.py:42`."""
     return f"rank {item.rank}, {item}"
 
 
@@ -206,7 +212,8 @@ class Matching:
 
     def _match_message(self, send: MessageEnd, receive: MessageEnd) -> None:
         if send.message.tag == receive.message.tag:
-            send.partner, receive.partner = receive, send
+            if not self._dispute((send, receive)):
+                send.partner, receive.partner = receive, send
         else:
             self._add_fault(
                 receive,
@@ -255,8 +262,25 @@ class Matching:
             if wrong is not None:
                 self._add_fault(call, wrong)
                 return
-        for call in present:
-            self.matched_calls[call] = tuple(present)
+        if not self._dispute(present):
+            self.matched_calls.update(dict.fromkeys(present, tuple(present)))
+
+    def _dispute(self, sides: Sequence[MessageEnd | Operation]) -> bool:
+        """Add a fault if two sides claim different counts or types of data."""
+        nodes = [side.message if isinstance(side, MessageEnd) else side.instruction
+                 for side in sides]  # fmt: skip
+        claim = disputed(nodes)
+        if claim is None:
+            return False
+        stated = [(side, getattr(node, claim)) for side, node in zip(sides, nodes, strict=True)]
+        first, want = next(pair for pair in stated if pair[1] is not None)
+        wrong, got = next(pair for pair in stated if pair[1] not in (None, want))
+        self._add_fault(
+            wrong,
+            f"expected {claim} {want} as in {place(first)}, got {got}: "
+            "write the same on all of its ranks",
+        )
+        return True
 
 
 _NO_MEMBER = "expected a group with rank {0} in it, got one without: add it, or drop the call"
