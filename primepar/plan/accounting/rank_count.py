@@ -64,7 +64,7 @@ class RankCount:
     def all_sent(self, runs: Iterable[ShortRun]) -> Fraction:
         """Bytes that the rank sends in the step of the whole plan."""
         left_out = (run.left_out * self.sent.get(run.alike[0], 0) for run in runs)
-        return sum(self.sent.values(), sum(left_out, Fraction(0)))
+        return sum((*self.sent.values(), *left_out), Fraction(0))
 
     def left_out(self, runs: Iterable[ShortRun]) -> list[int]:
         """Bytes that layers left out of the short plan hold at each event.
@@ -73,13 +73,11 @@ class RankCount:
         """
         added = [0] * len(self.running)
         for run in runs:
-            second, third = run.alike
-            held = [self.live[third] if layer == run.first else self.live[second]
-                    for layer in run.layers]  # fmt: skip
+            second, third = (self.live[layer] for layer in run.alike)
             for event, layer in enumerate(self.running):
                 if layer not in run.alike:
-                    of_layer = held[layer - run.first] if layer in run.layers else held[-1]
-                    added[event] += run.left_out * of_layer[event]
+                    held = third if layer == run.first else second
+                    added[event] += run.left_out * held[event]
         return added
 
 
