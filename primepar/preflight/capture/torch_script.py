@@ -26,7 +26,7 @@ from primepar.preflight.capture.runner import ScriptRaisedError
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.capture.unknown_numbers import watch_numbers
 from primepar.preflight.capture.watched_operations import WatchedOperations
-from primepar.preflight.meaning.hooks import follow_gradients
+from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
 from primepar.preflight.recording import RankRecording
 
 BACKEND = "preflight"
@@ -48,6 +48,7 @@ def run_script(
     watch_numbers(recorder)
     try:
         follow_gradients(recorder.terms)
+        follow_labels(recorder.terms)
         with WatchedOperations(recorder), recorder.terms:
             runpy.run_path(str(script), run_name="__main__")
     except NeverComesError:
