@@ -192,15 +192,14 @@ class _Run:
         )
 
     def _close(self, rank: int, kill: bool = False) -> None:
-        connection = self.connections.pop(rank)
-        self.selector.unregister(connection)
-        connection.close()
-        self.deadlines.pop(rank, None)
-        process = self.processes.pop(rank)
+        process, connection = self.processes.pop(rank), self.connections.pop(rank)
         if kill:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
+        self.selector.unregister(connection)
+        connection.close()
+        self.deadlines.pop(rank, None)
 
 
 def _how(status: int) -> str:
@@ -215,12 +214,15 @@ def _advice(raised: str) -> str:
 
 
 def _child(rank: int, body: Body, link: RankLink) -> NoReturn:
+    """Run a rank; nothing of the parent's code goes on in its process."""
     try:
         link.end(RankEnd(body(rank, link)))
     except ScriptRaisedError as error:
         link.end(RankEnd(raised=error.text, source=error.source))
     except BaseException as error:
         link.end(RankEnd(raised=f"{type(error).__name__}: {error}"))
+    finally:
+        os._exit(1)
 
 
 class ScriptRaisedError(Exception):
