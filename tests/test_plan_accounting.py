@@ -44,12 +44,13 @@ WAYS: dict[str, dict[str, object]] = {
     "sharded": {"sharded_optimizer": True},
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full"},
+    "operators": {"recompute": ("norm1", "attention", "fc1")},
 }
 FEW = [
     ("gpt2", "1f1b:2x3,megatron", 4, 3, "plain", "bfloat16"),
     ("gpt2", "data", 2, 5, "sharded", "bfloat16"),
     ("llama", "primepar", 4, 4, "plain", "bfloat16"),
-    ("llama", "megatron-sp", 2, 6, "full", "float32"),
+    ("llama", "megatron-sp", 2, 6, "operators", "bfloat16"),
     ("opt", "zb-h1:2x2,M2,megatron", 8, 4, "selective", "float32"),
 ]
 PRESETS = [

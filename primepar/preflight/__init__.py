@@ -1,1 +1,1 @@
-"""Proves the program that is about to be launched, whoever wrote it."""
+"""Programs of others: captured from scripts or imported from files, then proved."""
