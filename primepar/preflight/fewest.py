@@ -2,10 +2,11 @@
 
 More slots never make a program hang, so the fewest are found by bisection. Communicators are
 another question: each channel is given one of n. Messages that start together keep one, and two
-channels of the same ranks keep two, so that what matches stays the same. The search is exact. It draws an assignment, looks for a circle of waiting operations, and learns from
-it: the circle stays as long as all operations that follow one another in it, in the order of one
-communicator, keep one. So two of them need different communicators. Z3 draws the next assignment;
-where there is none, n is too small.
+channels of the same ranks keep two, so that what matches stays the same. The search is exact. It
+draws an assignment, looks for a circle of waiting operations, and learns from it: the circle stays
+as long as all operations that follow one another in it, in the order of one communicator, keep one.
+So two of them need different communicators. Z3 draws the next assignment; where there is none, n is
+too small.
 """
 
 from __future__ import annotations

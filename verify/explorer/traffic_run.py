@@ -10,7 +10,9 @@ of the moves ends in the same state; `chance` takes them in a random one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -87,8 +89,8 @@ class TrafficRun:
 
     def run(self) -> bool:
         """Move until nothing moves; returns whether the program is finished."""
-        moves = [*(lambda rank=rank: self._advance(rank) for rank in range(self.program.ranks))]
-        moves += [self._begin, self._transfer]
+        moves: list[Callable[[], bool]] = [self._begin, self._transfer]
+        moves += [partial(self._advance, rank) for rank in range(self.program.ranks)]
         moved = True
         while moved:
             if self.chance is not None:
