@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -33,11 +34,17 @@ class Pipeline:
         """The plans of the chunks."""
         return tuple(chunk.stage for chunk in self.chunks)
 
+    @property
+    def distinct(self) -> Iterable[StageCost]:
+        """The chunks, each once: those with the same plan are one object."""
+        return {id(chunk): chunk for chunk in self.chunks}.values()
+
     @cached_property
     def stage_seconds(self) -> tuple[ChunkSeconds, ...]:
         """Seconds of every stage: for a micro-batch, boundaries included, and once in a step."""
         stages, options = self.split.stages, self.options
-        seconds = [chunk.seconds(options) for chunk in self.chunks]
+        by_chunk = {id(chunk): chunk.seconds(options) for chunk in self.distinct}
+        seconds = [by_chunk[id(chunk)] for chunk in self.chunks]
         for number, pair in enumerate(pairwise(self.stages), 1):
             ends = (number - 1) % stages, number % stages
             sent = boundary_seconds(self.cluster, self.split, ends, *pair)
@@ -71,8 +78,9 @@ class Pipeline:
     def stage_bytes(self) -> tuple[ChunkBytes, ...]:
         """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""
         stages, options = self.split.stages, self.options
+        sizes = {id(chunk): chunk.bytes(options) for chunk in self.distinct}
         return tuple(
-            ChunkBytes.of_stage((chunk.bytes(options) for chunk in self.chunks[stage::stages]),
+            ChunkBytes.of_stage((sizes[id(chunk)] for chunk in self.chunks[stage::stages]),
                                 self._in_flight(stage))
             for stage in range(stages)
         )  # fmt: skip

@@ -294,13 +294,17 @@ class Splits:
             plain = self.pipeline(split, size, None, options)
             alpha = weight * plain.seconds / passes / self.cluster.memory
             aim = aim._replace(alpha=alpha, flights=plain.most_in_flight)
-        count, costs = split.stages * chunks, []
+        count, costs = split.stages * chunks, dict[StagePart, StageCost]()
+        places = []
         for number, layers in enumerate(layers_by_stage(self.model.layers, count)):
             place = StagePart(layers, number == 0, number == count - 1)
-            stage = (group.searched(place, aim) if sequences is None
-                     else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
-            costs.append(StageCost(stage))
-        return Pipeline(self.cluster, split, size, microbatches, options, tuple(costs))
+            places.append(place)
+            if place not in costs:
+                stage = (group.searched(place, aim) if sequences is None
+                         else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
+                costs[place] = StageCost(stage)
+        every = tuple(costs[place] for place in places)
+        return Pipeline(self.cluster, split, size, microbatches, options, every)
 
     def group(self, split: Split, size: int) -> StageDevices:
         """The devices of a replica of a stage, for micro-batches of `size` sequences."""
