@@ -164,3 +164,7 @@ class DeviceMemoryError(EmulationError):
 
 class IncompleteError(EmulationError):
     """A block ends on the wrong device, or its sum lacks terms when it is read or at the end."""
+
+
+class CaptureError(PrimeParError):
+    """A script cannot be captured: it raises, needs a GPU, never ends or communicates nothing."""

@@ -22,8 +22,8 @@ from primepar.reference.kernels.online import added_states
 from primepar.reference.oracle.attention import attention, attention_backward
 from primepar.reference.oracle.layers import Array
 from primepar.schedule import Program
-from primepar.schedule.instructions import AllToAll, Compute, Free, Instruction, ISend, Wait
 from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import AllToAll, Compute, Free, Instruction, ISend, Wait
 from primepar.verify import verify_program
 from primepar.verify.every_size.attention import (
     HeadExchange,

@@ -122,7 +122,7 @@ def test_the_smallest_program_keeps_the_lines() -> None:
     [
         (
             (SEND, replace(RECV, count=1)),
-            "device 1, programs[1][0]: expected count 512 of x from device 0, got count 1 on "
+            "device 1, programs[1][0]: expected count 512 of x from device 0, got 1 on "
             "device 1: write the same on both sides",
         ),
         (

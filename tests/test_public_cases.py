@@ -14,7 +14,7 @@ from primepar.commands.exercise_catalog import QUESTIONS
 from primepar.preflight.cases import CASES, PublicCase
 from primepar.preflight.cases.public_case import program
 from primepar.reference.check import check_program
-from primepar.schedule.instructions import Group, Recv, Send
+from primepar.schedule.program import Group, Recv, Send
 from primepar.schedule.properties import PROPERTIES
 from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore

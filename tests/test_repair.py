@@ -19,7 +19,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.verify.repair.edits import Edit
-from primepar.verify.repair.repair import repair
+from primepar.verify.repair.repair import repair, repair_lines
 
 
 def program(*ranks: tuple[Instruction, ...]) -> Program:
@@ -54,6 +54,18 @@ def test_every_second_rank_and_every_round_of_a_loop_are_one_move() -> None:
     (move,) = moves(program(*pairs))
     assert move.ranks == (0, 2, 4, 6)
     assert len(move.places) == 12
+
+
+def test_moves_as_text_name_ranks_rounds_and_lines() -> None:
+    pairs = program(*(
+        (Send(peer=rank ^ 1, block="x", source="a.py:3"), Recv(peer=rank ^ 1, block="y")) * 2
+        for rank in range(4)
+    ))  # fmt: skip
+    repaired = repair(pairs)
+    assert repaired is not None
+    assert list(repair_lines(pairs, repaired)) == [
+        "on ranks 0,2, in each of 2 rounds: move (recv y <- 1) before (send x -> 1) at a.py:3"
+    ]
 
 
 def test_two_groups_whose_calls_are_swapped_on_one_rank() -> None:

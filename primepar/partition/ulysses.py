@@ -31,8 +31,7 @@ from msgspec import Meta
 
 from primepar.partition.attention_phases import SIGNATURES, columns, cuts, grid, sizes, work
 from primepar.partition.flux_gather import check_multiple
-from primepar.schedule.instructions import AllToAll, Cut, Free, Instruction, Join
-from primepar.schedule.program import Program
+from primepar.schedule.program import AllToAll, Cut, Free, Instruction, Join, Program
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.signature import Bound, Tensor
 

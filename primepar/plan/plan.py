@@ -22,9 +22,9 @@ Recomputation = Literal["selective", "full"] | tuple[str, ...]
 """Which activations are computed again, from what is kept of a layer; or names of operators."""
 
 
-def recomputed_words(recompute: str | tuple[str, ...]) -> str:
+def recomputed_words(recompute: str | tuple[str, ...] | None) -> str:
     """What is computed again, in words: `full`, or `norm1, act`."""
-    return recompute if isinstance(recompute, str) else ", ".join(recompute)
+    return ", ".join(recompute) if isinstance(recompute, tuple) else recompute or "none"
 
 
 MOST_RANKS = 4096

@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from primepar.schedule.collectives import Collective
+from primepar.schedule.node import Block, Blocks, Node, Rank, Transfer
 from primepar.schedule.signature import (
     LARGEST,
     Coefficient,
     Name,
-    Natural,
-    Reduction,
     Scale,
     check_scale,
     coefficient,
 )
-
-Block = Name
-Rank = Natural
-Count = Annotated[int, Meta(ge=1, le=LARGEST)]
-Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
-Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
-Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
-
-
-class Node(
-    Struct,
-    frozen=True,
-    forbid_unknown_fields=True,
-    tag_field="op",
-    omit_defaults=True,
-    gc=False,
-    kw_only=True,
-):
-    """Base of the instructions; the JSON field `op` names which.
-
-    They are trees, so the collector of cycles need not look at them (`gc`).
-    """
-
-    source: Name | None = None
-    """Where it was written, `train.py:42`; messages name it."""
 
 
 class Compute(Node, frozen=True, tag="compute"):
@@ -67,22 +41,24 @@ class Compute(Node, frozen=True, tag="compute"):
         return coefficient(self.scale)
 
 
-class _Transfer(Node, frozen=True, kw_only=True):
-    """What moves data between ranks. All of its sides that state a claim must state the same."""
-
-    count: Rank | None = None
-    """Elements of `block`, or of each of `blocks`; with `also`, of all blocks together."""
-    dtype: Name | None = None
+ANY = -1
+"""As the peer or the tag of a receive: any rank, any tag."""
+Mode = Literal["standard", "buffered", "synchronous", "ready"]
 
 
-class _Message(_Transfer, frozen=True):
-    peer: Rank
+class _Message(Transfer, frozen=True):
+    peer: Annotated[int, Meta(ge=ANY, le=LARGEST)]
     block: Block
     tag: int = 0
     communicator: Name = "world"
 
 
-class Send(_Message, frozen=True, tag="send"):
+class _Sent(_Message, frozen=True, kw_only=True):
+    mode: Mode = "standard"
+    """Buffered: done at once. Synchronous: never buffered. Ready: only after its receive."""
+
+
+class Send(_Sent, frozen=True, tag="send"):
     """Send and return when the receiver has it."""
 
 
@@ -90,7 +66,7 @@ class Recv(_Message, frozen=True, tag="recv"):
     """Receive and return when it is here."""
 
 
-class ISend(_Message, frozen=True, tag="isend", kw_only=True):
+class ISend(_Sent, frozen=True, tag="isend", kw_only=True):
     """Post a send; the block must stay as it is until its wait."""
 
     request: Name
@@ -109,100 +85,13 @@ class Wait(Node, frozen=True, tag="wait"):
 
 
 class Group(Node, frozen=True, tag="group"):
-    """Start all sends and receives together, return when all are done (ncclGroupStart/End)."""
+    """Start all sends and receives together, return when all are done (ncclGroupStart/End).
+
+    With a request it returns at once, and one wait finishes all of them.
+    """
 
     body: Annotated[tuple[Send | Recv, ...], Meta(min_length=1)]
-
-
-class _Collective(_Transfer, frozen=True):
-    group: Ranks
-    communicator: Name = "world"
     request: Name | None = None
-
-    def __post_init__(self) -> None:
-        if len(set(self.group)) != len(self.group):
-            raise ValueError(f"expected every rank of a group once, got {list(self.group)}")
-        root = getattr(self, "root", None)
-        if root is not None and root not in self.group:
-            raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
-        check_scale(getattr(self, "scale", "1"), getattr(self, "reduction", "sum"))
-        self._check_names()
-
-    @property
-    def scale_value(self) -> Scale:
-        """The coefficient of a reduction."""
-        return coefficient(getattr(self, "scale", "1"))
-
-    def _check_names(self) -> None:
-        """Of what it writes no name may occur twice: the later data would replace the earlier."""
-        fields = {"all_gather": "blocks", "all_to_all": "into", "all_reduce": "reduced"}
-        field = fields.get(str(self.__struct_config__.tag))
-        names = getattr(self, field) if field else ()
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            several = field != "reduced"
-            where = f"of {field}" if several else "in block and also"
-            fix = "give each member's data a name of its own" if several else "reduce it once"
-            raise ValueError(
-                f"expected every name {where} once, got {twice} {names.count(twice)} times: {fix}"
-            )
-
-
-class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Each block, also those of `also`, becomes `scale` times the reduction over the group."""
-
-    block: Block
-    also: tuple[Block, ...] = ()
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-    @property
-    def reduced(self) -> Blocks:
-        """All blocks of the call, in order; members reduce those at the same place."""
-        return (self.block, *self.also)
-
-
-class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
-    """The root's block becomes `scale` times the reduction over the group."""
-
-    block: Block
-    root: Rank
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-
-class Broadcast(_Collective, frozen=True, tag="broadcast", kw_only=True):
-    """Every member's block becomes the root's."""
-
-    block: Block
-    root: Rank
-
-
-class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
-    """`blocks[i]` becomes the i-th member's `block`."""
-
-    block: Block
-    blocks: Blocks
-
-
-class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
-    """The i-th member's `block` becomes `scale` times the reduction of everyone's `blocks[i]`."""
-
-    blocks: Blocks
-    block: Block
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-
-class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
-    """On member j, `into[i]` becomes the i-th member's `blocks[j]`."""
-
-    blocks: Blocks
-    into: Blocks
-
-
-class Barrier(_Collective, frozen=True, tag="barrier"):
-    """Return when every member is there."""
 
 
 class Alloc(Node, frozen=True, tag="alloc"):
@@ -246,28 +135,32 @@ class Join(Node, frozen=True, tag="join"):
 
 
 Message = Send | Recv | ISend | IRecv
-Collective = (
-    AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-)  # fmt: skip
 Instruction = (
     Compute | Message | Wait | Group | Collective | Alloc | Free | Fetch | Evict | Cut | Join
 )  # fmt: skip
 LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions that name neither ranks nor a sub-operator."""
+_MESSAGES = frozenset({Send, Recv, ISend, IRecv, Group})
 
 
-def disputed(sides: Sequence[Instruction]) -> str | None:
-    """Name the first claim that two sides of a transfer state differently; None claims nothing."""
-    for claim in ("count", "dtype"):
-        if len({getattr(side, claim, None) for side in sides} - {None}) > 1:
-            return claim
-    return None
+def is_open(message: Message) -> bool:
+    """Whether it is a receive from any rank, or with any tag."""
+    return isinstance(message, Recv | IRecv) and ANY in (message.peer, message.tag)
+
+
+def messages_of(instruction: Instruction) -> tuple[Message, ...]:
+    """The messages that an instruction posts."""
+    if isinstance(instruction, Group):
+        return instruction.body
+    return (instruction,) if isinstance(instruction, Message) else ()
 
 
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:
     """Ranks that an instruction names: a peer, or the members of a collective."""
-    if isinstance(instruction, Send | Recv | ISend | IRecv):
-        return (instruction.peer,)
-    if isinstance(instruction, Group):
-        return tuple(message.peer for message in instruction.body)
+    if type(instruction) in _MESSAGES:
+        return tuple(
+            message.peer
+            for message in messages_of(instruction)
+            if message.peer != ANY or isinstance(message, Send | ISend)
+        )
     return tuple(getattr(instruction, "group", ()))

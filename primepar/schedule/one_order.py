@@ -79,7 +79,7 @@ class StreamGraph:
         """Add the nodes of a rank; the end of an operation is the node after its start."""
         self._waited = self._node(rank, 0, ())
         self._streams: dict[Communicator, int] = {}
-        requests: dict[str, int] = {}
+        requests: dict[str, list[int]] = {}
         place = 0
         instructions = self.program.programs[rank]
         for nodes in batches(instructions) if self._joins_posts else ((n,) for n in instructions):
@@ -87,19 +87,23 @@ class StreamGraph:
                 case ISend() | IRecv():
                     posts = [node for node in nodes if isinstance(node, ISend | IRecv)]
                     end = self._batch(rank, place, posts)
-                    requests.update((post.request, end) for post in posts)
+                    requests.update((post.request, [end]) for post in posts)
                 case Send() | Recv() as message:
                     self._wait(rank, place, [self._batch(rank, place, [message])])
-                case Group(body=body):
-                    self._wait(rank, place, self._group(rank, place, body))
+                case Group(body=body, request=request):
+                    ends = self._group(rank, place, body)
+                    if request is None:
+                        self._wait(rank, place, ends)
+                    else:
+                        requests[request] = ends
                 case Wait(request=request):
-                    self._wait(rank, place, [requests[request]] if request in requests else [])
+                    self._wait(rank, place, requests.get(request, []))
                 case node if isinstance(node, Collective) and len(node.group) > 1:
                     end = self._call(rank, place, node)
                     if node.request is None:
                         self._wait(rank, place, [end])
                     else:
-                        requests[node.request] = end
+                        requests[node.request] = [end]
             place += len(nodes)
 
     def _wait(self, rank: int, place: int, ends: Iterable[int]) -> None:

@@ -1,7 +1,7 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
-                   host_initial?, host_final?, phases?, tensors?, memory?, traffic? }
+                   host_initial?, host_final?, phases?, tensors?, memory?, traffic?, rules? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
@@ -12,21 +12,26 @@
     tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
+    rules      = "mpi"                            how messages and collectives match; see below
 
     compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
-    send recv  = peer, block, tag                              until both sides are there
-    isend irecv= peer, block, tag, request                     posted; finished by wait
+    send recv  = peer, block, tag, mode?                       until both sides are there
+    isend irecv= peer, block, tag, mode?, request              posted; finished by wait
     wait       = request
-    group      = body of send and recv                         start together, return when all done
+    group      = body of send and recv, request?               start together, return when all done
     all_reduce     = group, block, also?, reduction, scale?    block <- scale * sum over the group
     reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
     reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
+    gather         = group, block, root, blocks             the root's blocks[i] <- i-th block
+    scatter        = group, block, root, blocks             i-th block <- the root's blocks[i]
+    scan           = group, block, reduction, exclusive?    block <- reduction of members up to own
     barrier        = group
+    split          = group, into?                           a communicator of all that state `into`
     `also` lists more blocks, each reduced like the first, in the same call.
     A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
@@ -38,6 +43,7 @@
     Computed again: what the rank has computed before, and is not counted twice by coverage.
     source?        of any instruction: where it was written, "train.py:42"
     count? dtype?  of messages and collectives: elements of each block, and their type
+    counts?        of collectives with blocks: the elements of each; into_counts? those of into
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
@@ -52,21 +58,26 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.schedule.instructions import (
-    LOCAL,
+from primepar.schedule.collectives import (
     AllGather,
-    Alloc,
     AllReduce,
     AllToAll,
     Barrier,
-    Block,
-    Blocks,
     Broadcast,
     Collective,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scan,
+    Scatter,
+    Split,
+)
+from primepar.schedule.instructions import (
+    ANY,
+    LOCAL,
+    Alloc,
     Compute,
-    Count,
     Cut,
-    Elements,
     Evict,
     Fetch,
     Free,
@@ -76,15 +87,20 @@ from primepar.schedule.instructions import (
     ISend,
     Join,
     Message,
-    Rank,
-    Ranks,
     Recv,
-    Reduce,
-    ReduceScatter,
     Send,
     Wait,
-    disputed,
+    is_open,
+    messages_of,
     named_ranks,
+)
+from primepar.schedule.node import (
+    Block,
+    Blocks,
+    Count,
+    Elements,
+    Rank,
+    Ranks,
 )
 from primepar.schedule.operators import DIMS, PHASES, Dim
 from primepar.schedule.signature import (
@@ -98,6 +114,7 @@ from primepar.schedule.signature import (
 )
 
 __all__ = [
+    "ANY",
     "BLOCK_LISTS",
     "MOST_SUB_OPERATORS",
     "AllGather",
@@ -116,6 +133,7 @@ __all__ = [
     "Evict",
     "Fetch",
     "Free",
+    "Gather",
     "Group",
     "IRecv",
     "ISend",
@@ -128,9 +146,13 @@ __all__ = [
     "Recv",
     "Reduce",
     "ReduceScatter",
+    "Scan",
+    "Scatter",
     "Send",
+    "Split",
     "Wait",
-    "disputed",
+    "is_open",
+    "messages_of",
     "named_ranks",
 ]
 
@@ -157,6 +179,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     traffic: tuple[Elements, ...] | None = None
     host_initial: tuple[tuple[Block, ...], ...] | None = None
     host_final: tuple[tuple[Block, ...], ...] | None = None
+    rules: Literal["mpi"] | None = None
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -170,7 +193,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     continue
                 try:
                     if type(instruction) is not Compute:
-                        self._check_ranks(instruction)
+                        self._check_ranks(instruction, rank)
                         continue
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
@@ -216,10 +239,24 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"in grid.{name}"
                 )
 
-    def _check_ranks(self, instruction: Instruction) -> None:
+    def _check_ranks(self, instruction: Instruction, rank: int) -> None:
         for named in named_ranks(instruction):
+            if named == ANY:
+                raise ValueError(f"expected a rank to send to, got {ANY}: only a receive has any")
             if named >= self.ranks:
                 raise ValueError(f"expected ranks below {self.ranks}, got {named}")
+        if isinstance(instruction, Gather | Scatter):
+            due = len(instruction.group) if rank == instruction.root else 0
+            if len(instruction.blocks) != due:
+                raise ValueError(
+                    f"expected {due} blocks on rank {rank}, got {len(instruction.blocks)}: "
+                    "the root lists one for each rank of the group, and others none"
+                )
+        if self.rules != "mpi" and any(map(is_open, messages_of(instruction))):
+            raise ValueError(
+                'expected the peer and the tag of a receive, got any: write "rules": "mpi", as '
+                "only MPI matches them"
+            )
 
     def _check_sub_operator(self, node: Compute, dims: dict[str, frozenset[str]]) -> None:
         """`dims` names the dims of every phase; without a grid its first product defines them."""

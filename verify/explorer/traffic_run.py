@@ -10,7 +10,9 @@ of the moves ends in the same state; `chance` takes them in a random one.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -78,7 +80,7 @@ class TrafficRun:
         self._at = [0] * program.ranks
         self._inside: dict[int, list[QueuedOperation]] = {}
         """Rank -> the operations that its present instruction waits for."""
-        self._requests: list[dict[str, QueuedOperation]] = [{} for _ in range(program.ranks)]
+        self._requests: list[dict[str, list[QueuedOperation]]] = [{} for _ in range(program.ranks)]
         self._queues: dict[object, deque[QueuedOperation]] = {}
         self._channels: dict[ChannelKey, ChannelState] = {}
         self._posted: dict[object, int] = {}
@@ -87,7 +89,9 @@ class TrafficRun:
 
     def run(self) -> bool:
         """Move until nothing moves; returns whether the program is finished."""
-        moves = [*(lambda rank=rank: self._advance(rank) for rank in range(self.program.ranks))]
+        moves: list[Callable[[], bool]] = [
+            partial(self._advance, rank) for rank in range(self.program.ranks)
+        ]
         moves += [self._begin, self._transfer]
         moved = True
         while moved:
@@ -126,21 +130,24 @@ class TrafficRun:
         """Post what an instruction posts; returns what it waits for."""
         match node:
             case Wait(request=request):
-                return [self._requests[rank].pop(request)]
+                return self._requests[rank].pop(request)
             case Send() | Recv():
                 return [self._post(rank, [node])]
             case ISend() | IRecv():
-                self._requests[rank][node.request] = self._post(rank, [node])
-            case Group(body=body):
+                self._requests[rank][node.request] = [self._post(rank, [node])]
+            case Group(body=body, request=request):
                 names = dict.fromkeys(message.communicator for message in body)
-                return [
+                posted = [
                     self._post(rank, [m for m in body if m.communicator == name]) for name in names
                 ]
+                if request is None:
+                    return posted
+                self._requests[rank][request] = posted
             case _ if isinstance(node, Collective):
                 operation = self._call(rank, node)
                 if node.request is None:
                     return [operation]
-                self._requests[rank][node.request] = operation
+                self._requests[rank][node.request] = [operation]
         return []
 
     def _post(self, rank: int, messages: list[Message]) -> QueuedOperation:

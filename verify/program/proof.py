@@ -24,6 +24,7 @@ from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
+from primepar.verify.program.ready import unready
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
@@ -34,6 +35,7 @@ _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
+TAGS = "slots and orders are followed for standard sends without rules of MPI"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -168,6 +170,8 @@ class _Proof:
         """Why it hangs by its transport alone; not asked where it hangs anyway."""
         if self.transport.is_plain or self.flow.faults or not self.waits.finishes:
             return None
+        if self.program.rules is not None or self.flow.has_modes:
+            raise UnansweredError(TAGS)
         return hangs_by(self.program, self.transport)
 
     @cached_property
@@ -202,6 +206,8 @@ class _Proof:
         return wrong
 
     def deadlock(self) -> str | None:
+        if self.flow.is_open:
+            raise UnansweredError("receives from any rank are not followed")
         if self.flow.faults:
             return self.flow.faults[0].sentence
         if not self.waits.finishes:
@@ -209,14 +215,14 @@ class _Proof:
         if self.hanging is not None:
             return self.hanging
         self.waits.check_order(self.solver)
-        return None
+        return unready(self.flow)
 
     def buffers_needed(self) -> str | None:
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 
     def held_up(self) -> str | None:
-        if not self.transport.is_plain:
+        if self.program.rules == "mpi" or not self.transport.is_plain:
             return None
         wrong = out_of_order(own_communicators(self.program))
         return wrong and NOT_IN_ORDER + wrong

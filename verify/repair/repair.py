@@ -14,6 +14,7 @@ returned.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import permutations
 from time import perf_counter
@@ -47,6 +48,27 @@ class Repair(Struct, frozen=True):
     report: Report
     is_smallest: bool
     """Whether no fewer moves are enough, as all of them were tried."""
+
+
+def repair_lines(wrong: Program, repaired: Repair) -> Iterator[str]:
+    """The moves of a repair as text, one line each; `wrong` is the program before."""
+    for move in repaired.moves:
+        rank, source, target = move.places[0]
+        nodes = wrong.programs[rank]
+        ranks = ",".join(map(str, move.ranks[:8]))
+        more = f" and {len(move.ranks) - 8} more" if len(move.ranks) > 8 else ""
+        times = max(Counter(rank for rank, _, _ in move.places).values())
+        repeated = f", in each of {times} rounds" if times > 1 else ""
+        yield (
+            f"on {'ranks' if len(move.ranks) > 1 else 'rank'} {ranks}{more}{repeated}: move "
+            f"{_named(nodes[source])} {'before' if move.before else 'behind'} "
+            f"{_named(nodes[target])}"
+        )
+
+
+def _named(node: Instruction) -> str:
+    line = f" at {node.source}" if node.source else ""
+    return f"({instruction_line(node)}){line}"
 
 
 def repair(

@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from math import prod
 from typing import NamedTuple
 
 from primepar.schedule.holdings import Holdings, both
-from primepar.schedule.lowering import sweeps
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.sequence import Element, Sequence
+from primepar.schedule.sweep_steps import sweep_of, sweeps
 
 Shares = tuple[tuple[str, float], ...]
 """Tensor -> share of it."""
@@ -37,7 +38,7 @@ class Load(NamedTuple):
     by_port: tuple[tuple[int, Shares, int], ...]
 
 
-class SweepStep(NamedTuple):
+class SweepStage(NamedTuple):
     """One step of a sweep: products together with P2P hops, then sums that return to their homes.
 
     `work` has, for each phase, the share of the operator's multiplications and of the blocks that
@@ -113,7 +114,7 @@ class Moving:
         return tuple(sweeps(self.movement, tuple(PRODUCTS)))
 
     def stages(self, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-               ) -> tuple[SweepStep, ...]:  # fmt: skip
+               ) -> tuple[SweepStage, ...]:  # fmt: skip
         """Steps of a sweep with link loads, for the level of each bit and whether it is shared."""
         return _stages(self, phases, levels, shared)
 
@@ -200,17 +201,13 @@ def _share(moving: Moving, phase: Phase, tensor: str, last: bool) -> float:
 @lru_cache(maxsize=4096)
 def _stages(
     moving: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-) -> tuple[SweepStep, ...]:
-    moved = [moving.movement.moved(phase) for phase in phases]
-    ports = _Ports(moving, levels, shared)
-    opening = dict.fromkeys(hop for phase in moved for hop in phase.prologue)
-    stages = [SweepStep((), ports.hops(opening), ())]
-    for step in range(moving.sequence.steps):
-        hops = dict.fromkeys(hop for phase in moved
-                             for hop in (*phase.operands[step], *phase.partials[step]))  # fmt: skip
-        returns = [sum_ for phase in moved for sum_ in phase.returns[step]]
-        work = tuple(_work(moving, phase, step) for phase in phases)
-        stages.append(SweepStep(work, ports.hops(hops), ports.returns(returns)))
+) -> tuple[SweepStage, ...]:
+    sweep, ports = sweep_of(moving.movement, phases), _Ports(moving, levels, shared)
+    stages = [SweepStage((), ports.hops(sweep.opening), ())]
+    for number, step in enumerate(sweep.steps):
+        work = tuple(_work(moving, phase, number) for phase in phases)
+        hops = ports.hops((*step.operands, *step.partials))
+        stages.append(SweepStage(work, hops, ports.returns(chain(*step.returns))))
     return tuple(stages)
 
 

@@ -152,6 +152,9 @@ class Splits:
             if not self._fits(pipeline) or not {"none", "operators"} & {*self.choices.recomputes}:
                 tried += self._with_recompute(pipeline, sequences)
         tried = [*self._allowed(tried)]
+        fastest = min(tried, key=self._worth)
+        if isinstance(fastest.options.recompute, tuple):
+            tried.append(self._searched(fastest, fastest.options.recompute, sequences))
         if sequences is None:
             tried += self._lighter(tried, any_fits=plain[0].seconds >= known)
         return min(tried, key=self._worth)
@@ -257,24 +260,22 @@ class Splits:
     ) -> Iterator[Pipeline]:
         """Yield what is computed again by each choice, with sequences for it.
 
-        Where operators are chosen one by one, that is for each of these sequences, and then the
-        sequences are searched for the fastest choice.
+        Operators are chosen one by one for each of these sequences, and those of the pipeline.
         """
-
-        def searched(recompute: Recompute) -> Pipeline:
-            options = changed(pipeline.options, recompute=recompute)
-            return self.pipeline(pipeline.split, pipeline.size, sequences, options)
-
-        kinds: set[Recompute] = {kind for kind in self.choices.recomputes if kind != "operators"}
         by_operator = "operators" in self.choices.recomputes
-        known = [searched(kind) for kind in ("selective", "full") if kind in kinds or by_operator]
+        known = [
+            self._searched(pipeline, kind, sequences) for kind in ("selective", "full")
+            if by_operator or kind in self.choices.recomputes
+        ]  # fmt: skip
         yield from known
         if by_operator:
-            chosen = [*filter(None, map(fastest_choice, (pipeline, *known)))]
-            yield from chosen
-            if chosen:
-                fastest = min(chosen, key=lambda one: one.seconds)
-                yield searched(fastest.options.recompute)
+            yield from filter(None, map(fastest_choice, (pipeline, *known)))
+
+    def _searched(
+        self, pipeline: Pipeline, recompute: Recompute, sequences: Sequences | None
+    ) -> Pipeline:
+        options = changed(pipeline.options, recompute=recompute)
+        return self.pipeline(pipeline.split, pipeline.size, sequences, options)
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from heapq import nlargest
 from itertools import groupby
 from typing import NamedTuple
 
@@ -91,21 +92,28 @@ class StageCost:
             return seconds_for_parameters(terms, shard)
         count = bucket_count(terms["gradients"], options.bucket, self._with_parameters)
         forward, backward = self._hiding
-        behind = Buckets(count, backward + self._again(options.recompute).compute)
+        hiding = backward + self._again(options.recompute).compute
+        behind = Buckets(count, hiding, self._small_sums)
         if shard == "parameters":
-            before = Buckets(count, forward).exposed(terms["gather"], self._longest("gather"))
+            before = Buckets(count, forward).exposed(terms["gather"], *self._longest("gather"))
             both = self._longest("scatter", "gather")
-            after = behind.exposed(terms["scatter"] + terms["gather"], both)
+            after = behind.exposed(terms["scatter"] + terms["gather"], *both)
             return before + after, terms["shard_update"]
         summed = "reduction" if shard == "none" else "scatter"
-        exposed = behind.exposed(terms[summed], self._longest(summed))
+        exposed = behind.exposed(terms[summed], *self._longest(summed))
         return seconds_for_parameters(terms | {summed: exposed}, shard)
 
-    def _longest(self, *names: str) -> float:
-        """The most seconds of some terms that one operator has."""
-        longest: float = max(sum(getattr(chosen.cost, name) for name in names)
-                             for chosen in self.stage.chosen)  # fmt: skip
-        return longest
+    def _longest(self, *names: str) -> list[float]:
+        """The most seconds of some terms that an operator has, and those of the next one."""
+        return nlargest(2, (sum(getattr(chosen.cost, name) for name in names)
+                            for chosen in self.stage.chosen))  # fmt: skip
+
+    @property
+    def _small_sums(self) -> float:
+        """Seconds of two sums of a few numbers over all devices of a stage."""
+        training = self.stage.group.training
+        everywhere = range(len(training.links.levels))
+        return 2 * training.sums.all_reduce(everywhere, training.wide_item)
 
     @cached_property
     def _with_parameters(self) -> int:

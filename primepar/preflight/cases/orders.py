@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from primepar.preflight.cases.public_case import program, public_case
 from primepar.schedule import Program
-from primepar.schedule.instructions import (
+from primepar.schedule.program import (
     AllGather,
     Alloc,
     AllReduce,

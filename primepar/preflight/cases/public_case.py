@@ -13,7 +13,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from primepar.schedule import Program
-from primepar.schedule.instructions import Compute, Instruction
+from primepar.schedule.program import Compute, Instruction
 from primepar.schedule.signature import Bound, Coefficient, Reduction, Signature, Tensor
 
 Build = Callable[[bool], Program]

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from primepar.partition.tesseract import Tesseract
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program, Sequence, lower
-from primepar.schedule.instructions import AllReduce, Instruction, Reduce
+from primepar.schedule.program import AllReduce, Instruction, Reduce
 
 PAIR = (0, 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program
-from primepar.schedule.instructions import AllReduce, Instruction
+from primepar.schedule.program import AllReduce, Instruction
 
 PAIR = (0, 1)
 

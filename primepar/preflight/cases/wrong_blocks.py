@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from primepar.preflight.cases.public_case import phase, program, public_case
 from primepar.schedule import Program
-from primepar.schedule.instructions import AllReduce, Group, Instruction, Recv, Send
+from primepar.schedule.program import AllReduce, Group, Instruction, Recv, Send
 
 PAIR = (0, 1)
 

@@ -17,9 +17,10 @@ from primepar.preflight.meaning.terms import (
     Joined,
     Leaf,
     Mapped,
+    RankTerms,
     Received,
     Scaled,
-    Term,
+    Weighted,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -27,6 +28,7 @@ from primepar.preflight.meaning.values import (
     digest_of,
     joined,
     mapped,
+    mapped_atom,
     opaque,
     part,
     scaled,
@@ -52,23 +54,16 @@ class TermPlace(NamedTuple):
     node: int
 
 
-class CapturedCall(NamedTuple):
-    """One communication call of a rank: its instruction, and the terms that it reads."""
-
-    instruction: int
-    """Its index in the program of the rank."""
-    reads: tuple[int, ...]
-
-
 class TermValues:
     """The values of the terms of all ranks of one program."""
 
-    def __init__(
-        self, program: Program, nodes: Sequence[Sequence[Term]],
-        calls: Sequence[Sequence[CapturedCall]],
-    ) -> None:  # fmt: skip
-        self.flow, self.nodes, self.calls = Matching.of(program), nodes, calls
-        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in calls]
+    def __init__(self, program: Program, terms: Sequence[RankTerms]) -> None:
+        self.flow = Matching.of(program)
+        self.nodes = [of_rank.nodes for of_rank in terms]
+        self.calls = [of_rank.calls for of_rank in terms]
+        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
+        self.origins: dict[str, str] = {}
+        """An atom after linear operations -> what it was before them."""
         self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
@@ -90,6 +85,8 @@ class TermValues:
         match node:
             case Applied(inputs=inputs) | Added(inputs=inputs):
                 return [TermPlace(rank, number) for number in inputs]
+            case Weighted(input=number, weight=weight):
+                return [TermPlace(rank, number), TermPlace(rank, weight)]
             case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
                 return [TermPlace(rank, number)]
             case Joined(parts=parts):
@@ -108,7 +105,10 @@ class TermValues:
             case Applied(digest=name, length=length):
                 return opaque(digest_of(name, *map(digest, inputs)), length)
             case Mapped(digest=name, length=length):
-                return mapped(name, inputs[0], length)
+                return self._mapped(name, inputs[0], length)
+            case Weighted(divides=divides):
+                name = digest_of(f"divided {divides}", digest(inputs[1]))
+                return self._mapped(name, inputs[0], size(inputs[0]))
             case Scaled(factor=factor):
                 return scaled(inputs[0], Fraction(factor))
             case Added():
@@ -122,6 +122,14 @@ class TermValues:
                 )
             case _:
                 return self._delivered(rank, node, inputs)
+
+    def _mapped(self, name: str, value: Value, length: int) -> Value:
+        """A linear operation of a value; what its atoms were before stays known."""
+        for segment in value:
+            for atom, _ in segment.form:
+                before = self.origins.get(atom[0], atom[0])
+                self.origins[mapped_atom(name, atom)] = before
+        return mapped(name, value, length)
 
     def _sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""
@@ -171,7 +179,8 @@ def _of_collective(
         case AllReduce() | Reduce():
             return _reduced(node, [inputs[member][slot] for member in group])
         case Broadcast(root=root):
-            return inputs[root][slot]
+            parts = inputs[root]  # of a scatter one for each member
+            return parts[place] if len(parts) == len(group) > 1 else parts[slot]
         case AllGather():
             whole = [joined(inputs[member]) for member in group]
             return joined(whole) if received.length > size(whole[0]) else whole[slot]
@@ -180,20 +189,25 @@ def _of_collective(
             first = place * received.length
             return _reduced(node, [part(value, first, first + received.length) for value in whole])
         case AllToAll():
-            return _exchanged([joined(inputs[member]) for member in group], place, received)
+            return _exchanged([inputs[member] for member in group], place, received)
         case _:
             names = [digest(value) for member in group for value in inputs[member]]
             return opaque(digest_of(type(node).__name__, str(slot), *names), received.length)
 
 
-def _exchanged(whole: list[Value], place: int, received: Received) -> Value:
-    """What an all-to-all with parts of one size delivers: every member's part for this one."""
-    counts = [size(value) // len(whole) for value in whole]
+def _exchanged(inputs: list[list[Value]], place: int, received: Received) -> Value:
+    """What an all-to-all delivers: every member's part for this one, together or by slot."""
     parts = [
-        part(value, place * count, (place + 1) * count)
-        for value, count in zip(whole, counts, strict=True)
+        parts[place] if len(parts) == len(inputs) else _equal_part(parts[0], place, len(inputs))
+        for parts in inputs
     ]
-    return joined(parts) if received.length == sum(counts) else parts[received.slot]
+    whole = joined(parts)
+    return whole if received.length == size(whole) else parts[received.slot]
+
+
+def _equal_part(value: Value, place: int, parts: int) -> Value:
+    length = size(value) // parts
+    return part(value, place * length, (place + 1) * length)
 
 
 def _reduced(node: AllReduce | Reduce | ReduceScatter, values: list[Value]) -> Value:

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
-from primepar.preflight.meaning.values import Form, Value, digest
+from primepar.preflight.meaning.values import Value, digest
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.verify.report import PropertyResult
 
@@ -33,7 +33,7 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     wrong = unequal or next(asked.wrong_scale(), None)
     seconds = perf_counter() - start
     if wrong is None:
-        return PropertyResult(NAME, "proved", seconds)
+        return PropertyResult(NAME, "proved", seconds, reason=asked.not_followed())
     sentence, details, certain = wrong
     if not certain:
         return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
@@ -49,21 +49,26 @@ class _GradientQuestions:
         self.values, self.terms = values, terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
+        self.constant: set[str] = set()
+        """Those with equal elements; ranks may compute the same one from different data."""
         for rank, of_rank in enumerate(terms):
             for number, node in enumerate(of_rank.nodes):
                 if isinstance(node, Gradient):
                     atom = values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
+                    data = of_rank.nodes[node.input]
+                    if isinstance(data, Leaf) and data.constant:
+                        self.constant.add(atom)
 
     def unequal(self) -> Iterator[Wrong]:
         """Yield where replicas of a parameter have different gradients."""
-        for name, replicas in self._replicas():
+        for replicas in self._replicas():
             first, *others = replicas
             want = self._gradient(first, replicas[first])
             for rank in others:
                 gradient = self._gradient(rank, replicas[rank])
                 if digest(gradient) != digest(want):
-                    yield self._differ(name, replicas, first, rank)
+                    yield self._differ(replicas, first, rank)
 
     def wrong_scale(self) -> Iterator[Wrong]:
         """Yield parameters whose gradients have other coefficients than most."""
@@ -83,32 +88,48 @@ class _GradientQuestions:
                 claim = self.terms[rank].claims[number]
                 yield self._scaled(rank, claim, some, f"{common}, as in the gradient of {name}")
 
-    def _replicas(self) -> Iterator[tuple[str, Replicas]]:
-        """Ranks whose parameters of one name hold the same data at an optimizer's step."""
+    def not_followed(self) -> str | None:
+        """How many gradients are no sums that the terms show, so that only equality is decided."""
+        claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
+        opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
+        return f"the scale of {opaque} of {len(claims)} was not decided" if opaque else None
+
+    def _replicas(self) -> Iterator[Replicas]:
+        """Ranks that hold one parameter, tied ones too, at an optimizer's step."""
         groups: dict[tuple[str, int, str], Replicas] = {}
         for rank, of_rank in enumerate(self.terms):
             for claim in of_rank.claims:
                 parameter = digest(self.values.of(rank, claim.parameter))
-                groups.setdefault((claim.name, claim.step, parameter), {})[rank] = claim
-        for (name, _, _), replicas in groups.items():
+                name = claim.name if self._constant(rank, claim) else ""
+                groups.setdefault((name, claim.step, parameter), {})[rank] = claim
+        for replicas in groups.values():
             if len(replicas) > 1:
-                yield name, replicas
+                yield replicas
+
+    def _constant(self, rank: int, claim: GradientClaim) -> bool:
+        """Whether all elements of a parameter were equal, so that equal ones tell nothing."""
+        node = self.terms[rank].nodes[claim.parameter]
+        return isinstance(node, Leaf) and node.constant
 
     def _gradient(self, rank: int, claim: GradientClaim) -> Value:
         return self.values.of(rank, claim.gradient)
 
     def _coefficients(self, gradient: Value) -> set[Fraction]:
         """The coefficients of the gradients that were computed, in a sum of them."""
+        counted = self.made.keys() - self.constant
         return {
-            number for _, form in gradient for (atom, _), number in form if atom in self.made
-        }  # fmt: skip
+            number
+            for _, form in gradient
+            for (atom, _), number in form
+            if self.values.origins.get(atom, atom) in counted
+        }
 
-    def _differ(self, name: str, replicas: Replicas, first: int, rank: int) -> Wrong:
+    def _differ(self, replicas: Replicas, first: int, rank: int) -> Wrong:
         one, other = (
             self._summed(self._gradient(holder, replicas[holder])) for holder in (first, rank)
         )
-        node = self.terms[rank].nodes[replicas[rank].parameter]
-        certain = not (isinstance(node, Leaf) and node.constant)
+        certain = not self._constant(rank, replicas[rank])
+        name = replicas[rank].name
         where = _place(rank, name, replicas[rank])
         sentence = (
             f"{where}: expected the gradient of rank {first}, which holds a replica, that is "
@@ -126,13 +147,16 @@ class _GradientQuestions:
         )
 
     def _summed(self, gradient: Value) -> str:
-        forms: list[Form] = [segment.form for segment in gradient]
-        ranks = {
-            rank for form in forms for (atom, _), _ in form for rank in self.made.get(atom, ())
-        }
+        ranks = self._ranks_of(gradient)
         if not ranks:
             return "one that is computed otherwise"
         return f"a sum over {'rank' if len(ranks) == 1 else 'ranks'} {_ranks(sorted(ranks))}"
+
+    def _ranks_of(self, gradient: Value) -> set[int]:
+        """The ranks whose gradients are in a sum."""
+        atoms = [atom for segment in gradient for (atom, _), _ in segment.form]
+        origins = [self.values.origins.get(atom, atom) for atom in atoms]
+        return {rank for atom in origins for rank in self.made.get(atom, ())}
 
     def _scaled(self, rank: int, claim: GradientClaim, some: set[Fraction], want: str) -> Wrong:
         got = " and ".join(map(str, sorted(some)))

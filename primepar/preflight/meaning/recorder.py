@@ -8,30 +8,33 @@ data makes a term. Sums and exact factors stay visible in the terms; other opera
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from hashlib import sha256
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import tree_leaves
 
+from primepar.preflight.meaning.linear import LinearTerms
 from primepar.preflight.meaning.storages import Storages, span
 from primepar.preflight.meaning.terms import (
-    Added,
     Applied,
+    CapturedCall,
     Gradient,
     GradientClaim,
-    Mapped,
     RankTerms,
     Received,
-    Scaled,
+    ReplicaClaim,
 )
 
-_STEERING = {"aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal", "aten::nonzero"}
-_COPIES = {"aten::clone", "aten::copy_", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
-_PRODUCTS = {"aten::mul", "aten::mul_", "aten::div", "aten::div_"}
-_SUMS = {"aten::add", "aten::add_"}
+_COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
+
+Lane = tuple[Sequence[Any], dict[str, Any]]
+"""The arguments of one operation, or of one place of an operation on lists of tensors."""
 
 
 class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -44,33 +47,56 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
         self.storages = Storages()
+        self.linear = LinearTerms(self.storages)
         self.claims: list[GradientClaim] = []
-        self.steering: list[str] = []
+        self.replicas: list[ReplicaClaim] = []
+        self.calls: list[CapturedCall] = []
+        self._functional: list[int] = []
+        """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
-    def inputs(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """The terms that a communication call reads, one for each tensor."""
-        return [self.storages.read(_local(tensor)) for tensor in tensors]
+    def call(
+        self, instruction: int, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a communication call: the tensors that it reads, and those that it writes."""
+        with _disable_current_modes():
+            nodes = tuple(self._input(_local(tensor)) for tensor in reads)
+            for slot, tensor in enumerate(map(_local, writes)):
+                node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
+                self.storages.write(tensor, node)
+        self.calls.append(CapturedCall(instruction, nodes))
 
-    def outputs(self, call: int, tensors: Sequence[torch.Tensor]) -> None:
-        """Note that a communication call writes these tensors."""
-        for slot, tensor in enumerate(map(_local, tensors)):
-            node = self.storages.add(Received(call, slot, span(tensor)))
-            self.storages.write(tensor, node)
+    def _input(self, tensor: torch.Tensor) -> int:
+        if self._functional and not self.storages.tracked(tensor):
+            for place, node in enumerate(self._functional):
+                if self.storages.length(node) == span(tensor):
+                    return self._functional.pop(place)
+        return self.storages.read(tensor)
 
     def gradient(self, tensor: torch.Tensor) -> None:
         """Note that a tensor is a gradient that is about to be added to that of a parameter."""
-        local = _local(tensor)
-        node = self.storages.read(local)
-        self.storages.write(local, self.storages.add(Gradient(node, span(local))))
+        with _disable_current_modes():
+            local = _local(tensor)
+            node = self.storages.read(local)
+            self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
     def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
         """Note that an optimizer reads a parameter and its gradient."""
-        data, sums = self.inputs([parameter.detach(), gradient.detach()])
+        with _disable_current_modes():
+            data = self.storages.read(_local(parameter).detach())
+            sums = self.storages.read(_local(gradient).detach())
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
+
+    def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Note that a tensor is labelled as replicated over a group of ranks."""
+        with _disable_current_modes():
+            node = self.storages.read(_local(tensor).detach())
+        self.replicas.append(ReplicaClaim(group, node, self.source()))
 
     def result(self) -> RankTerms:
         """What was recorded."""
-        return RankTerms(tuple(self.storages.nodes), tuple(self.claims), tuple(self.steering))
+        return RankTerms(
+            tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims), tuple(self.replicas)
+        )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -82,18 +108,32 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented
         if not any(map(self._tracked, tensors)):
             return func(*args, **kwargs)
-        name = func._schema.name
-        if name in _STEERING:
-            self.steering.append(self.source())
-        written = list(_written(func, args, kwargs))
-        node = self._term(func, name, args, kwargs, written) if written else None
-        result = func(*args, **kwargs)
-        fresh = [] if written else self._fresh(result, tensors)
-        if fresh:
-            node = self._term(func, name, args, kwargs, fresh)
-        if node is not None:
-            self._write(node, written or fresh)
+        if func.namespace in _COMMUNICATES:
+            return self._communicate(func, args, kwargs, tensors)
+        lanes = list(_lanes(func, args, kwargs))
+        written = [list(_written(func, *lane)) for lane in lanes]
+        if any(written):
+            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
+            result = func(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
+            fresh = self._fresh(result, tensors)
+            together = len(lanes) != len(fresh)
+            lanes = [(args, kwargs)] if together else lanes
+            written = [fresh] if together else [[tensor] for tensor in fresh]
+            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
+        for term, outputs in zip(terms, written, strict=True):
+            self._write(term, outputs)
         return result
+
+    def _communicate(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        self._functional = [self.storages.read(tensor) for tensor in tensors]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._functional = []
 
     def _tracked(self, tensor: torch.Tensor) -> bool:
         return _has_storage(tensor) and self.storages.tracked(tensor)
@@ -112,12 +152,14 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 number = self.storages.add(term)
             self.storages.write(tensor, number)
 
-    def _term(
-        self, func: Any, name: str, args: Sequence[Any], kwargs: dict[str, Any],
-        outputs: list[torch.Tensor],
-    ) -> int:  # fmt: skip
+    def _term(self, func: Any, lane: Lane, outputs: list[torch.Tensor]) -> int:
+        """The term of an operation's outputs; 0 where there are none."""
+        if not outputs:
+            return 0
+        args, kwargs = lane
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        linear = self._linear(name, args, kwargs, tensors)
+        name = func._schema.name.replace("_foreach_", "")
+        linear = self.linear.term(name, args, kwargs, outputs[0])
         if linear is not None and self.storages.length(linear) == span(outputs[0]):
             return linear
         shapes = [(str(tensor.dtype), *tensor.size(), *tensor.stride()) for tensor in tensors]
@@ -126,49 +168,15 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
         return self.storages.add(Applied(digest, nodes, span(outputs[0])))
 
-    def _linear(
-        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> int | None:
-        """The term of a sum, a factor or a copy; None for other operations."""
-        if name in _COPIES:
-            return self._copy(name, args)
-        if name in _PRODUCTS and not kwargs:
-            factor = self._factor(args[1])
-            if factor is None or not self._tracked(args[0]):
-                return None
-            factor = factor if "mul" in name else 1 / factor
-            return self._scaled(self._laid_out(args[0], args[0].dtype), factor)
-        if name in _SUMS and len(tensors) == 2 and tensors[0].size() == tensors[1].size():
-            terms = [self._laid_out(tensor, args[0].dtype) for tensor in tensors]
-            terms[1] = self._scaled(terms[1], Fraction(kwargs.get("alpha", 1)))
-            if self.storages.length(terms[0]) == self.storages.length(terms[1]):
-                return self.storages.add(Added(tuple(terms)))
-        return None
 
-    def _copy(self, name: str, args: Sequence[Any]) -> int | None:
-        source = args[1] if name == "aten::copy_" else args[0]
-        if name == "aten::copy_" and args[0].size() != source.size():
-            return None
-        return self._laid_out(source, args[0].dtype)
-
-    def _laid_out(self, tensor: torch.Tensor, dtype: torch.dtype) -> int:
-        """The term of a tensor's elements in their order, in another type if it differs."""
-        node = self.storages.read(tensor)
-        if tensor.is_contiguous() and tensor.dtype == dtype:
-            return node
-        layout = "" if tensor.is_contiguous() else f"{tuple(tensor.size())} {tensor.stride()}"
-        return self.storages.add(Mapped(f"{layout} {dtype}", node, tensor.numel()))
-
-    def _scaled(self, node: int, factor: Fraction) -> int:
-        return node if factor == 1 else self.storages.add(Scaled(node, str(factor)))
-
-    def _factor(self, value: Any) -> Fraction | None:
-        if isinstance(value, torch.Tensor):
-            if value.numel() != 1 or not _has_storage(value) or self._tracked(value):
-                return None
-            with torch.utils._python_dispatch._disable_current_modes():
-                value = value.item()
-        return Fraction(value) if isinstance(value, int | float) and value else None
+def _lanes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
+    """The arguments of an operation on lists of tensors, place by place; of others as they are."""
+    lists = [value for value in args if isinstance(value, list | tuple)]
+    if "::_foreach_" not in func._schema.name or len({len(value) for value in lists}) != 1:
+        yield args, kwargs
+        return
+    for place in range(len(lists[0])):
+        yield [value[place] if isinstance(value, list | tuple) else value for value in args], kwargs
 
 
 def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:

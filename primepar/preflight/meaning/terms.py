@@ -54,6 +54,14 @@ class Scaled(TermNode, frozen=True):
     factor: str
 
 
+class Weighted(TermNode, frozen=True):
+    """The input times, or divided by, a term of one element, such as a clipped norm."""
+
+    input: int
+    weight: int
+    divides: bool
+
+
 class Added(TermNode, frozen=True):
     """The sum of inputs of one length."""
 
@@ -73,7 +81,15 @@ class Gradient(TermNode, frozen=True):
     length: int
 
 
-Term = Leaf | Received | Applied | Mapped | Scaled | Added | Joined | Gradient
+Term = Leaf | Received | Applied | Mapped | Scaled | Weighted | Added | Joined | Gradient
+
+
+class CapturedCall(Struct, frozen=True, array_like=True):
+    """One communication call of a rank, and the terms that it reads."""
+
+    instruction: int
+    """Its index in the program of the rank."""
+    reads: tuple[int, ...]
 
 
 class GradientClaim(Struct, frozen=True, array_like=True):
@@ -88,10 +104,19 @@ class GradientClaim(Struct, frozen=True, array_like=True):
     """Where the optimizer's step is called, `train.py:42`."""
 
 
+class ReplicaClaim(Struct, frozen=True, array_like=True):
+    """A tensor that a script labels as replicated over a group of ranks."""
+
+    group: tuple[int, ...]
+    term: int
+    source: str
+    """Where it is labelled, `model.py:12`."""
+
+
 class RankTerms(Struct, frozen=True, array_like=True):
     """What the recorder of one rank returns."""
 
     nodes: tuple[Term, ...]
+    calls: tuple[CapturedCall, ...]
     claims: tuple[GradientClaim, ...]
-    steering: tuple[str, ...]
-    """Where a received value was read as a number: what follows may depend on it."""
+    replicas: tuple[ReplicaClaim, ...] = ()

@@ -92,10 +92,13 @@ def mapped(name: str, value: Value, length: int) -> Value:
     """A linear operation of a value: of each of its atoms, if it is one segment."""
     if len(value) != 1:
         return opaque(digest_of(name, digest(value)), length)
-    form = tuple(
-        sorted(((digest_of(name, *map(str, atom)), 0), number) for atom, number in value[0].form)
-    )
-    return (Segment(length, form),)
+    form = sorted(((mapped_atom(name, atom), 0), number) for atom, number in value[0].form)
+    return (Segment(length, tuple(form)),)
+
+
+def mapped_atom(name: str, atom: Atom) -> str:
+    """The digest of what a linear operation makes of an atom."""
+    return digest_of(name, *map(str, atom))
 
 
 def _ends(value: Value) -> Iterator[int]:
