@@ -14,11 +14,11 @@ from primepar.distributed.runtime.mesh import Mesh
 REPEATS = 7
 """Timed runs of each work; the result is their median."""
 SECONDS = 0.02
-"""Shortest duration of one run, in seconds: the work is repeated until a run takes this long."""
+"""Duration of one run, in seconds: shorter work is repeated until a run takes this long."""
 MOST = 1000
 """Largest number of repetitions in one run."""
-RUNS = REPEATS + 2
-"""Runs of each work, including two runs of warm-up that are not counted."""
+RUNS = REPEATS + 3
+"""Runs of each work, including three that count repetitions."""
 
 
 Work = Callable[[], object]
@@ -36,6 +36,7 @@ class Stopwatch:
     """Measures the time of work on all ranks.
 
     `asked` returns the signal that this rank has received, or 0. `done` is called after each run.
+    The ranks are on one machine: their clocks are the same.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Stopwatch:
     def seconds(self, works: Sequence[Work]) -> list[float]:
         """Return the seconds of one call of each work: the median over several runs.
 
-        The time of a run is that of the slowest rank. The runs of the works alternate, so that
-        other load on the machine disturbs only a few runs of each work. A collective call. Raises
-        `Stopped` on all ranks if one rank was asked to stop.
+        A run lasts from the first rank's start to the last rank's end. Where ranks share a core,
+        they may work one after another: then the time of one rank alone is too short. The runs of
+        the works alternate, so that other load on the machine disturbs only a few runs of each
+        work. A collective call. Raises `Stopped` on all ranks if one rank was asked to stop.
         """
         repetitions = [self._repetitions(work) for work in works]
         rounds = [
@@ -66,10 +68,13 @@ class Stopwatch:
         return [median(work_seconds) for work_seconds in zip(*rounds, strict=True)]
 
     def _repetitions(self, work: Work) -> int:
-        """Return how often `work` is repeated in one run, from the time of one call."""
+        """Return how often `work` is repeated in one run; the first call only warms up."""
         self._run(work, 1)
-        first = self._run(work, 1)
-        return max(1, round(min(MOST, SECONDS / max(first, SECONDS / MOST))))
+        count = 1
+        for _ in range(2):
+            seconds = self._run(work, count) / count
+            count = max(1, round(min(MOST, SECONDS / max(seconds, SECONDS / MOST))))
+        return count
 
     def _run(self, work: Work, repetitions: int) -> float:
         self.mesh.barrier()
@@ -77,11 +82,11 @@ class Stopwatch:
         for _ in range(repetitions):
             work()
         self.mesh.synchronize()
-        local = (self._clock() - start, float(self._asked()))
+        local = (self._clock(), -start, float(self._asked()))
         largest = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
         dist.all_reduce(largest, dist.ReduceOp.MAX)
-        seconds, signal = largest.tolist()
+        end, before, signal = largest.tolist()
         if signal:
             raise Stopped(int(signal))
         self._done()
-        return float(seconds)
+        return float(end + before)
