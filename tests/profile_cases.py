@@ -39,16 +39,20 @@ def profile(folder: Path, asked: bool) -> int:
         return profile_here(settings, Launch("torchrun", rank, size), world, stopping)
 
 
-def clocked() -> tuple[float, int]:
-    """Time of work by a clock that goes on by a second at each look, on rank 1 by two.
+def clocked() -> tuple[float, float, int]:
+    """Time of work by clocks that go on by a second at each look, on rank 1 by two.
 
-    Besides how often the work was done.
+    Between ranks with cores of their own, and with three cores; and how often the work was done.
     """
-    mesh, seconds = Mesh(parse_sequence(f"M{dist.get_world_size()}")), count()
-    done: list[int] = []
-    watch = Stopwatch(mesh, lambda: 0, lambda: None,
-                      lambda: float(next(seconds) * (1 + mesh.rank)))  # fmt: skip
-    return watch(lambda: done.append(1)), len(done)
+    mesh, done = Mesh(parse_sequence(f"M{dist.get_world_size()}")), list[int]()
+
+    def seconds(cores: int | None) -> float:
+        now, used = count(), count()
+        clocks = (lambda: float(10 * mesh.rank + next(now)),
+                  lambda: float(next(used) * (1 + mesh.rank)))  # fmt: skip
+        return Stopwatch(mesh, lambda: 0, lambda: None, cores, clocks)(lambda: done.append(1))
+
+    return seconds(None), seconds(3), len(done)
 
 
 def apart(folder: Path) -> str:
@@ -70,7 +74,7 @@ def apart(folder: Path) -> str:
     return "it was measured"
 
 
-def all_cases(folder: Path) -> tuple[int, int, tuple[float, int], str]:
+def all_cases(folder: Path) -> tuple[int, int, tuple[float, float, int], str]:
     """A whole profile, one that is stopped, the clock, and one on two machines."""
     whole, stopped = profile(folder, asked=False), profile(folder, asked=True)
     return whole, stopped, clocked(), apart(folder)

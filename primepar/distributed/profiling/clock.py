@@ -22,6 +22,7 @@ RUNS = REPEATS + 3
 
 
 Work = Callable[[], object]
+Clock = Callable[[], float]
 
 
 class Stopped(Exception):  # noqa: N818  no error
@@ -36,7 +37,8 @@ class Stopwatch:
     """Measures the time of work on all ranks.
 
     `asked` returns the signal that this rank has received, or 0. `done` is called after each run.
-    The ranks are on one machine: their clocks are the same.
+    The ranks are on one machine: their clocks are the same. With `shared_cores` there are more
+    ranks than cores, and the CPU seconds of all ranks count, over the cores.
     """
 
     def __init__(
@@ -44,9 +46,11 @@ class Stopwatch:
         mesh: Mesh,
         asked: Callable[[], int],
         done: Callable[[], None],
-        clock: Callable[[], float] = time.perf_counter,
+        shared_cores: int | None = None,
+        clocks: tuple[Clock, Clock] = (time.perf_counter, time.process_time),
     ) -> None:
-        self.mesh, self._asked, self._done, self._clock = mesh, asked, done, clock
+        self.mesh, self._asked, self._done = mesh, asked, done
+        self._shared_cores, (self._now, self._used) = shared_cores, clocks
 
     def __call__(self, work: Work) -> float:
         """Return the seconds of one call of `work`; see `seconds`."""
@@ -55,8 +59,9 @@ class Stopwatch:
     def seconds(self, works: Sequence[Work]) -> list[float]:
         """Return the seconds of one call of each work: the median over several runs.
 
-        A run lasts from the first rank's start to the last rank's end. Where ranks share a core,
-        they may work one after another: then the time of one rank alone is too short. The runs of
+        A run lasts from the first rank's start to the last rank's end. Where ranks share cores, it
+        is the work of all of them that takes the time: while one waits for a message, another one
+        has the core. One rank's own time would be too short, if the ranks took turns. The runs of
         the works alternate, so that other load on the machine disturbs only a few runs of each
         work. A collective call. Raises `Stopped` on all ranks if one rank was asked to stop.
         """
@@ -78,15 +83,19 @@ class Stopwatch:
 
     def _run(self, work: Work, repetitions: int) -> float:
         self.mesh.barrier()
-        start = self._clock()
+        start, used = self._now(), self._used()
         for _ in range(repetitions):
             work()
         self.mesh.synchronize()
-        local = (self._clock(), -start, float(self._asked()))
-        largest = torch.tensor(local, dtype=torch.float64, device=self.mesh.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        end, before, signal = largest.tolist()
-        if signal:
-            raise Stopped(int(signal))
+        local = (self._used() - used, start, self._now(), self._asked())
+        table = torch.zeros((self.mesh.ranks, len(local)), dtype=torch.float64,
+                            device=self.mesh.device)  # fmt: skip
+        table[self.mesh.rank] = torch.tensor(local, dtype=torch.float64)
+        dist.all_reduce(table)
+        by_rank, starts, ends, signals = table.T.tolist()
+        if max(signals):
+            raise Stopped(int(max(signals)))
         self._done()
-        return float(end + before)
+        if self._shared_cores is not None:
+            return float(sum(by_rank) / self._shared_cores)
+        return float(max(ends) - min(starts))

@@ -110,7 +110,8 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
     about = machine(asked, world)
     console.print(f"measuring {about.where}", markup=False)
     with _bar(console, works.count * RUNS) as done:
-        watch = Stopwatch(mesh, lambda: stopping.signal, done)
+        shared = cores() if world.device.type == "cpu" and world.size > cores() else None
+        watch = Stopwatch(mesh, lambda: stopping.signal, done, shared)
         try:
             samples = measure(works, watch)
             text = cluster_text(about, samples, hidden(works, watch))

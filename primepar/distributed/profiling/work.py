@@ -13,7 +13,7 @@ import torch
 
 from primepar.distributed.kernels import KERNELS
 from primepar.distributed.profiling.clock import Stopwatch, Work
-from primepar.distributed.profiling.transfers import Measured, Transfers, running
+from primepar.distributed.profiling.transfers import Measured, Transfers, freed, running
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import post
@@ -79,7 +79,7 @@ class Works:
         """Return one product of this size on each rank."""
         mesh = self.mesh
         program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
-        return running(Executor(mesh, program))
+        return running(Executor(mesh, freed(program)))
 
     def passes(self) -> Iterator[Measured]:
         """Yield copies, which read and write every element once."""
@@ -109,7 +109,7 @@ class Works:
                              "bytes": work_counts.bytes}  # fmt: skip
                     size = f"{batch * model.context} x {operator.K}"
                     part = part_of(program, operator, self.mesh.ranks)
-                    run = Executor(self.mesh, part, settings)
+                    run = Executor(self.mesh, freed(part), settings)
                     work = running(run, VOCABULARY)
                     by_kind.setdefault(kind, []).append((kind, size, takes, work))
         for measurements in by_kind.values():
