@@ -154,7 +154,7 @@ def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, .
 def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases)
     moved = [movement.moved(phase) for phase in phases]
-    opening = _posts(_once(phase.prologue for phase in moved), label, lambda _: False)
+    opening = _posts(once(phase.prologue for phase in moved), label, lambda _: False)
     yield from opening
     yield from _waits(opening)
     for step in range(movement.sequence.steps):
@@ -168,17 +168,10 @@ def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> RankInstructions:
 def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
     moved = [movement.moved(phase) for phase in phases]
-    partials = _once(phase.partials[step] for phase in moved)
-
-    def is_read(hop: Hop) -> bool:
-        readers = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
-        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in readers)
-        return any(hop.index in blocks for blocks in held)
-
-    posts = [
-        *_posts(_once(phase.operands[step] for phase in moved), label, is_read),
-        *messages(partials, label),
-    ]
+    partials = once(phase.partials[step] for phase in moved)
+    operands = once(phase.operands[step] for phase in moved)
+    is_read = readers(movement, phases, step)
+    posts = [*_posts(operands, label, is_read), *messages(partials, label)]
     arriving: dict[int, set[str]] = {}
     for hop in partials:
         arriving.setdefault(hop.target, set()).add(block_name(hop.tensor, hop.index))
@@ -197,7 +190,18 @@ def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> RankInstr
     yield from _frees(_done_with(movement, phases, step))
 
 
-def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
+def readers(movement: Movement, phases: tuple[Phase, ...], step: int) -> Callable[[Hop], bool]:
+    """Whether the source of a hop multiplies its block in a step."""
+
+    def is_read(hop: Hop) -> bool:
+        reading = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
+        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in reading)
+        return any(hop.index in blocks for blocks in held)
+
+    return is_read
+
+
+def once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
     """Hops of several phases in order, those that they share once."""
     return tuple(dict.fromkeys(hop for some in hops for hop in some))
 

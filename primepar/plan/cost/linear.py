@@ -16,6 +16,7 @@ from typing import NamedTuple
 from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
+from primepar.plan.cost.collective_calls import Call, sent
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.cost.sweeps import Load, Shares, moving
@@ -308,9 +309,12 @@ class _Linear:
             work = sum(self.training.seconds(share * self.operations, self._size(touched))
                        for share, touched in stage.work)  # fmt: skip
             compute += work
+            gathers = sum(map(self._call, stage.gathers))
             if overlap:
-                communication += max(0.0, self._transfer(stage.hops) - work)
-            communication += self._transfer(stage.returns)
+                communication += max(0.0, gathers + self._transfer(stage.hops) - work)
+            else:
+                communication += gathers
+            communication += self._transfer(stage.returns) + sum(map(self._call, stage.sums))
         if not overlap:
             communication += self._longest([load for stage in stages for load in stage.hops])
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
@@ -324,6 +328,12 @@ class _Linear:
             sent = behind * max(map(self._sent, load.ports))
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
+
+    def _call(self, call: Call) -> float:
+        """Seconds of a collective over devices of the primitive."""
+        size = self.elements[call.tensor.removeprefix("d")] * self._item(call.tensor)
+        bits = [self.bits[bit] for bit in call.bits]
+        return self.links.ring(bits, *sent(call, size), call.name)
 
     def _behind(self, level: int) -> int:
         """Number of devices behind a port of a level, along the bits of the cuts."""

@@ -14,8 +14,9 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
+from primepar.plan.cost.collective_calls import Call, gathered, summed
 from primepar.schedule.holdings import Holdings, both
-from primepar.schedule.lowering import sweeps
+from primepar.schedule.lowering import once, readers, sweeps
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.sequence import Element, Sequence
@@ -41,12 +42,15 @@ class SweepStep(NamedTuple):
     """One step of a sweep: products together with P2P hops, then sums that return to their homes.
 
     `work` has, for each phase, the share of the operator's multiplications and of the blocks that
-    they touch. The first step has no work: it is the prologue.
+    they touch. The first step has no work: it is the prologue. `gathers` are at the same time as
+    hops, `sums` as returns.
     """
 
     work: tuple[tuple[float, Shares], ...]
     hops: tuple[Load, ...]
     returns: tuple[Load, ...]
+    gathers: tuple[Call, ...]
+    sums: tuple[Call, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,14 +207,19 @@ def _stages(
 ) -> tuple[SweepStep, ...]:
     moved = [moving.movement.moved(phase) for phase in phases]
     ports = _Ports(moving, levels, shared)
-    opening = dict.fromkeys(hop for phase in moved for hop in phase.prologue)
-    stages = [SweepStep((), ports.hops(opening), ())]
-    for step in range(moving.sequence.steps):
-        hops = dict.fromkeys(hop for phase in moved
-                             for hop in (*phase.operands[step], *phase.partials[step]))  # fmt: skip
-        returns = [sum_ for phase in moved for sum_ in phase.returns[step]]
+    opening = once(phase.prologue for phase in moved)
+    sequence, block = moving.sequence, moving.block
+    gathers, hops = gathered(sequence, block, opening, lambda _: False)
+    stages = [SweepStep((), ports.hops(hops), (), gathers, ())]
+    for step in range(sequence.steps):
+        is_read = readers(moving.movement, phases, step)
+        operands = once(phase.operands[step] for phase in moved)
+        gathers, hops = gathered(sequence, block, operands, is_read)
+        partials = once(phase.partials[step] for phase in moved)
+        sums, returns = summed(sequence, block, (phase.returns[step] for phase in moved))
         work = tuple(_work(moving, phase, step) for phase in phases)
-        stages.append(SweepStep(work, ports.hops(hops), ports.returns(returns)))
+        loads = ports.hops((*hops, *partials)), ports.returns(returns)
+        stages.append(SweepStep(work, *loads, gathers, sums))
     return tuple(stages)
 
 
