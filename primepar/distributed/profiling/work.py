@@ -24,8 +24,8 @@ from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Compute, IRecv, ISend
-from primepar.schedule.signature import Template
+from primepar.schedule.program import Compute, Free, IRecv, ISend, Join
+from primepar.schedule.signature import Template, Tensor
 
 PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (32, 512, 512), (256, 256, 512),
             (512, 256, 256), (64, 512, 1024), (512, 512, 512), (256, 1024, 512),
@@ -35,6 +35,8 @@ PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
 MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
 """Rows and columns of the operators other than linear ones."""
 UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
+JOINS = (32, 128, 512)
+"""Rows and columns of a tensor that is joined of two halves of its columns."""
 VOCABULARY = 256
 OVERLAPPED = 1 << 19
 """Elements of the block that is sent while products run."""
@@ -55,13 +57,14 @@ class Works:
         yield from self.passes()
         yield from self.operators()
         yield from self.updates()
+        yield from self.joins()
         yield from self.transfers.all()
 
     @property
     def count(self) -> int:
         """Number of measurements."""
         kinds = len({operator.kind for operator in operators(self._model(64, 64))} - {"linear"})
-        return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES)
+        return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES) + len(JOINS)
                 + self.transfers.count + OVERLAPS)  # fmt: skip
 
     def _random(self, *shape: int) -> torch.Tensor:
@@ -122,6 +125,22 @@ class Works:
             takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
             work = self._updating(w, m, m.square(), gradient)
             yield "update", f"{w.numel()} elements", takes, work
+
+    def joins(self) -> Iterator[Measured]:
+        """Yield joins of blocks that are side by side, whose rows are apart in the whole."""
+        for size in JOINS:
+            side = self.scale * size
+            halves = ("x.half[0,0]", "x.half[0,1]")
+            nodes = Join(halves, "x[0,0]"), *map(Free, (*halves, "x[0,0]"))
+            program = Program(
+                format="primepar-program", version=1, ranks=self.mesh.ranks,
+                programs=(nodes,) * self.mesh.ranks, initial=(halves,) * self.mesh.ranks,
+                final=((),) * self.mesh.ranks,
+                tensors={"x.half": Tensor(cuts=((0, side), (0, side // 2, side))),
+                         "x": Tensor(cuts=((0, side), (0, side)))},
+            )  # fmt: skip
+            takes = {"starts": 1.0, "bytes": 2.0 * side * side * self.item}
+            yield "join", f"{side} x {side}", takes, running(Executor(self.mesh, program))
 
     def _updating(self, *blocks: torch.Tensor) -> Work:
         """Return an update of a parameter and its moments by a gradient."""

@@ -23,6 +23,8 @@ def phases_passing(
 ) -> dict[str, Passing]:
     """Phase of a step -> its launch time and bytes per second, for kinds that the cluster has.
 
+    `join` is that of cuts and joins.
+
     `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
@@ -32,10 +34,11 @@ def phases_passing(
     by_kind = {
         kind: Passing(passing.launch * priced[kind].starts / executed[kind].starts,
                       passing.memory_bandwidth * executed[kind].bytes / priced[kind].bytes)
-        for kind, passing in cluster.operators.items()
+        for kind, passing in cluster.operators.items() if kind != "join"
     }  # fmt: skip
     kinds = {phase: kind_of(phase, plan.operators) for phase in program.phases or {}}
-    return {phase: by_kind[kind] for phase, kind in kinds.items() if kind in by_kind}
+    joins = {kind: times for kind, times in cluster.operators.items() if kind == "join"}
+    return joins | {phase: by_kind[kind] for phase, kind in kinds.items() if kind in by_kind}
 
 
 def kind_of(phase: str, operators: Iterable[Operator]) -> str:
