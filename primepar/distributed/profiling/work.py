@@ -51,14 +51,13 @@ class Works:
         self.mesh, self.scale = mesh, scale
         self.item, self.transfers = mesh.dtype.itemsize, Transfers(mesh, scale)
 
-    def all(self) -> Iterator[Measured]:
-        """Yield all work in the order of the cluster file; a collective iterator."""
+    def local(self) -> Iterator[Measured]:
+        """Yield all work without messages."""
         yield from self.products()
         yield from self.passes()
         yield from self.operators()
         yield from self.updates()
         yield from self.joins()
-        yield from self.transfers.all()
 
     @property
     def count(self) -> int:
@@ -96,8 +95,10 @@ class Works:
                               vocabulary=VOCABULARY)  # fmt: skip
 
     def operators(self) -> Iterator[Measured]:
-        """Yield operators other than linear ones, forward and backward, replicated on all ranks."""
-        by_kind: dict[str, list[Measured]] = {}
+        """Yield operators other than linear ones, forward and backward, replicated on all ranks.
+
+        Those of one size follow one another, as in a step.
+        """
         for rows, hidden in MODELS:
             model = self._model(self.scale * rows, self.scale * hidden)
             batch = self.scale * rows // model.context
@@ -114,9 +115,7 @@ class Works:
                     part = part_of(program, operator, self.mesh.ranks)
                     run = Executor(self.mesh, freed(part), settings)
                     work = running(run, VOCABULARY)
-                    by_kind.setdefault(kind, []).append((kind, size, takes, work))
-        for measurements in by_kind.values():
-            yield from measurements
+                    yield kind, size, takes, work
 
     def updates(self) -> Iterator[Measured]:
         """Yield AdamW of one parameter, with its term in the norm of the gradient."""
@@ -193,11 +192,12 @@ def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:
 
 def measure(works: Works, watch: Stopwatch) -> list[Sample]:
     """Measure all work: each with its terms and its seconds; a collective call."""
-    measurements = list(works.all())
-    times = watch.seconds([work for *_, work in measurements])
+    local, transfers = list(works.local()), list(works.transfers.all())
+    times = watch.in_turn([work for *_, work in local])
+    times += watch.seconds([work for *_, work in transfers])
     return [
         Sample(what, size, takes, seconds)
-        for (what, size, takes, _), seconds in zip(measurements, times, strict=True)
+        for (what, size, takes, _), seconds in zip((*local, *transfers), times, strict=True)
     ]
 
 
