@@ -188,8 +188,10 @@ class Passing(Struct, frozen=True, forbid_unknown_fields=True):
     """Times of one kind of memory-bound operators.
 
     An operation takes `launch` seconds, plus the bytes that it reads and writes over
-    `memory_bandwidth`.
+    `memory_bandwidth`. Attention that passes the scores of queries with keys through memory has
+    `scores`, how many it passes in a second.
     """
 
     launch: float
     memory_bandwidth: float
+    scores: float | None = None

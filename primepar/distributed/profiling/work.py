@@ -6,7 +6,8 @@ columns of the blocks of one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 
 import msgspec
 import torch
@@ -38,6 +39,10 @@ UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
 JOINS = (32, 128, 512)
 """Rows and columns of a tensor that is joined of two halves of its columns."""
 VOCABULARY = 256
+KINDS = ("embedding", "norm", "attention", "activation", "add", "loss")
+"""Kinds of operators that are measured."""
+ATTENTIONS, HEAD = ("llama", "bloom"), 32
+"""Families whose attention is measured too, with heads of this size: more of them."""
 OVERLAPPED = 1 << 19
 """Elements of the block that is sent while products run."""
 OVERLAPS = 5
@@ -62,7 +67,7 @@ class Works:
     @property
     def count(self) -> int:
         """Number of measurements."""
-        kinds = len({operator.kind for operator in operators(self._model(64, 64))} - {"linear"})
+        kinds = len(KINDS) + len(ATTENTIONS)
         return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES) + len(JOINS)
                 + self.transfers.count + OVERLAPS)  # fmt: skip
 
@@ -90,8 +95,8 @@ class Works:
             takes = {"starts": 1.0, "bytes": 2.0 * source.numel() * self.item}
             yield "pass", f"{source.numel()} elements", takes, _copying(source, target)
 
-    def _model(self, rows: int, hidden: int) -> ModelConfig:
-        return ModelConfig.of("gpt", layers=1, hidden=hidden, heads=4, context=min(rows, 128),
+    def _model(self, rows: int, hidden: int, family: str = "gpt", heads: int = 4) -> ModelConfig:
+        return ModelConfig.of(family, layers=1, hidden=hidden, heads=heads, context=min(rows, 128),
                               vocabulary=VOCABULARY)  # fmt: skip
 
     def operators(self) -> Iterator[Measured]:
@@ -100,22 +105,27 @@ class Works:
         Those of one size follow one another, as in a step.
         """
         for rows, hidden in MODELS:
-            model = self._model(self.scale * rows, self.scale * hidden)
-            batch = self.scale * rows // model.context
-            settings = StepSettings(model, batch, model.context)
-            one_device = preset_plan("data", model, 1)
-            program = lower_step(one_device, batch, model.context, "gradients")
-            first = {operator.kind: operator for operator in reversed(operators(model))}
-            for kind, operator in first.items():
-                if kind != "linear":
-                    work_counts = counts(model, operator, batch, str(self.mesh.dtype).split(".")[1])
-                    takes = {"starts": work_counts.starts, "operations": work_counts.operations,
-                             "bytes": work_counts.bytes}  # fmt: skip
-                    size = f"{batch * model.context} x {operator.K}"
-                    part = part_of(program, operator, self.mesh.ranks)
-                    run = Executor(self.mesh, freed(part), settings)
-                    work = running(run, VOCABULARY)
-                    yield kind, size, takes, work
+            sizes = self.scale * rows, self.scale * hidden
+            yield from self._operators(self._model(*sizes), sizes[0], KINDS)
+            for family in ATTENTIONS:
+                model = self._model(*sizes, family, max(4, sizes[1] // HEAD))
+                yield from self._operators(model, sizes[0], ("attention",))
+
+    def _operators(
+        self, model: ModelConfig, rows: int, kinds: Collection[str]
+    ) -> Iterator[Measured]:
+        """Yield the first operator of each of some kinds."""
+        batch, ranks = rows // model.context, self.mesh.ranks
+        dtype = str(self.mesh.dtype).split(".")[1]
+        settings = StepSettings(model, batch, model.context)
+        program = lower_step(preset_plan("data", model, 1), batch, model.context, "gradients")
+        first = {operator.kind: operator for operator in reversed(operators(model))}
+        for kind, operator in first.items():
+            if kind in kinds:
+                takes = asdict(counts(model, operator, batch, dtype))
+                part = freed(part_of(program, operator, ranks))
+                work = running(Executor(self.mesh, part, settings), VOCABULARY)
+                yield kind, f"{rows} x {operator.K}", takes, work
 
     def updates(self) -> Iterator[Measured]:
         """Yield AdamW of one parameter, with its term in the norm of the gradient."""

@@ -89,10 +89,14 @@ class Training:
     def _passing(self) -> dict[str, Passing]:
         return {kind: self.cluster.passing(kind) for kind in ("linear", *KINDS)}
 
-    def seconds(self, operations: float, elements: float, kind: str = "linear") -> float:
+    def seconds(
+        self, operations: float, elements: float, kind: str = "linear", scores: float = 0.0
+    ) -> float:
         """Seconds of a kernel: its launch, operations at the achieved rate, and memory traffic."""
         passing = self._passing[kind]
         touched = elements * self.item / passing.memory_bandwidth
+        if passing.scores is not None:
+            touched += scores / passing.scores
         seconds: float = self._work[kind].seconds(operations, passing.launch + touched)
         return seconds
 
