@@ -19,7 +19,7 @@ from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.collective_calls import Call, sent
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
-from primepar.plan.cost.sweeps import Load, Shares, moving
+from primepar.plan.cost.sweeps import Load, Shares, SweepStep, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
 MOMENTS = 2
@@ -321,6 +321,7 @@ class _Linear:
             communication += self._transfer(stage.returns) + sum(map(self._call, stage.sums))
         if not overlap:
             communication += self._longest([load for stage in stages for load in stage.hops])
+        communication += self._joined(stages)
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
 
@@ -332,6 +333,21 @@ class _Linear:
             sent = behind * max(map(self._sent, load.ports))
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
+
+    def _joined(self, stages: tuple[SweepStep, ...]) -> float:
+        """Seconds to join what arrives before the first products to what is there.
+
+        Besides, sums that return in messages are added to those at home.
+        """
+        opening, first, *_ = stages
+        arrived = {tensor for load in opening.hops for mix in load.ports for tensor, _ in mix}
+        touched = max(
+            (self._size(tuple(share for share in shares if share[0] in arrived))
+             for _, shares in first.work), default=0.0)  # fmt: skip
+        added = max((self._sent(mix) for stage in stages for load in stage.returns
+                     for mix in load.ports), default=0.0)  # fmt: skip
+        sizes = touched * self.training.item, added
+        return sum(self.links.rearranged(size) for size in sizes if size)
 
     def _call(self, call: Call) -> float:
         """Seconds of a collective over devices of the primitive."""
