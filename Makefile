@@ -46,15 +46,17 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## make the pages of tutorials and methods, build the site into site/
+docs: $(STAMP) ## make the pages of tutorials, methods and cases, build the site into site/
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python tests/site_crawl.py site
 
 docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
+	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
 	$(BIN)/mkdocs serve
 
 reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction.md and its pictures

@@ -16,6 +16,7 @@ from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
+from primepar.commands.preflight import preflight
 from primepar.commands.price import price
 from primepar.commands.profile import profile
 from primepar.commands.redundancy import redundancy
@@ -42,6 +43,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     certify: "certify proof.json primepar",
     exercise: "exercise 1 --diagnose races:0,3",
     explore: "explore primepar --side 2 --every",
+    preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
     price: "price megatron --model opt-6.7b --devices 8 --cluster v100-8x4",
     redundancy: "redundancy opt-6.7b --cluster v100-8x4 --devices 8",
@@ -64,6 +66,7 @@ for _command, _example in EXAMPLES.items():
         _example.partition(" ")[0],
         help=_paragraphs(_command.__doc__),
         epilog=f"Example: primepar {_example}",
+        context_settings={"allow_interspersed_args": _command is not preflight},
     )(_command)
 
 

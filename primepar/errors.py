@@ -59,6 +59,10 @@ class ProgramError(PrimeParError):
     """A program file is not a program: broken JSON, an unknown instruction, a wrong type."""
 
 
+class FormatError(PrimeParError):
+    """A file of another tool, a schedule, a dump or an algorithm, cannot be read as a program."""
+
+
 class PlanError(PrimeParError):
     """A plan does not fit the model and the mesh, or a method cannot be planned on them."""
 
@@ -160,3 +164,7 @@ class DeviceMemoryError(EmulationError):
 
 class IncompleteError(EmulationError):
     """A block ends on the wrong device, or its sum lacks terms when it is read or at the end."""
+
+
+class CaptureError(PrimeParError):
+    """A script cannot be captured: it raises, needs a GPU, never ends or communicates nothing."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 import training_cases
+from msgspec.structs import replace
 
 from primepar.plan import Plan, save_plan
 
@@ -16,9 +17,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "sharded": {"sharded": True},
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full"},
+    "operators": {"conform": True},
     "all": {"accumulate": 4, "sharded": True, "recompute": "full"},
 }
 """Name -> settings of a run that differs from a plain one only in them."""
+OPERATORS = ("qkv", "attention", "norm2", "act")
+"""Operators of a layer that run again under the way of this name, by the plan file."""
 
 
 def trained(folder: Path, plans: dict[str, tuple[Plan, list[str]]]) -> dict[str, Any]:
@@ -29,15 +33,23 @@ def trained(folder: Path, plans: dict[str, tuple[Plan, list[str]]]) -> dict[str,
     """
     answers: dict[str, Any] = {}
     for name, (plan, ways) in plans.items():
-        file = folder / f"{name}.json"
+        file, chosen = folder / f"{name}.json", folder / f"{name} operators.json"
         if dist.get_rank() == 0:
             save_plan(plan, file)
+            save_plan(replace(plan, recompute=OPERATORS), chosen)
         dist.barrier()
+        files = {"operators": chosen}
         for way in ("plain", *ways):
             changes = {"conform": way == "all", **WAYS.get(way, {})}
-            answers[f"{name} {way}"] = _run(folder / f"{name} {way}", file, STEPS, **changes)
+            answers[f"{name} {way}"] = _run(
+                folder / f"{name} {way}", files.get(way, file), STEPS, **changes
+            )
         saved = str(folder / f"{name} saved")
-        begun = _run(folder / f"{name} begun", file, STEPS - 1, checkpoint=saved, **WAYS[ways[-1]])
+        last = ways[-1]
+        begun = _run(
+            folder / f"{name} begun", files.get(last, file), STEPS - 1, checkpoint=saved,
+            **WAYS[last],
+        )  # fmt: skip
         resumed = _run(folder / f"{name} resumed", file, STEPS, checkpoint=saved, resume=True)
         answers |= {f"{name} begun": begun, f"{name} resumed": resumed}
     return answers

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -11,9 +13,11 @@ from msgspec.structs import replace as changed
 from partitioned_cases import SHAPES
 from pipelined_plans import POSITIONS
 from planner_cases import TWO_LEVELS, UNTIED, cluster
+from profiles import IS_LONG
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.models.config import ModelConfig
+from primepar.models.graph import layer_operators
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, preset_plan
@@ -24,13 +28,14 @@ from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.stage_cost import StageCost
 from primepar.plan.pipeline.training_options import (
+    Recompute,
     Shard,
     TrainingOptions,
 )
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program
 from primepar.schedule.hidden_time import communication
-from primepar.schedule.program import Collective, Compute, Free
+from primepar.schedule.program import Collective, Compute
 
 FOUR = replace(UNTIED, layers=4, context=16)
 SHARDS = get_args(Shard)
@@ -78,28 +83,50 @@ def stash_counted(program: Program) -> int:
     for node in program.programs[0]:
         if isinstance(node, Compute) and str(node.phase) == "loss.backward":
             return sum(size(name) or 0 for name in live)
-        if isinstance(node, Free):
-            live.discard(node.block)
-        else:
-            live.update(touched(node).made)
+        used = touched(node)
+        live.difference_update(used.gone)
+        live.update(used.made)
     raise AssertionError("no backward of the loss")
 
 
+CHOSEN: tuple[Recompute, ...] = ("selective", "full", ("norm1",), ("qkv", "attention"),
+                                 ("proj", "add1", "norm2", "fc1"), ("act", "fc2"))  # fmt: skip
+PRESETS = ("data", "megatron", "M2,megatron", "megatron-sp", "M2,megatron-sp", "summa")
+FREED = [("gpt2", "megatron"), ("llama", "M2,megatron-sp")]
+
+
 @pytest.mark.parametrize(
-    ("family", "name"),
-    [("gpt2", "data"), ("gpt2", "megatron"), ("gpt2", "M2,megatron"), ("llama", "megatron")],
-)
+    ("family", "name"), list(product(SHAPES, PRESETS)) if IS_LONG else FREED
+)  # fmt: skip
 def test_recomputation_frees_the_bytes_that_are_counted(family: str, name: str) -> None:
     """Between forward and backward: with everything kept, less what is computed again."""
     plan = preset_plan(name, SHAPES[family], 4)
-    positions = plan.model.context
+    positions, draw = plan.model.context, random.Random(name)
     cost = priced(plan, 8, positions)
-    kept = cost.bytes(TrainingOptions()).stash
-    counted = stash_counted(lower_step(plan, 8, positions))
-    for recompute in ("selective", "full"):
-        program = lower_step(changed(plan, recompute=recompute), 8, positions)
+    names, every = layer_operators(plan.model), [*CHOSEN]
+    if IS_LONG:
+        every += [tuple(draw.sample(names, draw.randint(1, 9))) for _ in range(20)]
+
+    def counted(recompute: Recompute) -> int:
+        again = changed(plan, recompute=recompute)
+        return stash_counted(lower_step(again, 8, positions, passes=["free-early"]))
+
+    kept, plain = cost.bytes(TrainingOptions()).stash, counted(("add2",))
+    for recompute in every:
         freed = kept - cost.bytes(TrainingOptions(recompute=recompute)).stash
-        assert freed == 4 * (counted - stash_counted(program)) > 0
+        assert freed == 4 * (plain - counted(recompute)) > 0
+
+
+def test_all_operators_of_a_layer_are_full() -> None:
+    """The lists of a step are equal, and so are the prices."""
+    plan = preset_plan("megatron-sp", SHAPES["gpt2"], 4)
+    names = layer_operators(plan.model)
+    full, every = (changed(plan, recompute=recompute) for recompute in ("full", names))
+    assert lower_step(full, 8, POSITIONS).programs == lower_step(every, 8, POSITIONS).programs
+    cost = priced(plan, 8, POSITIONS)
+    options = [TrainingOptions(recompute=recompute) for recompute in ("full", names)]
+    assert cost.bytes(options[0]) == cost.bytes(options[1])
+    assert cost.seconds(options[0]) == cost.seconds(options[1])
 
 
 def test_states_are_in_equal_shards_where_devices_are_alike() -> None:
@@ -125,10 +152,10 @@ def test_the_traffic_of_shards_is_that_of_zero() -> None:
     assert sent["parameters"] - plain == pytest.approx(1.5 * (sent["none"] - plain))
 
 
-@pytest.mark.parametrize("hidden", [512, 1024])
-def test_buckets_hide_no_more_than_the_simulator_does(hidden: int) -> None:
+@pytest.mark.parametrize(("on", "hidden"), [("v100-8x4", 512), ("v100-8x4", 1024), ("h100-8", 512)])
+def test_buckets_hide_no_more_than_the_simulator_does(on: str, hidden: int) -> None:
     """Data parallelism, whose sums the step's program posts as soon as they can begin."""
-    machine, positions = load_cluster("v100-8x4"), hidden // 2
+    machine, positions = load_cluster(on), hidden // 2
     model = ModelConfig.of(
         "gpt2", hidden=hidden, heads=8, layers=2, context=positions, vocabulary=4096
     )
@@ -136,9 +163,9 @@ def test_buckets_hide_no_more_than_the_simulator_does(hidden: int) -> None:
     rank = communication(simulated.events)[0]
     planned = Splits(model, machine, 4, 8, "float32", "paper")
     chunk = planned.pipeline(Split(1, 4, 1), 2).chunks[0]
-    plain, hidden_behind = (chunk.seconds(TrainingOptions(bucket=bucket)).reduction
-                            for bucket in (None, 25e6))  # fmt: skip
-    assert float(rank.total) * (1 - rank.share) < hidden_behind < plain
+    plain, large, small = (chunk.seconds(TrainingOptions(bucket=bucket)).reduction
+                           for bucket in (None, 25e6, 1.0))  # fmt: skip
+    assert float(rank.total) * (1 - rank.share) < small < large < plain
 
 
 @pytest.mark.parametrize("split", [Split(1, 4, 1), Split(2, 1, 2), Split(2, 2, 1)])
@@ -148,6 +175,7 @@ def test_the_memory_of_a_pipeline_is_no_less_than_what_its_program_holds(split: 
         TrainingOptions(),
         TrainingOptions(shard="optimizer", recompute="full"),
         TrainingOptions(recompute="selective"),
+        TrainingOptions(recompute=("attention", "act")),
     ):
         pipeline = planned.pipeline(split, 2, options=options)
         plan = split_plan(pipeline, FOUR)

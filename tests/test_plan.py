@@ -200,6 +200,16 @@ def written(tmp_path: Path, **changes: Any) -> Path:
     ("changes", "message"),
     [
         ({"ranks": 0}, "Expected `int` >= 1 - at `$.ranks`"),
+        ({"recompute": ["norm3"]}, "$.recompute: expected some of norm1, qkv, attention, proj, "
+         "add1, norm2, fc1, act, fc2, add2, got 'norm3': write norm2"),
+        ({"recompute": ["act", "act"]}, "$.recompute: expected some of norm1, qkv, attention, "
+         "proj, add1, norm2, fc1, act, fc2, add2, got 'act' twice: write it once"),
+        ({"recompute": ["blocks"]}, "$.recompute: expected some of norm1, qkv, attention, proj, "
+         "add1, norm2, fc1, act, fc2, add2, got 'blocks': write one of these"),
+        ({"recompute": []}, '$.recompute: expected "full", "selective", or names of operators of a '
+         'layer, got []: leave it out, or write ["norm1"]'),
+        ({"recompute": "half"}, "Invalid enum value 'half' - at `$.recompute`: write \"full\", "
+         '"selective", or names of operators of a layer, as ["norm1"]'),
         ({"ranks": "four"}, "Expected `int`, got `str` - at `$.ranks`"),
         ({"ranks": 5000}, "Expected `int` <= 4096 - at `$.ranks`"),
         ({"ranks": 8}, '$.sequences["embedding"]: expected a sequence for the 8 devices of '

@@ -18,7 +18,7 @@ from primepar.errors import PlanError
 from primepar.operators.step_options import StepOptions
 from primepar.plan import Plan, preset_plan
 from primepar.plan.accounting.account import StepAccount, accounting, step_options
-from primepar.plan.accounting.equal_layers import Shortened
+from primepar.plan.accounting.equal_layers import Shortened, ShortRun
 from primepar.plan.accounting.events import BlockBytes, rank_events, sent
 from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.search.given_plan import Given
@@ -44,12 +44,13 @@ WAYS: dict[str, dict[str, object]] = {
     "sharded": {"sharded_optimizer": True},
     "selective": {"recompute": "selective"},
     "full": {"recompute": "full"},
+    "operators": {"recompute": ("norm1", "attention", "fc1")},
 }
 FEW = [
     ("gpt2", "1f1b:2x3,megatron", 4, 3, "plain", "bfloat16"),
     ("gpt2", "data", 2, 5, "sharded", "bfloat16"),
     ("llama", "primepar", 4, 4, "plain", "bfloat16"),
-    ("llama", "megatron-sp", 2, 6, "full", "float32"),
+    ("llama", "megatron-sp", 2, 6, "operators", "bfloat16"),
     ("opt", "zb-h1:2x2,M2,megatron", 8, 4, "selective", "float32"),
 ]
 PRESETS = [
@@ -110,14 +111,11 @@ def test_equal_layers_are_lowered_once_and_others_are_not() -> None:
         for name, text in first.items()
         if name.startswith(tuple(f"blocks.{layer}." for layer in range(5)))
     }
-    shortened = Shortened.of(plan)
-    assert shortened.short.layers == (0, 11)
-    assert [(more.layers, times) for more, times in shortened.longer] == [((0, 1, 11), 10)]
+    assert Shortened.of(plan).runs == (ShortRun(0, left_out=8),)
     plan = replaced(plan, sequences=mixed)
-    assert [(more.layers, times) for more, times in Shortened.of(plan).longer] == [
-        ((0, 1, 4, 5, 11), 3),
-        ((0, 4, 5, 6, 11), 5),
-    ]
+    shortened = Shortened.of(plan)
+    assert shortened.runs == (ShortRun(0, left_out=1), ShortRun(4, left_out=3))
+    assert shortened.plan.model.layers == 8
     assert accounting(plan, 4, 4, "bfloat16") == counted(
         lower_step(plan, 4, 4, options=step_options("bfloat16")), "bfloat16"
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from math import ceil
 from pathlib import Path
 
+import msgspec
 import pytest
 from command import run
 from profiles import IS_LONG
 
 import primepar
+from primepar.commands.options import json_text
 from primepar.models.config_json import load_config
+from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan import cluster as cluster_module
 from primepar.plan.pipeline import explained_pipeline
@@ -73,6 +77,22 @@ def test_the_best_is_within_the_memory_of_a_device_where_some_plan_is(tmp_path: 
         seconds.append(best.seconds)
     assert fastest is not None
     assert seconds[0] > seconds[1] == fastest.seconds
+
+
+def test_a_primitive_of_a_file_costs_what_its_map_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PrimePar's map under another name: nothing in a price depends on the name."""
+    monkeypatch.chdir(tmp_path)
+    source = Path(str(inspect.getsourcefile(PrimePar))).read_text()
+    Path("mine.py").write_text(source.replace("class PrimePar", "class Mine"))
+    known = preset_plan("primepar", load_config(Path(MODEL)), 4)
+    renamed = dict.fromkeys(known.sequences, "mine.py:Mine2x2")
+    save_plan(msgspec.structs.replace(known, sequences=renamed), tmp_path / "plan.json")
+    priced = run("price", "plan.json", *V100, "--json").out
+    expected = json.loads(json_text(primepar.price(known, "v100-8x4")))
+    assert json.loads(priced.replace("mine.py:Mine2x2", "P2x2")) == expected
+    assert expected["seconds"] > expected["best"]["seconds"]
 
 
 def test_layers_that_differ_are_rows_of_their_own(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, load_program, lower, program_text, save_program
 from primepar.schedule.program import (
+    ANY,
     AllGather,
     Alloc,
     AllReduce,
@@ -24,6 +25,7 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Free,
+    Gather,
     Group,
     Instruction,
     IRecv,
@@ -32,7 +34,10 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
+    Scan,
+    Scatter,
     Send,
+    Split,
     Wait,
 )
 from primepar.schedule.program_file import program_json, schema
@@ -59,6 +64,16 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     ReduceScatter((0, 1), blocks=("A", "B"), block="C", scale="1/2"),
     AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
     Barrier((0, 1)),
+    Split((0, 1), into="pair"),
+    Split((0, 1)),
+    Gather((0, 1), block="A", root=0, blocks=("A", "B"), counts=(1, 2)),
+    Scatter((0, 1), block="A", root=0, blocks=("A", "B")),
+    Gather((0, 1), block="A", root=1),
+    Scan((0, 1), block="A"),
+    Scan((0, 1), block="A", exclusive=True, reduction="max"),
+    ISend(1, "A", request="r", mode="buffered"),
+    Group((Send(1, "A"), Recv(1, "B")), request="g"),
+    Recv(ANY, "A", tag=ANY),
     Alloc("A"),
     Free("A"),
     Fetch("A"),
@@ -69,7 +84,7 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
 
 
 def every_instruction() -> Program:
-    return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()))
+    return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()), rules="mpi")
 
 
 @pytest.mark.parametrize("text", ["P2x2", "K,P3x3", "B,M", "", "S3x3"])
@@ -140,8 +155,18 @@ def node(instruction: dict[str, object], ranks: int = 2) -> str:
          "`$.programs[0][0].request`"),
         (node({"op": "free", "block": ""}), "Expected `str` of length >= 1 - at "
          "`$.programs[0][0].block`"),
-        (node({"op": "send", "peer": -1, "block": "A"}), "Expected `int` >= 0 - at "
+        (node({"op": "send", "peer": -2, "block": "A"}), "Expected `int` >= -1 - at "
          "`$.programs[0][0].peer`"),
+        (node({"op": "send", "peer": -1, "block": "A"}), "expected a rank to send to, got -1: only "
+         "a receive has any in programs[0][0]"),
+        (node({"op": "recv", "peer": -1, "block": "A"}), "expected the peer and the tag of a "
+         'receive, got any: write "rules": "mpi", as only MPI matches them in programs[0][0]'),
+        (node({"op": "gather", "group": [0, 1], "block": "A", "root": 0}), "expected 2 blocks on "
+         "rank 0, got 0: the root lists one for each rank of the group, and others none in "
+         "programs[0][0]"),
+        (node({"op": "all_gather", "group": [0, 1], "block": "A", "blocks": ["B", "C"],
+               "counts": [1]}), "expected counts to have one for each of 2 ranks of the group, got "
+         "1 - at `$.programs[0][0]`"),
         (node({"op": "send", "peer": 2, "block": "A"}), "expected ranks below 2, got 2 in "
          "programs[0][0]"),
         (node({"op": "barrier", "group": [0, 0]}), "expected every rank of a group once, got "

@@ -25,12 +25,17 @@ Target = Primitive | Sequence | ProgramMethod | Program | Plan
 def resolve(text: str) -> Target:
     """Find what `text` names: a registered name, `file.py:Class`, a `.json` file or `K,P2x2`.
 
+    `case:NAME` is the program of a public case, `case:NAME:fixed` the fixed one.
     The name of a method can have sizes, `gpipe:stages=4`. A file whose `format` is that of plans is
     one, any other a program. Raises `TargetError`, `PrimitiveError`, `MethodError`, `ProgramError`
     or `PlanError`.
     """
     if text in PRIMITIVES:
         return PRIMITIVES[text]()
+    if text.startswith("case:"):
+        from primepar.preflight.cases import case_program
+
+        return case_program(text)
     if text.endswith(".json"):
         path = Path(text)
         return load_plan(path) if is_plan(path) else load_program(path)

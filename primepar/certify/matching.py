@@ -14,6 +14,8 @@ from typing import Any
 
 from primepar.certify.block_contents import ProgramNames
 from primepar.schedule import program as op
+from primepar.schedule.agreement import Side as StatingSide
+from primepar.schedule.agreement import dispute
 from primepar.schedule.program_uses import frees, uses, writes
 
 Place = tuple[int, int]
@@ -71,7 +73,9 @@ class Matches:
         for (_, roles), queues in channels.items():
             for match in zip_longest(*(queues.get(role, []) for role in roles)):
                 agrees = None not in match
-                if agrees and _agree([posts(self.node(side))[side[2]] for side in match]):
+                if agrees and _agree(
+                    [(side[0], posts(self.node(side))[side[2]]) for side in match]
+                ):
                     self.partners |= dict.fromkeys(match, match)
             yield from chain(*queues.values())
 
@@ -124,14 +128,21 @@ def _channel(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
     return ((*ends, post.communicator), (1, 0)), int(sends)
 
 
-def _agree(match: list[Post]) -> bool:
+def _agree(sides: list[StatingSide]) -> bool:
     """Whether posts have the same tag, or the same kind, order, root, reduction and length."""
-    fields = ("group", "root", "reduction", "scale")
+    match = [post for _, post in sides]
+    fields = ("group", "root", "reduction", "scale", "exclusive")
     claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
               for post in match}  # fmt: skip
-    lists = [getattr(post, name, match) for post in match for name in ("blocks", "into")]
+    lists = [
+        getattr(post, name, match)
+        for post in match
+        for name in ("blocks", "into")
+        if not isinstance(post, op.Gather | op.Scatter)
+    ]
     several = {len(getattr(post, "also", ())) for post in match}
-    return len(claims) == len(several) == 1 and all(len(blocks) == len(match) for blocks in lists)
+    alike = len(claims) == len(several) == 1 and all(len(blocks) == len(match) for blocks in lists)
+    return alike and dispute(sides) is None
 
 
 def _conflicts(node: op.Instruction, in_flight: op.Instruction, rank: int) -> set[str]:

@@ -96,18 +96,10 @@ class Run:
         """The contents of the blocks that an instruction writes, in order; `given` is by rank."""
         rank = place[0]
         match node:
-            case op.Recv(peer=source) | op.IRecv(peer=source) | op.Broadcast(root=source):
+            case op.Recv(peer=source) | op.IRecv(peer=source):
                 return given[source]
-            case op.AllReduce() | op.Reduce():
-                lists = [given[member] for member in node.group]
-                return [_reduced(node, list(contents)) for contents in zip(*lists, strict=True)]
-            case op.AllGather(group=group):
-                return [given[member][0] for member in group]
-            case op.ReduceScatter(group=group) | op.AllToAll(group=group):
-                parts = [given[member][group.index(rank)] for member in group]
-                if isinstance(node, op.AllToAll):
-                    return parts
-                return [_reduced(node, parts)]
+            case _ if isinstance(node, op.Collective):
+                return _collected(node, rank, given)
             case op.Compute():
                 return [self._computed(node, place, given[rank])]
             case op.Cut() | op.Join():
@@ -160,5 +152,33 @@ class Run:
         return [{cell: held[cell] for cell in cells(block) if cell in held} for block in blocks]
 
 
-def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
+def _collected(
+    node: op.Collective, rank: int, given: dict[int, list[Content]]
+) -> Sequence[Content]:
+    """The contents of the blocks that a member of a collective gets, in order."""
+    index = node.group.index(rank)
+    sent = [given[member] for member in node.group]
+    match node:
+        case op.Broadcast(root=root):
+            return given[root]
+        case op.Scatter(root=root):
+            return [given[root][index]]
+        case op.AllReduce() | op.Reduce():
+            return [_reduced(node, list(contents)) for contents in zip(*sent, strict=True)]
+        case op.AllGather() | op.Gather():
+            return [contents[0] for contents in sent]
+        case op.AllToAll():
+            return [contents[index] for contents in sent]
+        case op.ReduceScatter():
+            return [_reduced(node, [contents[index] for contents in sent])]
+        case op.Scan():
+            before = sent[: index + (not node.exclusive)]
+            return [_reduced(node, [contents[0] for contents in before])]
+        case _:
+            return ()
+
+
+def _reduced(
+    node: op.AllReduce | op.Reduce | op.ReduceScatter | op.Scan, contents: list[Content]
+) -> Content:
     return reduced(node.reduction, contents, node.scale_value)

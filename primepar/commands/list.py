@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 from msgspec import Struct
@@ -33,14 +34,52 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     source: str = ""
 
 
-def list_(json: JsonOption = False) -> None:
+class CaseEntry(Struct, frozen=True):
+    """What the list prints of a public case."""
+
+    name: str
+    """The target of its wrong program; with `:fixed` it is that of the fixed one."""
+    title: str
+    refuted: str
+    """The property that the wrong program does not have."""
+    threads: tuple[str, ...]
+
+
+def list_(
+    cases: Annotated[
+        bool, typer.Option("--cases", help="List the public cases: published bugs as programs.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """List the methods of the library: maps and axes, or sizes, and sources."""
+    if cases:
+        public = _public_cases()
+        lines = "\n".join("\n".join(_case_lines(case)) for case in public)
+        typer.echo((json_text(public) if json else lines).rstrip("\n"))
+        return
     entries = [
         *(_primitive_entry(name, primitive) for name, primitive in PRIMITIVES.items()),
         *(_method_entry(name, method) for name, method in METHODS.items()),
     ]
     text = json_text(entries) if json else "\n".join("\n".join(_lines(e)) for e in entries)
     typer.echo(text.rstrip("\n"))
+
+
+def _public_cases() -> list[CaseEntry]:
+    from primepar.preflight.cases import CASES, PREFIX
+
+    return [
+        CaseEntry(f"{PREFIX}{name}", case.title, case.refuted, case.threads)
+        for name, case in CASES.items()
+    ]
+
+
+def _case_lines(case: CaseEntry) -> Iterator[str]:
+    yield typer.style(case.name, bold=True)
+    yield f"  {case.title}"
+    yield _paragraph("refuted", case.refuted)
+    yield _paragraph("thread", ", ".join(case.threads))
+    yield ""
 
 
 def _primitive_entry(name: str, primitive: type[Primitive]) -> Entry:

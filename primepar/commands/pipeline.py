@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from primepar.plan.pipeline.training_options import OptionChoices
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "full", "operators"]
 Schedule = Literal["1f1b", "interleaved-1f1b"]
 
 
@@ -180,10 +180,12 @@ def pipelines(
 
 
 def _row(split: Pipeline, cluster: Cluster) -> SplitRow:
+    from primepar.plan.plan import recomputed_words
+
     options, fullest = split.options, max(split.stage_bytes, key=sum)
     return SplitRow(
         *split.split, split.microbatches, split.size, options.chunks, options.shard,
-        options.recompute, split.seconds, split.bubble, *fullest, split.memory,
+        recomputed_words(options.recompute), split.seconds, split.bubble, *fullest, split.memory,
         split.memory <= cluster.memory, options.only_priced,
     )  # fmt: skip
 

@@ -51,6 +51,11 @@ def stack(config: ModelConfig) -> tuple[Operator, ...]:
     return tuple(graph)
 
 
+def layer_operators(config: ModelConfig) -> tuple[str, ...]:
+    """The names of the operators of a layer, without that of the layer: `norm1`, `qkv`, ..."""
+    return tuple(operator.name.split(".")[2] for operator in _block(config, "blocks.0", ""))
+
+
 def _norm(config: ModelConfig, name: str, source: str) -> Operator:
     return Operator(name, "norm", (source,), config.hidden, config.hidden)
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from primepar.passes.block_uses import Rank, request_of
 from primepar.schedule.program import (
+    AllGather,
+    Broadcast,
     Collective,
     Free,
     Group,
@@ -35,7 +37,10 @@ class InstructionPlace(NamedTuple):
 
 
 class Version(NamedTuple):
-    """A block on a rank as an instruction left it; without a maker as it was before."""
+    """A block on a rank as an instruction left it; without a maker as it was before.
+
+    A block that an all-gather or a broadcast sends stays as it was.
+    """
 
     rank: int
     block: str
@@ -84,7 +89,10 @@ class DataFlow:
                 self.users.setdefault(version, []).append(place)
             for name in used.gone:
                 here.pop(name, None)
-            self.made[place] = [Version(rank, name, place) for name in used.made]
+            same = used.reads if isinstance(node, AllGather | Broadcast) else ()
+            self.made[place] = [
+                Version(rank, name, place) for name in used.made if name not in same
+            ]
             here.update({version.block: version for version in self.made[place]})
             request = request_of(node)
             if request is not None:

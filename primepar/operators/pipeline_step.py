@@ -27,7 +27,7 @@ from primepar.operators.sweeps import (
     lowerings,
     ways_of,
 )
-from primepar.plan.pipeline_layout import PipelineLayout, by_layer
+from primepar.plan.pipeline_layout import PipelineLayout, by_layer, layer_operator
 from primepar.plan.plan import Plan
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Broadcast
@@ -122,7 +122,7 @@ class PipelineStep:
         following = dict(pairwise(names))
         layers = [
             Layer(
-                forward.marks[operators[0]],
+                {layer_operator(name): forward.marks[name] for name in operators},
                 forward.marks.get(following.get(operators[-1], ""), forward.end),
                 backward.marks[operators[-1]],
             )

@@ -3,18 +3,20 @@
 Chen et al., arXiv 1604.06174, keep the inputs of segments and compute the rest again. `full` does
 so with the layers of a transformer, like Megatron. `selective` computes again only what is local
 and cheap: the outputs of norms, without their statistics, and of activations. That choice is ours.
-Korthikanti et al., arXiv 2205.05198, choose the inside of attention, of which the kernels here keep
-nothing in any case.
+Or a plan names the operators of a layer that run again as a whole, with their messages: `full` is
+the choice of all of them. Korthikanti et al., arXiv 2205.05198, choose the inside of attention, of
+which the kernels here keep nothing in any case; `attention` drops its output too.
 
 A layer is a list of instructions in forward. Blocks that only its own backward uses are freed at
-its end. Before that backward the same instructions run again, those that such a block needs: in
-`full` the messages too. Products are marked as computed `again`, so that coverage counts them once.
-The blocks have the names that they had before. So the proof asks of the new ones what it asked of
-the old ones.
+its end. Before that backward the same instructions run again, those that such a block needs:
+messages too, but in `selective`. Products are marked as computed `again`, so that coverage counts
+them once. The blocks have the names that they had before. So the proof asks of the new ones what it
+asked of the old ones.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -38,15 +40,29 @@ AGAIN = " again"
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer of a section: on every rank where it begins and ends, and where backward begins."""
+    """A layer of a section: on every rank where it ends, and where its backward begins.
 
-    begins: tuple[int, ...]
+    `operators` are where its operators begin, by name in the layer.
+    """
+
+    operators: Mapping[str, tuple[int, ...]]
     ends: tuple[int, ...]
     backward: tuple[int, ...]
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """On every rank where the layer begins."""
+        return next(iter(self.operators.values()))
 
     def has(self, place: InstructionPlace) -> bool:
         """Return whether an instruction of forward is in the layer."""
         return self.begins[place.rank] <= place.position < self.ends[place.rank]
+
+    def operator(self, place: InstructionPlace) -> str:
+        """Return the operator of an instruction of the layer; what it receives is its own."""
+        names = [*self.operators]
+        starts = [positions[place.rank] for positions in self.operators.values()]
+        return names[bisect_right(starts, place.position) - 1]
 
 
 def recompute(
@@ -153,13 +169,18 @@ class _Again:
     def _is_repeatable(self, place: InstructionPlace) -> bool:
         """Return whether an instruction may run again: only the layer uses what it makes."""
         node = self.flow.lists[place.rank][place.position]
-        if self.kind == "selective" and not _is_cheap(node, self.phases):
-            return False
-        return all(
+        return self._is_chosen(place, node) and all(
             version[:2] not in self.output
             and all(map(self.layer.has, self.flow.users.get(version, ())))
             for version in self.flow.made[place]
         )
+
+    def _is_chosen(self, place: InstructionPlace, node: Instruction) -> bool:
+        """Return whether the plan lets an instruction run again; cuts and joins always do."""
+        if self.kind == "selective":
+            return _is_cheap(node, self.phases)
+        is_local = isinstance(node, Cut | Join)
+        return self.kind == "full" or is_local or self.layer.operator(place) in self.kind
 
     def _has_all(self, place: InstructionPlace) -> bool:
         """Return whether all that an instruction needs is there in backward, or is made again."""

@@ -17,12 +17,14 @@ from primepar.partition.pipeline.zero_bubble_h1 import ZeroBubbleH1
 from primepar.partition.pipeline.zero_bubble_v import ZeroBubbleV
 from primepar.partition.primepar import PrimePar
 from primepar.partition.primitive_file import load_with_lengths, names_file
+from primepar.partition.ring_attention import RingAttention
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
 from primepar.partition.stream_k import StreamK
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
+from primepar.partition.ulysses import Ulysses
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Element, Sequence
@@ -57,6 +59,8 @@ METHODS: dict[str, type[ProgramMethod]] = {
     "stream-k": StreamK,
     "local-sgd": LocalSGD,
     "patrickstar": PatrickStar,
+    "ring-attention": RingAttention,
+    "ulysses": Ulysses,
 }
 """Methods that are no map of slices, by name."""
 

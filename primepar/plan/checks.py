@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from math import prod
 
-from primepar.errors import PlanError, PrimitiveError, SequenceError, TargetError
+from primepar.errors import PlanError, PrimitiveError, SequenceError, TargetError, nearest
 from primepar.models.config import ModelConfig
-from primepar.models.graph import Operator, operators
+from primepar.models.graph import Operator, layer_operators, operators
 from primepar.partition.by_dimension import ByBatch, ByInput
 from primepar.plan.operator_layouts import ends_of, sequence_of
 from primepar.schedule.operators import Dim
@@ -32,6 +32,24 @@ def check_sequences(
             check_sequence(model, ranks, operator, sequences[operator.name], stages)
         except (SequenceError, PlanError, TargetError, PrimitiveError) as error:
             raise PlanError(f'$.sequences["{operator.name}"]: {error}') from None
+
+
+def check_recomputed(model: ModelConfig, names: tuple[str, ...]) -> None:
+    """Raise `PlanError` unless these are some operators of a layer, each once."""
+    known = layer_operators(model)
+    for place, name in enumerate(names):
+        if name not in known or name in names[:place]:
+            got = f"{name!r} twice" if name in known else repr(name)
+            write = nearest(name, known) if name not in known else ": write it once"
+            raise PlanError(
+                f"$.recompute: expected some of {', '.join(known)}, got {got}"
+                f"{write or ': write one of these'}"
+            )
+    if not names:
+        raise PlanError(
+            '$.recompute: expected "full", "selective", or names of operators of a layer, got []: '
+            f'leave it out, or write ["{known[0]}"]'
+        )
 
 
 def operator_named(model: ModelConfig, name: str) -> Operator:

@@ -16,7 +16,7 @@ from textwrap import fill
 
 from primepar.plan.layouts import edges, ends, padded_vocabulary
 from primepar.plan.pipeline_layout import PipelineLayout
-from primepar.plan.plan import Plan
+from primepar.plan.plan import Plan, recomputed_words
 from primepar.schedule.layout import Layout
 
 MOST_CELLS = 16
@@ -137,7 +137,9 @@ def _notes(plan: Plan, batch: int, description: Description) -> Iterator[str]:
     if plan.sharded_optimizer:
         yield "optimizer: its states are in shards over the devices that have the same block"
     if plan.recompute is not None:
-        what = "all of a layer" if plan.recompute == "full" else "outputs of norms and activations"
+        named = {"full": "all of a layer", "selective": "outputs of norms and activations"}
+        words = recomputed_words(plan.recompute)
+        what = named.get(words, f"what {words} of a layer make")
         yield f"recompute: {what} in backward, from what is kept of it"
     if plan.model.tied:
         yield "head: its weight is the embedding's table, and what moves of that is counted there"

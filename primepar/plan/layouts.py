@@ -17,8 +17,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import lcm
 
+from primepar.models.graph import Kind
 from primepar.plan.operator_layouts import (
     Ends,
     Groups,
@@ -160,12 +162,18 @@ def padded_vocabulary(plan: Plan) -> int:
 def parameter_place(plan: Plan, parameter: str) -> ParameterPlace:
     """Layout and sums of one parameter of the model, over the parameter's own dims."""
     name, _, role = parameter.rpartition(".")
+    kind, text = plan.operator(name).kind, str(plan.sequence(name))
+    return _place(kind, text, parameter if kind == "embedding" else role)
+
+
+@lru_cache(maxsize=1024)
+def _place(kind: Kind, text: str, parameter: str) -> ParameterPlace:
     if parameter == "embedding.token":
-        whole = lookup(plan)
+        whole = lookup_of(text)
         return ParameterPlace(part(whole, (1, 2)), _of_two_or_more(whole.peers_along(0)))
-    if plan.operator(name).kind == "linear" and role == "weight":
-        return ParameterPlace(weight_layout(plan, name), ())
-    output = ends(plan, name).output
+    if kind == "linear" and parameter == "weight":
+        return ParameterPlace(resident(text, "W"), ())
+    output = ends_of(kind, text).output
     columns = part(output, (1,))
     if parameter == "embedding.position":
         columns = Layout((1, *columns.grid), tuple(tuple((0, *i) for i in b) for b in columns.held))

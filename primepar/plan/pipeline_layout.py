@@ -188,6 +188,11 @@ def layer_of(name: str) -> int | None:
     return int(rest[0]) if first == "blocks" else None
 
 
+def layer_operator(name: str) -> str:
+    """The name in its layer of an operator: `qkv` of `blocks.3.qkv`."""
+    return name.split(".", 2)[2]
+
+
 def by_layer(names: Iterable[str]) -> Iterator[list[str]]:
     """Yield the operators of every layer, in order; those outside of layers are left out."""
     for layer, operators in groupby(names, layer_of):

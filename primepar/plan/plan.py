@@ -12,14 +12,21 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
 from primepar.partition.by_dimension import Replicated
-from primepar.plan.checks import check_sequences, operator_named
+from primepar.plan.checks import check_recomputed, check_sequences, operator_named
 from primepar.plan.operator_layouts import sequence_of
 from primepar.plan.pipeline_layout import PipelineLayout, micro_batches
 from primepar.plan.row_cuts import RowCuts, row_cuts
 from primepar.schedule.sequence import Element, Sequence
 
-Recomputation = Literal["selective", "full"]
-"""Which activations are computed again, from what is kept of a layer."""
+Recomputation = Literal["selective", "full"] | tuple[str, ...]
+"""Which activations are computed again, from what is kept of a layer; or names of operators."""
+
+
+def recomputed_words(recompute: str | tuple[str, ...] | None) -> str:
+    """What is computed again, in words: `full`, or `norm1, act`."""
+    return ", ".join(recompute) if isinstance(recompute, tuple) else recompute or "none"
+
+
 MOST_RANKS = 4096
 """Largest mesh that is planned device by device."""
 
@@ -30,8 +37,9 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
     `batch` is the number of sequences of a training step, each of the model's context; None leaves
     it open. With a `pipeline` every sequence is for the devices of one stage. A `sharded_optimizer`
     keeps its states in shards over the devices that have the same block (ZeRO-1). With `recompute`
-    activations are computed again in backward: all of a layer, or what is cheap. Raises
-    `PlanError` where the sequences, the pipeline or the batch do not fit the model or the mesh.
+    activations are computed again in backward: all of a layer, what is cheap, or what some of its
+    operators make, by name. Raises `PlanError` where the sequences, the pipeline, the names or the
+    batch do not fit the model or the mesh.
     """
 
     format: Literal["primepar-plan"] = "primepar-plan"
@@ -53,6 +61,8 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                 raise PlanError(f"$.pipeline: {error}") from None
         stages = 1 if self.pipeline is None else self.pipeline.stages
         check_sequences(self.model, self.stage_ranks, self.sequences, stages)
+        if isinstance(self.recompute, tuple):
+            check_recomputed(self.model, self.recompute)
         if self.batch is not None:
             refusal = self.row_cuts.refusal(self.batch, self.model.context)
             if refusal is not None:
@@ -134,7 +144,11 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
         It has a pipeline, a sharded optimizer, or activations that are computed again.
         """
         if self.sharded_optimizer or self.recompute is not None:
-            what = "shards" if self.sharded_optimizer else f"recompute {self.recompute}"
+            what = (
+                "shards"
+                if self.sharded_optimizer
+                else f"recompute {recomputed_words(self.recompute)}"
+            )
             raise PlanError(
                 "plan: expected neither sharded_optimizer nor recompute where the planner predicts "
                 f"traffic or memory, got {what}: price its program, with primepar simulate"

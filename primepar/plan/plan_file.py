@@ -80,6 +80,9 @@ def _advice(message: str) -> str:
             return f'{message}: write "{field}": {value}'
     if message.endswith("`$.pipeline.schedule`"):
         return f"{message}: write one of {', '.join(get_args(ScheduleName))}"
+    if message.endswith("`$.recompute`"):
+        names = 'names of operators of a layer, as ["norm1"]'
+        return f'{message}: write "full", "selective", or {names}'
     return message
 
 

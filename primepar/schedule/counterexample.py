@@ -53,6 +53,8 @@ class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
     """Its part in the counterexample: hangs, never reached, reads, ..."""
     wrong: bool = False
     """Whether the sentence reports the error here."""
+    source: str | None = None
+    """Where the instruction was written, `train.py:42`."""
 
 
 class Arrow(Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from fractions import Fraction
@@ -65,7 +66,15 @@ class Layout:
 
     def slices(self, rank: int, dim: int) -> tuple[int, ...]:
         """Slices of one dim that `rank` holds."""
-        return tuple(sorted({index[dim] for index in self.held[rank]}))
+        return self._slices[dim][self.held[rank]]
+
+    @cached_property
+    def _slices(self) -> list[dict[tuple[Index, ...], tuple[int, ...]]]:
+        """For each dim the slices of some blocks: many ranks hold the same ones."""
+        return [
+            {held: tuple(sorted({index[dim] for index in held})) for held in set(self.held)}
+            for dim in range(len(self.grid))
+        ]
 
     def own_shape(self, rank: int, whole: Several[int]) -> tuple[int, ...]:
         """Shape of what `rank` holds of a tensor of shape `whole`."""
@@ -89,17 +98,17 @@ class Layout:
         One group for each choice of the other dims' slices and each replica; in order of `dim`.
         """
         lines: dict[tuple[object, ...], list[list[int]]] = {}
+        copies = Counter[tuple[object, ...]]()
         order = sorted(range(self.ranks), key=lambda rank: (self.slices(rank, dim), rank))
         for rank in order:
-            others = tuple(self.slices(rank, d) for d in range(len(self.grid)) if d != dim)
-            slices = self.slices(rank, dim)
-            replicas = lines.setdefault(others, [])
-            for line in replicas:
-                if all(self.slices(member, dim) != slices for member in line):
-                    line.append(rank)
-                    break
-            else:
-                replicas.append([rank])
+            every = tuple(self.slices(rank, d) for d in range(len(self.grid)))
+            replicas = lines.setdefault((*every[:dim], *every[dim + 1 :]), [])
+            # The first line without these slices: each earlier rank with them is in one before it.
+            replica = copies[every]
+            copies[every] += 1
+            if replica == len(replicas):
+                replicas.append([])
+            replicas[replica].append(rank)
         return tuple(tuple(line) for replicas in lines.values() for line in replicas)
 
 

@@ -32,6 +32,7 @@ from primepar.schedule.operators import (
 from primepar.schedule.program import Compute, Elements, Free, Instruction, Program, Wait
 from primepar.schedule.sequence import FlatSlices, Sequence
 from primepar.schedule.signature import Bound
+from primepar.schedule.sweep_steps import SweepStep, readers, sweep_of, sweeps
 from primepar.schedule.transfers import (
     Post,
     RankInstructions,
@@ -145,35 +146,27 @@ def layout(movement: Movement, phase: Phase, tensor: str, *, last: bool) -> Layo
     return Layout.of(grid, held)
 
 
-def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
-    """The sweeps of `liveness`; whether dO is shared is asked only where it can be."""
-    shares = len(phases) > 1 and movement.shares_output_gradient
-    return liveness.sweeps(shares, phases)
-
-
 def _sweep(movement: Movement, phases: tuple[Phase, ...]) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases)
-    moved = [movement.moved(phase) for phase in phases]
-    opening = _posts(once(phase.prologue for phase in moved), label, lambda _: False)
+    sweep = sweep_of(movement, phases)
+    opening = _posts(sweep.opening, label, lambda _: False)
     yield from opening
     yield from _waits(opening)
-    for step in range(movement.sequence.steps):
-        yield from _step(movement, phases, step)
-        for phase in phases:
-            returns = movement.moved(phase).returns[step]
-            yield from finish_sums(returns, f"{phase[0].upper()}{step}")
+    for number, step in enumerate(sweep.steps):
+        yield from _step(movement, phases, number, step)
+        for phase, returns in zip(phases, step.returns, strict=True):
+            yield from finish_sums(returns, f"{phase[0].upper()}{number}")
     yield from _frees(used_up(movement, phases))
 
 
-def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> RankInstructions:
+def _step(
+    movement: Movement, phases: tuple[Phase, ...], step: int, moved: SweepStep
+) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
-    moved = [movement.moved(phase) for phase in phases]
-    partials = once(phase.partials[step] for phase in moved)
-    operands = once(phase.operands[step] for phase in moved)
     is_read = readers(movement, phases, step)
-    posts = [*_posts(operands, label, is_read), *messages(partials, label)]
+    posts = [*_posts(moved.operands, label, is_read), *messages(moved.partials, label)]
     arriving: dict[int, set[str]] = {}
-    for hop in partials:
+    for hop in moved.partials:
         arriving.setdefault(hop.target, set()).add(block_name(hop.tensor, hop.index))
     yield from posts
     for phase in phases:
@@ -185,25 +178,9 @@ def _step(movement: Movement, phases: tuple[Phase, ...], step: int) -> RankInstr
         for block in sorted(blocks):
             yield rank, Compute((scratch_name(block),), block)
             yield rank, Free(scratch_name(block))
-    for hop in partials:
+    for hop in moved.partials:
         yield hop.source, Free(block_name(hop.tensor, hop.index))
     yield from _frees(_done_with(movement, phases, step))
-
-
-def readers(movement: Movement, phases: tuple[Phase, ...], step: int) -> Callable[[Hop], bool]:
-    """Whether the source of a hop multiplies its block in a step."""
-
-    def is_read(hop: Hop) -> bool:
-        reading = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
-        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in reading)
-        return any(hop.index in blocks for blocks in held)
-
-    return is_read
-
-
-def once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
-    """Hops of several phases in order, those that they share once."""
-    return tuple(dict.fromkeys(hop for some in hops for hop in some))
 
 
 def _posts(

@@ -13,6 +13,10 @@ The graph has two nodes for every operation, its start and its end, and one for 
     a wait follows the wait before it on its rank, and the end of what it waits for
 
 The program ends exactly if this graph has no circle (Kahn's algorithm, linear in its size).
+
+With slots (see `transport`) a message has two more nodes, the end of its sending and of its
+receiving: it is sent when its send has started and the k-th message before it has been received,
+and it is received when it has been sent and its receive has started.
 """
 
 from __future__ import annotations
@@ -35,14 +39,24 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_line
+from primepar.schedule.transport import Transport, on_pairs
 
+TRANSPORT_ADVICE = (
+    "post them in one order on both ranks, start them in one group, or give them more slots or "
+    "communicators of their own"
+)
 ADVICE = "post them in one order on both ranks, and next to each other only what may wait together"
+BY_COMMUNICATOR = Transport(order="communicator")
 
 
 class StreamGraph:
     """The graph of a program; nodes are numbers, and `before` has the predecessors of each."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(
+        self, program: Program, transport: Transport = BY_COMMUNICATOR, joins_posts: bool = True
+    ) -> None:
+        """Make the graph; with `joins_posts` adjacent posts of a communicator are one batch."""
+        self.transport, self._joins_posts = transport, joins_posts
         self.before: list[list[int]] = []
         self.places: list[tuple[int, int]] = []
         """Node -> rank, and position of the instruction that it belongs to."""
@@ -65,26 +79,31 @@ class StreamGraph:
         """Add the nodes of a rank; the end of an operation is the node after its start."""
         self._waited = self._node(rank, 0, ())
         self._streams: dict[Communicator, int] = {}
-        requests: dict[str, int] = {}
+        requests: dict[str, list[int]] = {}
         place = 0
-        for nodes in batches(self.program.programs[rank]):
+        instructions = self.program.programs[rank]
+        for nodes in batches(instructions) if self._joins_posts else ((n,) for n in instructions):
             match nodes[0]:
                 case ISend() | IRecv():
                     posts = [node for node in nodes if isinstance(node, ISend | IRecv)]
                     end = self._batch(rank, place, posts)
-                    requests.update((post.request, end) for post in posts)
+                    requests.update((post.request, [end]) for post in posts)
                 case Send() | Recv() as message:
                     self._wait(rank, place, [self._batch(rank, place, [message])])
-                case Group(body=body):
-                    self._wait(rank, place, self._group(rank, place, body))
+                case Group(body=body, request=request):
+                    ends = self._group(rank, place, body)
+                    if request is None:
+                        self._wait(rank, place, ends)
+                    else:
+                        requests[request] = ends
                 case Wait(request=request):
-                    self._wait(rank, place, [requests[request]] if request in requests else [])
+                    self._wait(rank, place, requests.get(request, []))
                 case node if isinstance(node, Collective) and len(node.group) > 1:
                     end = self._call(rank, place, node)
                     if node.request is None:
                         self._wait(rank, place, [end])
                     else:
-                        requests[node.request] = end
+                        requests[node.request] = [end]
             place += len(nodes)
 
     def _wait(self, rank: int, place: int, ends: Iterable[int]) -> None:
@@ -92,7 +111,8 @@ class StreamGraph:
 
     def _operation(self, rank: int, place: int, communicator: Communicator) -> int:
         """Add an operation to its stream; returns its start."""
-        previous = self._streams.get(communicator)
+        in_order = self.transport.order != "free"
+        previous = self._streams.get(communicator) if in_order else None
         before = [self._waited] if previous is None else [self._waited, previous]
         start = self._node(rank, place, before)
         self._streams[communicator] = self._node(rank, place, [start])
@@ -124,13 +144,26 @@ class StreamGraph:
 
     def _match(self) -> None:
         for sends, receives in self._channels.values():
+            received: list[int] = []
             for send, receive in zip(sends, receives, strict=False):
-                self.before[send + 1].append(receive)
-                self.before[receive + 1].append(send)
+                if self.transport.slots == 0:
+                    self.before[send + 1].append(receive)
+                    self.before[receive + 1].append(send)
+                else:
+                    self._match_in_slot(send, receive, received)
         for by_rank in self._calls.values():
             for starts in zip(*by_rank.values(), strict=False):
                 for start in starts:
                     self.before[start + 1] += [node for node in starts if node != start]
+
+    def _match_in_slot(self, send: int, receive: int, received: list[int]) -> None:
+        """Match a message of a channel; `received` has the ends of those before it."""
+        slots = self.transport.slots
+        taken = received[-slots:][:1] if slots and len(received) >= slots else []
+        sent = self._node(*self.places[send], [send, *taken])
+        received.append(self._node(*self.places[receive], [receive, sent]))
+        self.before[send + 1].append(sent)
+        self.before[receive + 1].append(received[-1])
 
     def held_up(self) -> set[int]:
         """Return the nodes that are never reached (Kahn's algorithm)."""
@@ -185,14 +218,28 @@ def out_of_order(program: Program) -> str | None:
     It names the first two operations that wait for each other. Messages and calls without a
     partner are not its question: `primepar verify` refutes those before.
     """
-    graph = StreamGraph(program)
+    return waiting_places(StreamGraph(program), ADVICE)
+
+
+def hangs_by(program: Program, transport: Transport) -> str | None:
+    """Return why a program hangs where its messages travel in this way; None if it ends.
+
+    It is asked of a program whose messages and calls have their partners.
+    """
+    program = on_pairs(program) if transport.order == "peer" else program
+    return waiting_places(StreamGraph(program, transport, joins_posts=False), TRANSPORT_ADVICE)
+
+
+def waiting_places(graph: StreamGraph, advice: str) -> str | None:
+    """Return the first two operations of a circle, and how to avoid it; None if there is none."""
     circle = graph.circle()
     if not circle:
         return None
     places = dict.fromkeys(graph.places[node] for node in circle)
     shown = _two_ranks(list(places))
-    texts = [_text(program, rank, place) for rank, place in shown]
-    return f"{' and '.join(texts)} wait for each other: {ADVICE}"
+    texts = [_text(graph.program, rank, place) for rank, place in shown]
+    together = "wait for each other" if len(texts) > 1 else "waits for itself"
+    return f"{' and '.join(texts)} {together}: {advice}"
 
 
 def check_order(program: Program) -> None:
@@ -215,4 +262,5 @@ def _two_ranks(places: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _text(program: Program, rank: int, place: int) -> str:
     node: Instruction = program.programs[rank][place]
-    return f"rank {rank}, instruction {place} ({instruction_line(node)})"
+    line = "" if node.source is None else f" at {node.source}"
+    return f"rank {rank}, instruction {place} ({instruction_line(node)}){line}"

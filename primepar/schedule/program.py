@@ -1,7 +1,7 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
-                   host_initial?, host_final?, phases?, tensors?, memory?, traffic? }
+                   host_initial?, host_final?, phases?, tensors?, memory?, traffic?, rules? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
@@ -12,21 +12,26 @@
     tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
+    rules      = "mpi"                            how messages and collectives match; see below
 
     compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
-    send recv  = peer, block, tag                              until both sides are there
-    isend irecv= peer, block, tag, request                     posted; finished by wait
+    send recv  = peer, block, tag, mode?                       until both sides are there
+    isend irecv= peer, block, tag, mode?, request              posted; finished by wait
     wait       = request
-    group      = body of send and recv                         start together, return when all done
+    group      = body of send and recv, request?               start together, return when all done
     all_reduce     = group, block, also?, reduction, scale?    block <- scale * sum over the group
     reduce         = group, block, root, reduction, scale?     the root's block <- scale * sum
     broadcast      = group, block, root                        block <- the root's block
     all_gather     = group, block, blocks                      blocks[i] <- i-th member's block
     reduce_scatter = group, blocks, block, reduction, scale?   block <- scale * sum of own place
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
+    gather         = group, block, root, blocks             the root's blocks[i] <- i-th block
+    scatter        = group, block, root, blocks             i-th block <- the root's blocks[i]
+    scan           = group, block, reduction, exclusive?    block <- reduction of members up to own
     barrier        = group
+    split          = group, into?                           a communicator of all that state `into`
     `also` lists more blocks, each reduced like the first, in the same call.
     A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
@@ -36,6 +41,9 @@
     join           = blocks, block, in_place?                  the whole of its parts
     A cut in place gives the block's memory to its parts, a join in place theirs to the whole.
     Computed again: what the rank has computed before, and is not counted twice by coverage.
+    source?        of any instruction: where it was written, "train.py:42"
+    count? dtype?  of messages and collectives: elements of each block, and their type
+    counts?        of collectives with blocks: the elements of each; into_counts? those of into
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
@@ -46,249 +54,110 @@ Messages match in order per (source, destination, communicator): a tag is a clai
 from __future__ import annotations
 
 from math import prod
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from primepar.schedule.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Collective,
+    Gather,
+    Reduce,
+    ReduceScatter,
+    Scan,
+    Scatter,
+    Split,
+)
+from primepar.schedule.instructions import (
+    ANY,
+    LOCAL,
+    Alloc,
+    Compute,
+    Cut,
+    Evict,
+    Fetch,
+    Free,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Message,
+    Recv,
+    Send,
+    Wait,
+    is_open,
+    messages_of,
+    named_ranks,
+)
+from primepar.schedule.node import (
+    Block,
+    Blocks,
+    Count,
+    Elements,
+    Rank,
+    Ranks,
+)
 from primepar.schedule.operators import DIMS, PHASES, Dim
 from primepar.schedule.signature import (
-    LARGEST,
     Bound,
-    Coefficient,
     Name,
-    Natural,
-    Reduction,
-    Scale,
     Signature,
     Tensor,
     check_again,
     check_scale,
-    coefficient,
     reduction_into,
 )
 
+__all__ = [
+    "ANY",
+    "BLOCK_LISTS",
+    "MOST_SUB_OPERATORS",
+    "AllGather",
+    "AllReduce",
+    "AllToAll",
+    "Alloc",
+    "Barrier",
+    "Block",
+    "Blocks",
+    "Broadcast",
+    "Collective",
+    "Compute",
+    "Count",
+    "Cut",
+    "Elements",
+    "Evict",
+    "Fetch",
+    "Free",
+    "Gather",
+    "Group",
+    "IRecv",
+    "ISend",
+    "Instruction",
+    "Join",
+    "Message",
+    "Program",
+    "Rank",
+    "Ranks",
+    "Recv",
+    "Reduce",
+    "ReduceScatter",
+    "Scan",
+    "Scatter",
+    "Send",
+    "Split",
+    "Wait",
+    "is_open",
+    "messages_of",
+    "named_ranks",
+]
+
 MOST_SUB_OPERATORS = 1_000_000
 """Of one phase; a grid beyond is a mistake, and not worth enumerating."""
-Block = Name
-Rank = Natural
-Count = Annotated[int, Meta(ge=1, le=LARGEST)]
-Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
-Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
-Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
-
-
-class Node(
-    Struct, frozen=True, forbid_unknown_fields=True, tag_field="op", omit_defaults=True, gc=False
-):
-    """Base of the instructions; the JSON field `op` names which.
-
-    They are trees, so the collector of cycles need not look at them (`gc`).
-    """
-
-
-class Compute(Node, frozen=True, tag="compute"):
-    """Add a product of the reads, times `scale`, to a block that starts at zero if not there."""
-
-    reads: Blocks
-    accumulates: Block
-    phase: Name | None = None
-    sub_operator: dict[Name, Rank] | None = None
-    scale: Coefficient = "1"
-    again: bool = False
-
-    def __post_init__(self) -> None:
-        if (self.phase is None) != (self.sub_operator is None):
-            raise ValueError("expected phase and sub_operator together, or neither for an addition")
-        if self.again and self.phase is None:
-            raise ValueError("expected no addition to be computed again: leave again out")
-        check_scale(self.scale, "sum")
-
-    @property
-    def scale_value(self) -> Scale:
-        """The coefficient of what is added."""
-        return coefficient(self.scale)
-
-
-class _Message(Node, frozen=True):
-    peer: Rank
-    block: Block
-    tag: int = 0
-    communicator: Name = "world"
-
-
-class Send(_Message, frozen=True, tag="send"):
-    """Send and return when the receiver has it."""
-
-
-class Recv(_Message, frozen=True, tag="recv"):
-    """Receive and return when it is here."""
-
-
-class ISend(_Message, frozen=True, tag="isend", kw_only=True):
-    """Post a send; the block must stay as it is until its wait."""
-
-    request: Name
-
-
-class IRecv(_Message, frozen=True, tag="irecv", kw_only=True):
-    """Post a receive; the block must not be touched until its wait."""
-
-    request: Name
-
-
-class Wait(Node, frozen=True, tag="wait"):
-    """Return when the posted message is done."""
-
-    request: Name
-
-
-class Group(Node, frozen=True, tag="group"):
-    """Start all sends and receives together, return when all are done (ncclGroupStart/End)."""
-
-    body: Annotated[tuple[Send | Recv, ...], Meta(min_length=1)]
-
-
-class _Collective(Node, frozen=True):
-    group: Ranks
-    communicator: Name = "world"
-    request: Name | None = None
-
-    def __post_init__(self) -> None:
-        if len(set(self.group)) != len(self.group):
-            raise ValueError(f"expected every rank of a group once, got {list(self.group)}")
-        root = getattr(self, "root", None)
-        if root is not None and root not in self.group:
-            raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
-        check_scale(getattr(self, "scale", "1"), getattr(self, "reduction", "sum"))
-        self._check_names()
-
-    @property
-    def scale_value(self) -> Scale:
-        """The coefficient of a reduction."""
-        return coefficient(getattr(self, "scale", "1"))
-
-    def _check_names(self) -> None:
-        """Of what it writes no name may occur twice: the later data would replace the earlier."""
-        fields = {"all_gather": "blocks", "all_to_all": "into", "all_reduce": "reduced"}
-        field = fields.get(str(self.__struct_config__.tag))
-        names = getattr(self, field) if field else ()
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            several = field != "reduced"
-            where = f"of {field}" if several else "in block and also"
-            fix = "give each member's data a name of its own" if several else "reduce it once"
-            raise ValueError(
-                f"expected every name {where} once, got {twice} {names.count(twice)} times: {fix}"
-            )
-
-
-class AllReduce(_Collective, frozen=True, tag="all_reduce", kw_only=True):
-    """Each block, also those of `also`, becomes `scale` times the reduction over the group."""
-
-    block: Block
-    also: tuple[Block, ...] = ()
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-    @property
-    def reduced(self) -> Blocks:
-        """All blocks of the call, in order; members reduce those at the same place."""
-        return (self.block, *self.also)
-
-
-class Reduce(_Collective, frozen=True, tag="reduce", kw_only=True):
-    """The root's block becomes `scale` times the reduction over the group."""
-
-    block: Block
-    root: Rank
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-
-class Broadcast(_Collective, frozen=True, tag="broadcast", kw_only=True):
-    """Every member's block becomes the root's."""
-
-    block: Block
-    root: Rank
-
-
-class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
-    """`blocks[i]` becomes the i-th member's `block`."""
-
-    block: Block
-    blocks: Blocks
-
-
-class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
-    """The i-th member's `block` becomes `scale` times the reduction of everyone's `blocks[i]`."""
-
-    blocks: Blocks
-    block: Block
-    reduction: Reduction = "sum"
-    scale: Coefficient = "1"
-
-
-class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
-    """On member j, `into[i]` becomes the i-th member's `blocks[j]`."""
-
-    blocks: Blocks
-    into: Blocks
-
-
-class Barrier(_Collective, frozen=True, tag="barrier"):
-    """Return when every member is there."""
-
-
-class Alloc(Node, frozen=True, tag="alloc"):
-    """Make a block of zeros."""
-
-    block: Block
-
-
-class Free(Node, frozen=True, tag="free"):
-    """Give a block's memory back."""
-
-    block: Block
-
-
-class Fetch(Node, frozen=True, tag="fetch"):
-    """Move a block from host to device memory."""
-
-    block: Block
-
-
-class Evict(Node, frozen=True, tag="evict"):
-    """Move a block from device to host memory."""
-
-    block: Block
-
-
-class Cut(Node, frozen=True, tag="cut"):
-    """Make blocks of the parts of a block, which stays; in place they take its memory."""
-
-    block: Block
-    blocks: Blocks
-    in_place: bool = False
-
-
-class Join(Node, frozen=True, tag="join"):
-    """Make a block of its parts, which stay; in place it takes their memory."""
-
-    blocks: Blocks
-    block: Block
-    in_place: bool = False
-
-
-Message = Send | Recv | ISend | IRecv
-Collective = (
-    AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-)  # fmt: skip
-Instruction = (
-    Compute | Message | Wait | Group | Collective | Alloc | Free | Fetch | Evict | Cut | Join
-)  # fmt: skip
-_LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
-"""Instructions that name neither ranks nor a sub-operator."""
-
 BLOCK_LISTS = ("initial", "final", "host_initial", "host_final")
 """Fields with a list of blocks for each rank."""
 
@@ -310,6 +179,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     traffic: tuple[Elements, ...] | None = None
     host_initial: tuple[tuple[Block, ...], ...] | None = None
     host_final: tuple[tuple[Block, ...], ...] | None = None
+    rules: Literal["mpi"] | None = None
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -319,11 +189,11 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         for rank, instructions in enumerate(self.programs):
             done: set[object] = set()
             for place, instruction in enumerate(instructions):
-                if type(instruction) in _LOCAL:
+                if type(instruction) in LOCAL:
                     continue
                 try:
                     if type(instruction) is not Compute:
-                        self._check_ranks(instruction)
+                        self._check_ranks(instruction, rank)
                         continue
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
@@ -369,10 +239,24 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"in grid.{name}"
                 )
 
-    def _check_ranks(self, instruction: Instruction) -> None:
+    def _check_ranks(self, instruction: Instruction, rank: int) -> None:
         for named in named_ranks(instruction):
+            if named == ANY:
+                raise ValueError(f"expected a rank to send to, got {ANY}: only a receive has any")
             if named >= self.ranks:
                 raise ValueError(f"expected ranks below {self.ranks}, got {named}")
+        if isinstance(instruction, Gather | Scatter):
+            due = len(instruction.group) if rank == instruction.root else 0
+            if len(instruction.blocks) != due:
+                raise ValueError(
+                    f"expected {due} blocks on rank {rank}, got {len(instruction.blocks)}: "
+                    "the root lists one for each rank of the group, and others none"
+                )
+        if self.rules != "mpi" and any(map(is_open, messages_of(instruction))):
+            raise ValueError(
+                'expected the peer and the tag of a receive, got any: write "rules": "mpi", as '
+                "only MPI matches them"
+            )
 
     def _check_sub_operator(self, node: Compute, dims: dict[str, frozenset[str]]) -> None:
         """`dims` names the dims of every phase; without a grid its first product defines them."""
@@ -387,12 +271,3 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                 f"expected a sub_operator with {', '.join(sorted(dims[phase]))}, "
                 f"got {', '.join(slices) or 'none'}"
             )
-
-
-def named_ranks(instruction: Instruction) -> tuple[int, ...]:
-    """Ranks that an instruction names: a peer, or the members of a collective."""
-    if isinstance(instruction, Send | Recv | ISend | IRecv):
-        return (instruction.peer,)
-    if isinstance(instruction, Group):
-        return tuple(message.peer for message in instruction.body)
-    return tuple(getattr(instruction, "group", ()))

@@ -11,6 +11,7 @@ import msgspec
 from primepar.errors import ProgramError
 from primepar.files import read_bytes, write_text
 from primepar.schedule.program import (
+    ANY,
     AllGather,
     AllReduce,
     AllToAll,
@@ -18,6 +19,7 @@ from primepar.schedule.program import (
     Collective,
     Compute,
     Cut,
+    Gather,
     Group,
     Instruction,
     IRecv,
@@ -26,7 +28,10 @@ from primepar.schedule.program import (
     Program,
     Recv,
     ReduceScatter,
+    Scan,
+    Scatter,
     Send,
+    Split,
     Wait,
 )
 from primepar.schedule.program_blocks import check_blocks
@@ -34,7 +39,8 @@ from primepar.schedule.program_blocks import check_blocks
 _MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
 _OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
-    "reduce_scatter, all_to_all, barrier, alloc, free, fetch, evict, cut, join"
+    "reduce_scatter, all_to_all, gather, scatter, scan, split, barrier, alloc, free, fetch, evict, "
+    "cut, join"
 )
 
 
@@ -126,14 +132,16 @@ def instruction_text(instruction: Instruction) -> str:
             again = " again" * instruction.again
             return f"{phase or 'add':8} {block} += {_scale(instruction)}{product}{again}"
         case Send() | ISend():
-            return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}"
+            mode = "" if instruction.mode == "standard" else f", {instruction.mode}"
+            return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}{mode}"
         case Recv() | IRecv():
-            return f"{_op(instruction):8} {instruction.block} <- {instruction.peer}"
+            peer = "any" if instruction.peer == ANY else instruction.peer
+            return f"{_op(instruction):8} {instruction.block} <- {peer}"
         case Wait(request=request):
             return f"wait     {request}"
         case Group(body=body):
             inner = "; ".join(map(instruction_line, body))
-            return f"group    {inner}"
+            return f"group    {inner}" + ", posted" * (instruction.request is not None)
         case _:
             return _other_text(instruction)
 
@@ -144,25 +152,40 @@ def instruction_line(instruction: Instruction) -> str:
 
 
 def _other_text(instruction: Instruction) -> str:
-    name = _op(instruction)
     match instruction:
-        case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
+        case Cut(block=block, blocks=blocks):
             what = f"{block} -> {' '.join(blocks)}"
-        case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
+        case Join(block=block, blocks=blocks):
             what = f"{' '.join(blocks)} -> {block}"
-        case AllToAll(blocks=blocks, into=into):
-            what = f"{' '.join(blocks)} -> {' '.join(into)}"
-        case AllReduce():
-            what = " ".join(instruction.reduced)
-        case Barrier():
-            what = ""
+        case _ if isinstance(instruction, Collective):
+            members = ",".join(map(str, instruction.group))
+            what = f"{_scale(instruction)}{_moved(instruction)} over {members}".strip()
+            what += ", posted" if instruction.request is not None else ""
         case _:
             what = str(getattr(instruction, "block", ""))
-    if isinstance(instruction, Collective):
-        what = f"{_scale(instruction)}{what} over {','.join(map(str, instruction.group))}".strip()
-        what += ", posted" if instruction.request is not None else ""
     what += ", in place" if getattr(instruction, "in_place", False) else ""
-    return f"{name:8} {what}"
+    return f"{_op(instruction):8} {what}"
+
+
+def _moved(node: Collective) -> str:
+    """The blocks of a collective, `A -> B C`; only its root lists those of a gather or scatter."""
+    match node:
+        case AllGather() | Gather():
+            return f"{node.block} -> {' '.join(node.blocks) or getattr(node, 'root', '')}"
+        case ReduceScatter() | Scatter():
+            return f"{' '.join(node.blocks) or getattr(node, 'root', '')} -> {node.block}"
+        case AllToAll(blocks=blocks, into=into):
+            return f"{' '.join(blocks)} -> {' '.join(into)}"
+        case Scan(block=block, exclusive=exclusive):
+            return f"exclusive {block}" if exclusive else block
+        case Split(into=into):
+            return f"into {into}" if into else "into none"
+        case AllReduce(reduced=blocks):
+            return " ".join(blocks)
+        case Barrier():
+            return ""
+        case _:
+            return node.block
 
 
 def _scale(node: Compute | Collective) -> str:

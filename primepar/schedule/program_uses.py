@@ -17,6 +17,7 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Free,
+    Gather,
     Group,
     Instruction,
     IRecv,
@@ -26,17 +27,22 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
+    Scan,
+    Scatter,
     Send,
+    Split,
 )
 
 
 def gives(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member sends."""
     match collective:
-        case Barrier():
+        case Barrier() | Split():
             return ()
         case Broadcast(block=block, root=root):
             return (block,) if rank == root else ()
+        case Scatter(blocks=blocks):
+            return blocks
         case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
             return blocks
         case AllReduce():
@@ -48,10 +54,12 @@ def gives(collective: Collective, rank: int) -> tuple[str, ...]:
 def gets(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member ends with."""
     match collective:
-        case Barrier():
+        case Barrier() | Split():
             return ()
-        case AllGather(blocks=blocks):
+        case AllGather(blocks=blocks) | Gather(blocks=blocks):
             return blocks
+        case Scan(block=block):
+            return () if collective.exclusive and rank == collective.group[0] else (block,)
         case AllToAll(into=into):
             return into
         case Reduce(block=block, root=root):

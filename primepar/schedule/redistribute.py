@@ -33,7 +33,8 @@ def redistribution(source: Layout, target: Layout, tensor: str = "O") -> Program
         )
     cells = Cells.of(source, target)
     here, needed = _held(cells, source), _held(cells, target)
-    messages = _messages(_hops(cells, here, needed), source.ranks, tensor)
+    hops, _ = _hops(cells, here, needed)
+    messages = _messages(hops, source.ranks, tensor)
     programs = tuple(
         (
             *posts,
@@ -67,14 +68,16 @@ def sent(source: Layout, target: Layout) -> tuple[Fraction, ...]:
     """What every device sends in a redistribution, as a part of the tensor."""
     if source == target:
         return (Fraction(0),) * source.ranks
-    cells, sent_cells = Cells.of(source, target), [0] * source.ranks
-    for rank, _, cell in _hops(cells, _held(cells, source), _held(cells, target)):
-        sent_cells[rank] += cells.count(cell)
+    cells = Cells.of(source, target)
+    _, sent_cells = _hops(cells, _held(cells, source), _held(cells, target))
     return tuple(Fraction(count, cells.parts) for count in sent_cells)
 
 
 def _held(cells: Cells, layout: Layout) -> Held:
-    return [cells.held(layout, rank) for rank in range(layout.ranks)]
+    """The cells of every rank; ranks with the same blocks share them."""
+    first = {blocks: rank for rank, blocks in enumerate(layout.held)}
+    known = {blocks: cells.held(layout, rank) for blocks, rank in first.items()}
+    return [known[blocks] for blocks in layout.held]
 
 
 def _named(held: Held, tensor: str) -> tuple[tuple[str, ...], ...]:
@@ -88,12 +91,16 @@ def _missing(here: Held, needed: Held) -> Iterator[tuple[int, Index]]:
             yield target, index
 
 
-def _hops(cells: Cells, here: Held, needed: Held) -> list[Hop]:
+def _hops(cells: Cells, here: Held, needed: Held) -> tuple[list[Hop], list[int]]:
+    """The hops, and how many cells of the grid every rank sends."""
     holders: dict[Index, list[int]] = {}
     for rank, blocks in enumerate(here):
         for index in blocks:
             holders.setdefault(index, []).append(rank)
-    missing = sorted(_missing(here, needed), key=lambda pair: cells.count(pair[1]), reverse=True)
+    sizes = {index: cells.count(index) for index in holders}
+    missing = sorted(
+        _missing(here, needed), key=lambda pair: sizes.get(pair[1], cells.parts), reverse=True
+    )
     sent = [0] * len(here)
     hops = []
     for target, index in missing:
@@ -102,9 +109,9 @@ def _hops(cells: Cells, here: Held, needed: Held) -> list[Hop]:
                 f"redistribution: expected block {index} on some device, got it on none"
             )
         source = min(holders[index], key=sent.__getitem__)
-        sent[source] += cells.count(index)
+        sent[source] += sizes[index]
         hops.append((source, target, index))
-    return hops
+    return hops, sent
 
 
 def _messages(hops: list[Hop], ranks: int, tensor: str) -> list[list[ISend | IRecv]]:

@@ -11,8 +11,9 @@ from primepar.operators import StepInputs, StepSettings, site_of
 from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.provenance import Array, Block
 from primepar.reference.emulator.surrogate import PRIME, modular, stand_in
-from primepar.reference.kernels import KERNELS
+from primepar.reference.kernels import KERNELS, SUMS
 from primepar.reference.kernels.linear import multiply
+from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute
 from primepar.schedule.signature import Scale
 
@@ -57,6 +58,11 @@ class Arithmetic:
         if self.exact:
             return Block(np.mod(block.array, PRIME) * modular(scale) % PRIME, terms)
         return Block(np.asarray(block.array * float(scale)), terms)
+
+    def stored_sum(self, makers: Sequence[Phase | None], arrays: Sequence[Array]) -> Array | None:
+        """Return the sum of blocks whose kernel stores sums in another way, None for any other."""
+        add = next((SUMS.get(str(phase.kernel)) for phase in makers if phase is not None), None)
+        return None if add is None or self.settings is None else add(self.settings, *arrays)
 
     def made(self, node: Compute, arrays: Sequence[Array]) -> Array:
         """Return the result of a sub-operator on its operands.

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 from primepar.errors import MismatchError
 from primepar.reference.emulator.provenance import Block
+from primepar.schedule.agreement import dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -20,11 +21,16 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Collective,
+    Gather,
     Reduce,
     ReduceScatter,
+    Scan,
+    Scatter,
 )
+from primepar.schedule.program_uses import gets
 from primepar.schedule.signature import Reduction, Scale
 
+_ROOTED = Gather | Scatter
 Combine = Callable[[Sequence[Block], Reduction, Scale], Block]
 """Reduces blocks into one, times a coefficient, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
@@ -47,8 +53,14 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
             )
         case Broadcast(root=root):
             return given[root] if rank != root else ()
-        case AllGather():
-            return tuple(given[member][0] for member in members)
+        case Scatter(root=root):
+            return (given[root][members.index(rank)],)
+        case AllGather() | Gather():
+            return tuple(given[member][0] for member in members if gets(collective, rank))
+        case Scan():
+            count = members.index(rank) + (not collective.exclusive)
+            before = [given[member][0] for member in members[:count]]
+            return (combine(before, collective.reduction, 1),) if before else ()
         case ReduceScatter():
             member_index = members.index(rank)
             blocks = [given[member][member_index] for member in members]
@@ -62,25 +74,24 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
 
 def sent(collective: Collective, rank: int, given: Given) -> Fraction:
     """Return the elements that `rank` sends."""
-    size = len(collective.group)
+    size, group = len(collective.group), collective.group
     sizes = [block.size for block in given[rank]]
-    from_root = 0
-    if isinstance(collective, Broadcast | Reduce):
-        place = collective.group.index(rank)
-        from_root = (place - collective.group.index(collective.root)) % size
     match collective:
         case AllReduce():
             return Fraction(2 * (size - 1) * sum(sizes), size)
-        case Reduce():
-            return Fraction(sizes[0] if from_root else 0)
+        case Reduce(root=root) | Gather(root=root):
+            return Fraction(sizes[0] if rank != root else 0)
         case Broadcast(root=root):
-            return Fraction(given[root][0].size if from_root < size - 1 else 0)
+            last = group[group.index(root) - 1]
+            return Fraction(given[root][0].size if rank != last else 0)
+        case Scan():
+            return Fraction(sizes[0] if rank != group[-1] else 0)
         case AllGather():
             return Fraction((size - 1) * sizes[0])
         case ReduceScatter():
             return Fraction((size - 1) * sum(sizes), size)
-        case AllToAll():
-            return Fraction(sum(sizes) - sizes[collective.group.index(rank)])
+        case AllToAll() | Scatter():
+            return Fraction(sum(sizes) - sizes[group.index(rank)] if sizes else 0)
         case _:
             return Fraction(0)
 
@@ -89,10 +100,15 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
 class Meeting:
     """One call of a collective: the members that called, their blocks, and the time it is done."""
 
-    first: Collective
+    calls: list[Collective] = field(default_factory=list)
     given: Given = field(default_factory=dict)
     arrivals: list[float] = field(default_factory=list)
     done: float | None = None
+
+    @property
+    def first(self) -> Collective:
+        """The call that came first."""
+        return self.calls[0]
 
     def missing(self) -> tuple[int, ...]:
         """Return the members that have not called."""
@@ -108,7 +124,8 @@ class Meeting:
 class Meetings:
     """All collective calls, matched in order within each (communicator, group)."""
 
-    def __init__(self) -> None:
+    def __init__(self, mpi: bool) -> None:
+        self._mpi = mpi
         self._meetings: dict[tuple[str, frozenset[int]], list[Meeting]] = {}
         self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
 
@@ -121,7 +138,7 @@ class Meetings:
                 f"expected device {rank} in the group of its own collective, "
                 f"got {list(collective.group)}"
             )
-        for what, names in _lists(collective):
+        for what, names in () if isinstance(collective, _ROOTED) else _lists(collective):
             if len(names) != len(collective.group):
                 raise MismatchError(
                     f"expected {what} to name one block for each of {len(collective.group)} "
@@ -132,9 +149,10 @@ class Meetings:
         call = self._calls.get((rank, *key), 0)
         self._calls[(rank, *key)] = call + 1
         if call == len(meetings):
-            meetings.append(Meeting(collective))
+            meetings.append(Meeting())
         meeting = meetings[call]
-        _check_alike(meeting, collective, rank)
+        meeting.calls.append(collective)
+        _check_alike(meeting, rank, self._mpi)
         meeting.given[rank] = given
         meeting.arrivals.append(time)
         if not meeting.missing():
@@ -149,13 +167,25 @@ def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield what, names
 
 
-def _check_alike(meeting: Meeting, collective: Collective, rank: int) -> None:
+def _check_alike(meeting: Meeting, rank: int, mpi: bool) -> None:
     """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
+    collective = meeting.calls[-1]
     if claim(collective) != claim(meeting.first):
         other = next(iter(meeting.given))
         raise MismatchError(
             f"expected {claim(meeting.first)} as on device {other}, got {claim(collective)}: "
             "call collectives in one order on every member"
+        )
+    if mpi and (collective.request is None) != (meeting.first.request is None):
+        raise MismatchError(
+            f"expected blocking or posted calls of {claim(collective)} alike, got both: MPI "
+            "matches neither with the other, so make all calls alike"
+        )
+    wrong = dispute(list(zip((*meeting.given, rank), meeting.calls, strict=True)))
+    if wrong is not None:
+        raise MismatchError(
+            f"expected {wrong.claim} {wrong.want} of {claim(collective)} on every device, got "
+            f"{wrong.got} on device {rank}: write the same on every member"
         )
 
 
@@ -165,7 +195,7 @@ def claim(collective: Collective) -> str:
     tag = collective.__struct_config__.tag
     rest = [
         f"{what}={getattr(collective, what)}"
-        for what in ("root", "reduction", "scale")
+        for what in ("root", "reduction", "scale", "exclusive")
         if hasattr(collective, what) and (what != "scale" or collective.scale_value != 1)
     ]
     if isinstance(collective, AllReduce) and collective.also:

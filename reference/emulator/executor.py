@@ -110,8 +110,10 @@ class _Run:
         self.places = ErrorPlaces(program, sequence)
         self.combine = partial(combine, self.arithmetic)
         self.clock = clock or LogicalClock()
-        self.in_flight = InFlight(self.combine, self.clock.transfer)
-        self.requests: list[dict[str, PostedMessage | CollectiveCall]] = [{} for _ in self.devices]
+        self.in_flight = InFlight(self.combine, self.clock.transfer, program)
+        self.requests: list[dict[str, list[PostedMessage | CollectiveCall]]] = [
+            {} for _ in self.devices
+        ]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
         self.computed: Computed = {}
@@ -146,6 +148,12 @@ class _Run:
                     waiting[rank] = wait
             if self.moves == before:
                 raise self.places.deadlock(waiting)
+        lost = self.in_flight.channels.never_received()
+        if lost is not None:
+            raise MismatchError(
+                f"{self.places.device(lost.rank)}: expected {lost}, got the end of the program "
+                "with it never received: add the receive"
+            )
 
     def _rank(self, device: EmulatedDevice) -> Iterator[Waiting]:
         """Run one rank, and yield while it waits; every error gets its place here."""
@@ -157,8 +165,9 @@ class _Run:
             except EmulationError as error:
                 text = self.places.of(device.rank, place, instruction)
                 raise type(error)(f"{text}: {error}") from None
-        for request, post in self.requests[device.rank].items():
-            verb = "matched" if post.done is None else "waited for"
+        for request, posts in self.requests[device.rank].items():
+            is_open = any(post.done is None for post in posts)
+            verb = "matched" if is_open else "waited for"
             raise MismatchError(
                 f"{self.places.device(device.rank)}: expected request {request!r} to be waited "
                 f"for, got the end of the program with it never {verb}: add a wait"
@@ -169,7 +178,7 @@ class _Run:
         match instruction:
             case Compute():
                 self._compute(device, place, instruction)
-            case Group(body=body):
+            case Group(body=body, request=None):
                 yield from self._together(device, body)
             case Wait():
                 yield from self._wait(device, instruction)
@@ -179,6 +188,8 @@ class _Run:
                 yield from self._together(device, (instruction,))
             case Cut() | Join():
                 self._cut_or_join(device, instruction)
+            case ISend() | IRecv() | Group():
+                self._request(device, instruction)
             case _ if instruction.request is None:
                 yield from self._together(device, (instruction,))
             case _:
@@ -248,15 +259,16 @@ class _Run:
             return self.in_flight.call(device, node)
         return self.in_flight.post(device, node)
 
-    def _request(self, device: EmulatedDevice, node: ISend | IRecv | Collective) -> None:
-        """Post a message or collective that a wait will finish."""
+    def _request(self, device: EmulatedDevice, node: ISend | IRecv | Group | Collective) -> None:
+        """Post messages or a collective that a wait will finish."""
         requests, request = self.requests[device.rank], str(node.request)
         if request in requests:
             raise MismatchError(
                 f"expected a request that is not in use, got {request!r} again: "
                 "wait for it first, or give this one another name"
             )
-        requests[request] = self._post(device, node)
+        body = node.body if isinstance(node, Group) else (node,)
+        requests[request] = [self._post(device, part) for part in body]
 
     def _together(self, device: EmulatedDevice, body: tuple[Message | Collective, ...]) -> Turn:
         """Start all messages and collectives, and return when all are done."""
@@ -267,21 +279,23 @@ class _Run:
             self._finish(device, pending)
 
     def _wait(self, device: EmulatedDevice, node: Wait) -> Turn:
-        pending = self.requests[device.rank].get(node.request)
-        if pending is None:
+        posts = self.requests[device.rank].get(node.request)
+        if posts is None:
             raise MismatchError(
                 f"expected a wait for a posted request, got {node.request!r}, which is not: "
                 "post an isend or irecv with this request first"
             )
-        yield from self._until_done(pending)
+        for pending in posts:
+            yield from self._until_done(pending)
         start = device.clock
         del self.requests[device.rank][node.request]
-        block = self._finish(device, pending)
+        block = " ".join([self._finish(device, pending) for pending in posts])
         self._note(device, node, block, start)
 
     @staticmethod
     def _until_done(pending: PostedMessage | CollectiveCall) -> Turn:
-        while pending.done is None:
+        at_once = isinstance(pending, PostedMessage) and pending.ends_at_once
+        while pending.done is None and not at_once:
             yield pending.waits_for, str(pending)
 
     def _finish(self, device: EmulatedDevice, pending: PostedMessage | CollectiveCall) -> str:

@@ -47,7 +47,11 @@ def combine(
         for home in homes:
             _check_reduction(contents, home, blocks, reduction)
             _check_terms(contents, home, blocks, {t: n * scale for t, n in counts.items()})
-    array = reduce(_UFUNCS[reduction], (block.array for block in blocks))
+    arrays = [block.array for block in blocks]
+    makers = [contents.maker(home) for home in homes]
+    array = arithmetic.stored_sum(makers, arrays) if reduction == "sum" else None
+    if array is None:
+        array = reduce(_UFUNCS[reduction], arrays)
     return arithmetic.scaled(Block(np.array(array), counts), scale)
 
 

@@ -11,7 +11,7 @@ gradient of the loss with respect to that array.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from primepar.reference.kernels.attention import ATTENTION
 from primepar.reference.kernels.elementwise import ELEMENTWISE
@@ -20,13 +20,16 @@ from primepar.reference.kernels.extents import Kernel
 from primepar.reference.kernels.linear import LINEAR
 from primepar.reference.kernels.loss import LOSS
 from primepar.reference.kernels.norm import NORM
+from primepar.reference.kernels.online import ONLINE, added_states
 from primepar.reference.kernels.regression import REGRESSION
 from primepar.reference.kernels.update import UPDATE
+from primepar.reference.oracle.layers import Array
 
 KERNELS: Mapping[str, Kernel] = {
     **LINEAR,
     **NORM,
     **ATTENTION,
+    **ONLINE,
     **ELEMENTWISE,
     **EMBEDDING,
     **LOSS,
@@ -34,5 +37,7 @@ KERNELS: Mapping[str, Kernel] = {
     **REGRESSION,
 }
 """`Signature.kernel` -> the function that computes it."""
+SUMS: Mapping[str, Callable[..., Array]] = {"online.part": added_states}
+"""Kernel -> how blocks of its terms are added, if not element by element."""
 
-__all__ = ["KERNELS", "Kernel"]
+__all__ = ["KERNELS", "SUMS", "Kernel"]

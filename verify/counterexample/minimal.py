@@ -72,14 +72,14 @@ def smaller(program: Program) -> Iterator[Program]:
 def way_of(name: str, result: PropertyResult | None) -> str | None:
     """The kind of a counterexample, as a text to compare; None if the property is not refuted.
 
-    It is the sentence without numbers and brackets. For a circle of waiting ranks, memory and
-    traffic it is only the kind.
+    It is the sentence without numbers, brackets and lines of source. For a circle of waiting ranks,
+    memory and traffic it is only the kind.
     """
     if result is None or result.details is None or result.counterexample is None:
         return None
     if result.details.kind in ("waiting-circle", "over-memory", "wrong-traffic"):
         return result.details.kind
-    words = re.sub(r"\([^()]*\)", "", result.counterexample.splitlines()[0])
+    words = re.sub(r"\([^()]*\)(?: at [^:]*:\d+)?", "", result.counterexample.splitlines()[0])
     return f"{name}: " + re.sub(r"\d+", "#", words)
 
 

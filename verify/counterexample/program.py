@@ -263,7 +263,8 @@ class _Lookup:
         nodes = self.program.programs[rank]
         if index >= len(nodes):
             return InvolvedInstruction(rank, "the end")
-        return InvolvedInstruction(rank, instruction_line(nodes[index]), index)
+        node = nodes[index]
+        return InvolvedInstruction(rank, instruction_line(node), index, source=node.source)
 
     def _writer(self, rank: int, before: int, block: str) -> Operation | MessageEnd | None:
         """What last wrote a block before an instruction: a receive, collective or product."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from primepar.verify.every_size import stream_k
+from primepar.verify.every_size.attention import prove_ring, prove_ulysses
 from primepar.verify.every_size.flux import prove_gather, prove_scatter
 from primepar.verify.every_size.local_sgd import prove_local_sgd
 from primepar.verify.every_size.pipelines import prove_pipeline
@@ -23,7 +24,9 @@ EVERY_SIZE: Mapping[str, EveryProof] = {
     "flux-gather": prove_gather,
     "flux-scatter": prove_scatter,
     "local-sgd": prove_local_sgd,
+    "ring-attention": prove_ring,
     "stream-k": stream_k.prove,
+    "ulysses": prove_ulysses,
 }
 
 __all__ = ["EVERY_SIZE", "EveryProof"]

@@ -37,19 +37,17 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-import z3
-
 from primepar.partition import flux_gather, flux_scatter
-from primepar.verify.deadline import UnansweredError
+from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
 from primepar.verify.primitive import z3_terms as terms
-from primepar.verify.primitive.z3_question import smallest_model
-from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, Term, truth
+from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, truth
 from primepar.verify.report import PropertyResult
 
 Order = Callable[[Any, Any, Any], Any]
 """From a device, a step and the number of devices to a device."""
 NAMES = ("r", "k", "k'")
 """A device and two steps."""
+PROPERTIES = ("coverage", "placement", "completion", "deadlock-freedom", "races")
 NOTE = "for every number of devices and chunks"
 
 
@@ -92,14 +90,6 @@ SCATTER = RingOrder(
 )
 
 
-@dataclass(frozen=True)
-class _Lemma:
-    name: str
-    properties: tuple[str, ...]
-    given: Term
-    holds: Term
-
-
 def prove_gather(seconds: float) -> Iterator[PropertyResult]:
     """Prove `flux-gather` for every size."""
     return prove_order(GATHER, seconds)
@@ -117,35 +107,24 @@ def prove_order(order: RingOrder, seconds: float) -> Iterator[PropertyResult]:
     counterexample.
     """
     end, space = perf_counter() + seconds, SymbolSpace(("p",))
-    lemmas = list(_lemmas(order, space))
-    answers = {lemma.name: _asked(lemma, space, end) for lemma in lemmas}
-    for name in ("coverage", "placement", "completion", "deadlock-freedom", "races"):
-        needed = [lemma.name for lemma in lemmas if name in lemma.properties]
-        took = sum(answers[lemma].seconds for lemma in needed)
-        wrong = next((answers[lemma] for lemma in needed if not answers[lemma].holds), None)
-        if wrong is None:
-            yield PropertyResult(name, "proved", took, reason=f"{NOTE}: {', '.join(needed)}")
-        elif wrong.place is None:
-            yield PropertyResult(name, "unknown", took, reason=wrong.text)
-        else:
-            yield PropertyResult(name, "refuted", took, counterexample=wrong.text)
+    yield from prove_lemmas(_lemmas(order, space), space, NAMES, PROPERTIES, NOTE, end)
 
 
-def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[_Lemma]:
+def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[MapLemma]:
     (devices,) = space.sides
-    rank, step, other_step = map(_symbol(space), NAMES)
+    rank, step, other_step = (symbol(space, name) for name in NAMES)
     last = devices - 1
     tile, source, target = (
         _with_devices(space, map_of) for map_of in (order.tile, order.source, order.target)
     )
     moves, both = step < last, terms.And(truth(step < last), truth(other_step < last))
-    yield _Lemma(
+    yield MapLemma(
         "once",
         ("coverage", "races"),
         truth(tile(rank, step) == tile(rank, other_step)),
         truth(step == other_step),
     )
-    yield _Lemma(
+    yield MapLemma(
         "matched",
         ("placement", "completion", "deadlock-freedom"),
         truth(moves),
@@ -154,25 +133,25 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[_Lemma]:
             truth(source(target(rank, step), step) == rank),
         ),
     )
-    yield _Lemma(
+    yield MapLemma(
         "channel",
         ("deadlock-freedom",),
         terms.And(both, truth(target(rank, step) == target(rank, other_step))),
         truth(step == other_step),
     )
-    yield _Lemma(
+    yield MapLemma(
         "no-self",
         ("deadlock-freedom", "races"),
         truth(moves),
         terms.And(truth(target(rank, step) != rank), truth(source(rank, step) != rank)),
     )
-    yield _Lemma(
+    yield MapLemma(
         "signal",
         ("placement", "deadlock-freedom"),
         truth(moves),
-        _before((step, order.post), (order.awaited(step), order.wait)),
+        before((step, order.post), (order.awaited(step), order.wait)),
     )
-    yield _Lemma(
+    yield MapLemma(
         "ends", ("deadlock-freedom", "races"), truth(moves), truth(order.awaited(step) <= last)
     )
     if order.gathers:
@@ -183,13 +162,13 @@ def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[_Lemma]:
 
 def _gathered(
     order: RingOrder, rank: Symbol, step: Symbol, tile: Any, source: Any, moves: Any
-) -> Iterator[_Lemma]:
+) -> Iterator[MapLemma]:
     is_own = truth(tile(rank, step) == rank)
     first = truth(step == 0)
-    yield _Lemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
-    waits = _before((order.awaited(step), order.wait), (step + 1, order.product))
+    yield MapLemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
+    waits = before((order.awaited(step), order.wait), (step + 1, order.product))
     arrives = terms.And(truth(source(rank, step) == tile(rank, step + 1)), waits)
-    yield _Lemma("arrives", ("placement", "completion", "races"), truth(moves), arrives)
+    yield MapLemma("arrives", ("placement", "completion", "races"), truth(moves), arrives)
 
 
 def _scattered(
@@ -198,67 +177,22 @@ def _scattered(
     steps: tuple[Symbol, Symbol],
     maps: tuple[Any, Any, Any],
     last: Symbol,
-) -> Iterator[_Lemma]:
+) -> Iterator[MapLemma]:
     (step, other_step), (tile, source, target) = steps, maps
     is_own, ends = truth(tile(rank, step) == rank), truth(step == last)
-    yield _Lemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
-    computed = _before((step, order.product), (step, order.post))
+    yield MapLemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
+    computed = before((step, order.product), (step, order.post))
     departs = terms.And(truth(target(rank, step) == tile(rank, step)), computed)
-    yield _Lemma("departs", ("placement", "completion"), truth(step < last), departs)
+    yield MapLemma("departs", ("placement", "completion"), truth(step < last), departs)
     both = terms.And(truth(step < last), truth(other_step < last))
     repeats = truth(source(rank, step) == source(rank, other_step))
     same = truth(step == other_step)
-    yield _Lemma("summed", ("completion",), terms.And(both, repeats), same)
-    reused = _before((order.awaited(step), order.wait), (step + 1, order.post))
-    yield _Lemma("again", ("races",), truth(step < last), reused)
+    yield MapLemma("summed", ("completion",), terms.And(both, repeats), same)
+    reused = before((order.awaited(step), order.wait), (step + 1, order.post))
+    yield MapLemma("again", ("races",), truth(step < last), reused)
 
 
 def _with_devices(space: SymbolSpace, order: Order) -> Callable[[Symbol, Symbol], Symbol]:
     """Return an order as a function of device and step."""
     (devices,) = space.sides
     return lambda rank, step: space.of(order(rank, step, devices))
-
-
-def _before(first: tuple[Symbol, int], second: tuple[Symbol, int]) -> Term:
-    """Whether a (step, position) comes before another one, in tiles of the same chunk."""
-    (step, position), (later_step, later_position) = first, second
-    same = terms.And(truth(step == later_step), truth(position < later_position))
-    return terms.Or(truth(step < later_step), same)
-
-
-def _symbol(space: SymbolSpace) -> Callable[[str], Symbol]:
-    """Return how to make the symbol of a name, from 0 to the number of devices."""
-    return lambda name: space.below(terms.Int(name), space.side("p"))
-
-
-@dataclass(frozen=True)
-class _Answer:
-    holds: bool
-    seconds: float
-    text: str = ""
-    place: str | None = None
-
-
-def _asked(lemma: _Lemma, space: SymbolSpace, end: float) -> _Answer:
-    """Ask Z3 for devices, a rank and steps at which a lemma fails."""
-    start, solver = perf_counter(), z3.Solver()
-    (devices,) = space.sides
-    solver.add(devices.term >= 1)
-    for name in NAMES:
-        solver.add(terms.Int(name) >= 0, terms.Int(name) < devices.term)
-    solver.add(lemma.given, terms.Not(lemma.holds))
-    try:
-        model = smallest_model(solver, space, end)
-    except UnansweredError as error:
-        return _Answer(False, perf_counter() - start, f"{lemma.name}: {error}")
-    took = perf_counter() - start
-    if model is None:
-        return _Answer(True, took)
-    numbers = {
-        name: model.eval(term, model_completion=True).as_long()
-        for name, term in (("p", devices.term), *((name, terms.Int(name)) for name in NAMES))
-    }
-    place = ", ".join(f"{name}={number}" for name, number in numbers.items())
-    return _Answer(
-        False, took, f"expected {lemma.name!r}, got an order without it at {place}", place
-    )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
+from primepar.schedule.agreement import dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -11,12 +12,12 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Collective,
-    Group,
-    Instruction,
-    Recv,
+    Gather,
     Reduce,
     ReduceScatter,
-    Send,
+    Scan,
+    Scatter,
+    Split,
 )
 from primepar.verify.explorer.contents import CellSums, combined, scaled
 
@@ -27,8 +28,10 @@ Call = tuple[Collective, list[CellSums]]
 def inputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member sends."""
     match node:
-        case Barrier():
+        case Barrier() | Split():
             return ()
+        case Scatter(blocks=blocks):
+            return blocks
         case Broadcast(block=block, root=root):
             return (block,) if root == rank else ()
         case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
@@ -42,8 +45,12 @@ def inputs(node: Collective, rank: int) -> tuple[str, ...]:
 def outputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member receives."""
     match node:
-        case Barrier():
+        case Barrier() | Split():
             return ()
+        case Scan(block=block):
+            return (block,) if rank != node.group[0] or not node.exclusive else ()
+        case Gather(blocks=blocks):
+            return blocks
         case Reduce(block=block, root=root):
             return (block,) if root == rank else ()
         case Broadcast(block=block, root=root):
@@ -69,22 +76,28 @@ def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> li
             return [_reduced(node, [contents[0] for contents in sent])] if root == rank else []
         case Broadcast(root=root):
             return [] if root == rank else [given[root][0]]
-        case AllGather():
-            return [contents[0] for contents in sent]
+        case Scatter(root=root):
+            return [given[root][member_index]]
+        case AllGather() | Gather():
+            return [contents[0] for contents in sent if outputs(node, rank)]
         case ReduceScatter():
             return [_reduced(node, [contents[member_index] for contents in sent])]
         case AllToAll():
             return [contents[member_index] for contents in sent]
+        case Scan():
+            count = member_index + (not node.exclusive)
+            return [_reduced(node, [contents[0] for contents in sent[:count]])] if count else []
         case _:
             return []
 
 
-def _reduced(node: AllReduce | Reduce | ReduceScatter, contents: list[CellSums]) -> CellSums:
+def _reduced(node: AllReduce | Reduce | ReduceScatter | Scan, contents: list[CellSums]) -> CellSums:
     return scaled(combined(node.reduction, contents), node.scale_value)
 
 
-def agree(nodes: Sequence[Collective]) -> bool:
-    """Whether calls of several members match."""
+def agree(calls: Mapping[int, Collective], mpi: bool) -> bool:
+    """Whether the calls of all members match."""
+    nodes = list(calls.values())
     claims = {
         (
             type(node),
@@ -93,6 +106,8 @@ def agree(nodes: Sequence[Collective]) -> bool:
             getattr(node, "reduction", None),
             node.scale_value,
             len(getattr(node, "also", ())),
+            getattr(node, "exclusive", None),
+            mpi and node.request is not None,
         )
         for node in nodes
     }
@@ -100,16 +115,9 @@ def agree(nodes: Sequence[Collective]) -> bool:
         len(getattr(node, name)) == len(node.group)
         for node in nodes
         for name in ("blocks", "into")
-        if hasattr(node, name)
+        if hasattr(node, name) and not isinstance(node, Gather | Scatter | Split)
     ]
-    return len(claims) == 1 and all(lists)
-
-
-def body(node: Instruction) -> tuple[Send | Recv, ...]:
-    """Messages that a blocking instruction starts together."""
-    if isinstance(node, Group):
-        return node.body
-    return (node,) if isinstance(node, Send | Recv) else ()
+    return len(claims) == 1 and all(lists) and dispute(list(calls.items())) is None
 
 
 def members(node: Collective) -> tuple[str, tuple[int, ...]]:

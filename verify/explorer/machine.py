@@ -9,43 +9,44 @@ from primepar.schedule.program import (
     Collective,
     Group,
     Instruction,
-    IRecv,
-    ISend,
     Message,
     Program,
     Recv,
     Send,
+    Split,
     Wait,
+    messages_of,
 )
 from primepar.verify.explorer.blocks import RankMemories
-from primepar.verify.explorer.collectives import (
-    Call,
-    agree,
-    body,
-    inputs,
-    members,
-    outputs,
-    results,
-)
+from primepar.verify.explorer.collectives import Call, agree, inputs, members, outputs, results
 from primepar.verify.explorer.contents import ZERO, CellSums
+from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side
 from primepar.verify.explorer.names import BlockNames
-from primepar.verify.explorer.state import Channel, Flight, Key, RankState, Side
+from primepar.verify.explorer.state import Flight, Key, Part, RankState
+
+_WAITING = Send | Recv | Group | Wait | Collective
 
 
 @dataclass
 class Machine(RankMemories):
-    """One state; `advance` and `deliver` are its moves."""
+    """One state; `advance`, `deliver` and `buffer` are its moves."""
 
-    sides: dict[Channel, tuple[list[Side], list[Side]]] = field(default_factory=dict)
-    delivered: dict[Channel, int] = field(default_factory=dict)
+    mailboxes: Mailboxes = field(default_factory=lambda: Mailboxes(mpi=False, boxes={}))
+    splits: frozenset[str | None] = frozenset()
+    """All names of communicators that splits make."""
     calls: dict[Key, dict[int, list[Call]]] = field(default_factory=dict)
-    both: set[Channel] = field(default_factory=set)
-    """Channels whose next message is posted on both sides."""
+    early: dict[tuple[int, int], CellSums] = field(default_factory=dict)
+    """(rank, number) of sends that the system has buffered, with what they send."""
 
     @classmethod
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
-        machine = cls(BlockNames(program), buffered, [RankState() for _ in range(program.ranks)])
+        nodes = (node for nodes in program.programs for node in nodes)
+        machine = cls(
+            BlockNames(program), buffered, [RankState() for _ in range(program.ranks)],
+            mailboxes=Mailboxes(program.rules == "mpi", {}),
+            splits=frozenset(node.into for node in nodes if isinstance(node, Split)) - {None},
+        )  # fmt: skip
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._load_initial(rank, block)
@@ -63,9 +64,9 @@ class Machine(RankMemories):
         """Another machine in the same state."""
         return Machine(
             self.names, self.buffered, [rank.copy() for rank in self.ranks], self.before,
-            {c: (list(a), list(b)) for c, (a, b) in self.sides.items()}, dict(self.delivered),
+            self.mailboxes.copy(), self.splits,
             {k: {r: list(c) for r, c in by.items()} for k, by in self.calls.items()},
-            set(self.both), failed=self.failed,
+            dict(self.early), failed=self.failed,
         )  # fmt: skip
 
     def key(self) -> tuple[Any, ...]:
@@ -74,7 +75,8 @@ class Machine(RankMemories):
             (r.index, r.inside, frozenset(r.memory.items()), frozenset(r.host.items()))
             for r in self.ranks
         )
-        return ranks, frozenset(self.delivered.items()), self.failed
+        early = frozenset(self.early.items())
+        return ranks, frozenset(self.mailboxes.undelivered), early, self.failed
 
     def stuck(self) -> list[tuple[int, int]]:
         """(rank, instruction index) of the ranks that have not finished."""
@@ -84,35 +86,35 @@ class Machine(RankMemories):
 
     # Messages
 
-    def ready(self) -> list[Channel]:
-        """Channels whose next message has both sides and one tag."""
-        channels = []
-        for channel in sorted(self.both):
-            (sends, receives), n = self.sides[channel], self.delivered.get(channel, 0)
-            if sends[n].tag == receives[n].tag:
-                channels.append(channel)
-        return channels
+    def ready(self) -> list[Pair]:
+        """Messages that may be delivered next: both sides are posted, and fit."""
+        return [pair for box in sorted(self.mailboxes.ready) for pair in self.mailboxes.ready[box]]
 
-    def deliver(self, channel: Channel) -> None:
-        """Deliver a channel's next message, with what the sent block holds now."""
-        n = self.delivered.get(channel, 0)
-        send, receive = self.sides[channel][0][n], self.sides[channel][1][n]
-        held = self.ranks[send.rank].memory.get(send.block, ZERO)
-        content = held if send.payload is None else send.payload
-        self._write(receive.rank, receive.block, content)
-        self.delivered[channel] = n + 1
-        self._note(channel)
+    def deliver(self, pair: Pair) -> None:
+        """Deliver a message, with what the sent block holds now."""
+        send, receive = pair
+        content = send.payload
+        if content is None:
+            held = self.ranks[send.rank].memory.get(send.message.block, ZERO)
+            content = self.early.pop(send.name, held)
+        self._write(receive.rank, receive.message.block, content)
+        self.mailboxes.remove(pair)
 
-    def _note(self, channel: Channel) -> None:
-        """Record whether both sides of the next message are posted."""
-        more = self.delivered.get(channel, 0) < min(map(len, self.sides[channel]))
-        (self.both.add if more else self.both.discard)(channel)
+    def buffer(self, rank: int) -> bool:
+        """Let the system buffer the sends that a rank waits for; False if it then waits still."""
+        state = self.ranks[rank]
+        if not state.inside:
+            return False
+        node = self.program.programs[rank][state.index]
+        flights = [state.in_flight.get(part) for part in self._awaited(rank, node)]
+        for side in (flight.side for flight in flights if flight is not None):
+            if side is not None and side.may_be_buffered and not self._is_done(side):
+                self.early[side.name] = state.memory.get(side.message.block, ZERO)
+        return self.advance(rank)
 
     def unmatched(self) -> bool:
         """Whether a message has only one side, or a collective lacks a member."""
-        return any(
-            self.delivered.get(c, 0) < max(len(a), len(b)) for c, (a, b) in self.sides.items()
-        ) or any(
+        return bool(self.mailboxes.undelivered) or any(
             not set(calls) <= set(key[1]) or self._contributions(key, number) is None
             for key, calls in self.calls.items()
             for number in range(max(map(len, calls.values())))
@@ -128,8 +130,9 @@ class Machine(RankMemories):
         node = self.program.programs[rank][state.index]
         if not state.inside:
             self._start(rank, node)
-            state.inside = isinstance(node, Send | Recv | Group | Wait | Collective)
-            state.inside &= getattr(node, "request", None) is None or isinstance(node, Wait)
+            state.inside = isinstance(node, Wait) or (
+                isinstance(node, _WAITING) and getattr(node, "request", None) is None
+            )
         elif self._returns(rank, node):
             state.inside = False
             state.aligning &= isinstance(node, Send)
@@ -139,74 +142,91 @@ class Machine(RankMemories):
         return True
 
     def _start(self, rank: int, node: Instruction) -> None:
-        match node:
-            case ISend() | IRecv():
-                self._post(rank, node, node.request)
-            case Send() | Recv() | Group():
-                for part, message in enumerate(body(node)):
-                    self._post(rank, message, part)
-            case Wait():
-                pass
-            case _ if isinstance(node, Collective):
-                self._call(rank, node)
-            case _:
-                self._local(rank, node)
+        request: str | None = getattr(node, "request", None)
+        if isinstance(node, Wait):
+            return
+        if request is not None:
+            self._lose(rank, request)
+        if isinstance(node, Collective):
+            self._call(rank, node)
+        elif messages_of(node):
+            for number, message in enumerate(messages_of(node)):
+                self._post(rank, message, Part(request, number))
+        else:
+            self._local(rank, node)
+
+    def _awaited(self, rank: int, node: Instruction) -> list[Part]:
+        """What an instruction waits for; of an unknown request, what is never done."""
+        if isinstance(node, Wait):
+            posted = self.ranks[rank].in_flight
+            return [part for part in posted if part.request == node.request] or [Part("", -1)]
+        return [Part(None, number) for number in range(len(messages_of(node)))]
 
     def _returns(self, rank: int, node: Instruction) -> bool:
         state = self.ranks[rank]
         if isinstance(node, Collective):
-            return self._meet(rank, node, len(self.calls[members(node)][rank]) - 1)
-        names: list[str | int] = (
-            [node.request] if isinstance(node, Wait) else list(range(len(body(node))))
-        )
-        if any(name not in state.in_flight for name in names):
+            number = len(self.calls.get(members(node), {}).get(rank, ())) - 1
+            return not state.hangs and self._meet(rank, node, number)
+        parts = self._awaited(rank, node)
+        flights = [state.in_flight.get(part) for part in parts]
+        if not all(flight is not None and self._done(rank, flight) for flight in flights):
             return False
-        if not all(self._done(rank, state.in_flight[name]) for name in names):
-            return False
-        for name in names:
-            del state.in_flight[name]
+        for part in parts:
+            del state.in_flight[part]
         return True
 
     def _done(self, rank: int, flight: Flight) -> bool:
         """Whether a post is complete; a collective then writes its results."""
         if flight.node is not None:
             return self._meet(rank, flight.node, flight.number)
-        assert flight.channel is not None
-        done = self.delivered.get(flight.channel, 0) > flight.number
-        return done or (bool(flight.reads) and self.buffered)
+        return flight.side is not None and self._is_done(flight.side)
+
+    def _is_done(self, side: Side) -> bool:
+        is_buffered = side.payload is not None or side.name in self.early
+        return is_buffered or side.name not in self.mailboxes.undelivered
 
     def _end(self, rank: int) -> bool:
         """Complete a collective that is never waited for; False if there is none."""
         in_flight = self.ranks[rank].in_flight
-        for name, flight in in_flight.items():
+        for part, flight in in_flight.items():
             if flight.node is not None and self._meet(rank, flight.node, flight.number):
                 self._fail("races")
-                del in_flight[name]
+                del in_flight[part]
                 return True
         return False
 
-    def _put_in_flight(self, rank: int, name: str | int, flight: Flight) -> None:
+    def _lose(self, rank: int, request: str) -> None:
+        """Keep in flight what an older post of this request started: nothing waits for it."""
         in_flight = self.ranks[rank].in_flight
-        if name in in_flight:
-            # Nothing can wait for the older request any more: it stays in flight.
+        for part in [part for part in in_flight if part.request == request]:
             self._fail("races")
-            in_flight[f"lost {len(in_flight)} {name}"] = in_flight.pop(name)
-        in_flight[name] = flight
+            in_flight[Part(f"{request} ", len(in_flight))] = in_flight.pop(part)
 
-    def _post(self, rank: int, message: Message, name: str | int) -> None:
-        sends, block = isinstance(message, Send | ISend), message.block
-        reads, writes = ((block,), ()) if sends else ((), (block,))
+    def _post(self, rank: int, message: Message, part: Part) -> None:
+        state, block = self.ranks[rank], message.block
+        side = Side(rank, state.posted, message)
+        state.posted += 1
+        reads, writes = ((block,), ()) if side.sends else ((), (block,))
         self._touch(rank, reads, writes)
-        ends = (rank, message.peer) if sends else (message.peer, rank)
-        channel = (*ends, message.communicator)
-        queue = self.sides.setdefault(channel, ([], []))[not sends]
-        side = Side(rank, block, message.tag)
-        if sends:
+        if side.sends:
             content = self._take(rank, block)
-            side.payload = content if self.buffered else None
-        self._put_in_flight(rank, name, Flight(reads, writes, len(queue), channel))
-        queue.append(side)
-        self._note(channel)
+            if side.mode == "buffered" or (self.buffered and side.mode != "synchronous"):
+                side = side._replace(payload=content)
+        is_wrong = self._misuses(rank, message.communicator, {message.peer} - {-1})
+        state.in_flight[part] = Flight(reads, writes, 0, None if is_wrong else side)
+        if not is_wrong:
+            self.mailboxes.post(side)
+            if side.mode == "ready" and not self.mailboxes.has_partner(side):
+                self._fail("deadlock-freedom")
+
+    def _misuses(self, rank: int, name: str, ranks: set[int], every: bool = False) -> bool:
+        """Whether a communicator of a split is not made here, or does not have these ranks."""
+        if name not in self.splits:
+            return False
+        made = set(self.ranks[rank].made.get(name, ()))
+        is_right = bool(made) and (ranks == made if every else ranks <= made)
+        self._fail(*() if is_right else ("deadlock-freedom",))
+        return not is_right
 
     # Collectives
 
@@ -216,16 +236,28 @@ class Machine(RankMemories):
         if self.names.overlap(writes):
             self._fail("races")
         given = [self._take(rank, block) for block in reads]
-        calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
+        state = self.ranks[rank]
+        if isinstance(node, Split) and node.into in state.made:
+            self._fail("deadlock-freedom")
+            state.hangs = True
+        if self._misuses(rank, node.communicator, set(node.group), every=True):
+            state.hangs = True
+        if not state.hangs:
+            calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
+            calls.append((node, given))
         if node.request is not None:
-            self._put_in_flight(rank, node.request, Flight(reads, writes, len(calls), node=node))
-        calls.append((node, given))
+            number = len(self.calls.get(members(node), {}).get(rank, ())) - 1
+            flight = Flight(reads, writes, number, node=None if state.hangs else node)
+            state.in_flight[Part(node.request, 0)] = flight
 
     def _contributions(self, key: Key, number: int) -> dict[int, list[CellSums]] | None:
         """Member -> its inputs to a call, once all have made the same one; None before."""
         calls = self.calls[key]
         made = {member: calls.get(member, [])[number : number + 1] for member in key[1]}
-        if not all(made.values()) or not agree([call[0][0] for call in made.values()]):
+        if not all(made.values()):
+            return None
+        nodes = {member: call[0][0] for member, call in made.items()}
+        if not agree(nodes, self.program.rules == "mpi"):
             return None
         return {member: call[0][1] for member, call in made.items()}
 
@@ -236,4 +268,11 @@ class Machine(RankMemories):
             return False
         for block, content in zip(outputs(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
+        if isinstance(node, Split) and node.into is not None:
+            calls = self.calls[members(node)]
+            self.ranks[rank].made[node.into] = tuple(
+                member
+                for member in node.group
+                if getattr(calls[member][number][0], "into", None) == node.into
+            )
         return True

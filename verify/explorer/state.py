@@ -7,19 +7,16 @@ from typing import NamedTuple
 
 from primepar.schedule.program import Collective
 from primepar.verify.explorer.contents import CellSums
+from primepar.verify.explorer.mailboxes import Side
 
-Channel = tuple[int, int, str]
 Key = tuple[str, tuple[int, ...]]
 
 
-@dataclass
-class Side:
-    """One side of a message; what is sent is read at its delivery, unless it is buffered."""
+class Part(NamedTuple):
+    """One of the messages of a post; a blocking instruction has no request."""
 
-    rank: int
-    block: str
-    tag: int
-    payload: CellSums | None = None
+    request: str | None
+    number: int
 
 
 class Flight(NamedTuple):
@@ -28,7 +25,8 @@ class Flight(NamedTuple):
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     number: int
-    channel: Channel | None = None
+    """Of a collective: how many calls of its members came before."""
+    side: Side | None = None
     node: Collective | None = None
 
 
@@ -41,11 +39,18 @@ class RankState:
     memory: dict[str, CellSums] = field(default_factory=dict)
     host: dict[str, CellSums] = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
-    in_flight: dict[str | int, Flight] = field(default_factory=dict)
+    in_flight: dict[Part, Flight] = field(default_factory=dict)
     phase: str | None = None
     aligning: bool = False
+    posted: int = 0
+    """Messages that were posted."""
+    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Communicators of splits, with their members."""
+    hangs: bool = False
+    """Whether it called what can never return."""
 
     def copy(self) -> RankState:
         """Another rank in the same state."""
         return RankState(self.index, self.inside, dict(self.memory), dict(self.host),
-                     set(self.known), dict(self.in_flight), self.phase, self.aligning)  # fmt: skip
+                     set(self.known), dict(self.in_flight), self.phase, self.aligning,
+                     self.posted, dict(self.made), self.hangs)  # fmt: skip

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 
+from msgspec.structs import replace
+
 from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.one_order import out_of_order
+from primepar.schedule.one_order import hangs_by, out_of_order
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
+from primepar.schedule.transport import RENDEZVOUS, Transport, on_pairs
 from primepar.verify.counterexample.program import of_program
 from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.program.coverage import cover
@@ -21,6 +24,7 @@ from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
+from primepar.verify.program.ready import unready
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
@@ -31,6 +35,7 @@ _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
+TAGS = "slots and orders are followed for standard sends without rules of MPI"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -40,6 +45,7 @@ def verify_program(
     buffered: bool = False,
     timeout: float = 60.0,
     only: str | None = None,
+    transport: Transport = RENDEZVOUS,
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
@@ -52,9 +58,14 @@ def verify_program(
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
     decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
     completion and alignment are not asked unless they fail before it. `only` asks a single
-    property, whatever it needs.
+    property, whatever it needs. `transport` makes messages travel in another way than by rendezvous
+    in any order; `buffered` is any number of slots.
     """
-    proof = _Proof(program, buffered, Solver())
+    if buffered:
+        transport = replace(transport, slots=None)
+    if transport.order == "peer":
+        program, transport = on_pairs(program), replace(transport, order="communicator")
+    proof = _Proof(program, transport.slots != 0, Solver(), transport)
     questions: dict[str, Callable[[], str | None]] = {
         "coverage": lambda: cover(program, proof.solver),
         "placement": proof.placement,
@@ -140,6 +151,7 @@ class _Proof:
     program: Program
     buffered: bool
     solver: Solver
+    transport: Transport
 
     @cached_property
     def meaning(self) -> Meaning:
@@ -152,6 +164,15 @@ class _Proof:
     @cached_property
     def waits(self) -> Waits:
         return Waits(self.flow, self.buffered)
+
+    @cached_property
+    def hanging(self) -> str | None:
+        """Why it hangs by its transport alone; not asked where it hangs anyway."""
+        if self.transport.is_plain or self.flow.faults or not self.waits.finishes:
+            return None
+        if self.program.rules is not None or self.flow.has_modes:
+            raise UnansweredError(TAGS)
+        return hangs_by(self.program, self.transport)
 
     @cached_property
     def races(self) -> list[Race]:
@@ -180,23 +201,29 @@ class _Proof:
         return wrong or misaligned(self.program, self.run)
 
     def _to_the_end(self, wrong: str | None) -> str | None:
-        if wrong is None and not self.waits.finishes:
+        if wrong is None and (self.hanging or not self.waits.finishes):
             raise UnansweredError(STOPS)
         return wrong
 
     def deadlock(self) -> str | None:
+        if self.flow.is_open:
+            raise UnansweredError("receives from any rank are not followed")
         if self.flow.faults:
             return self.flow.faults[0].sentence
         if not self.waits.finishes:
             return self.waits.circle(self.solver) + self._saved_by_buffers()
+        if self.hanging is not None:
+            return self.hanging
         self.waits.check_order(self.solver)
-        return None
+        return unready(self.flow)
 
     def buffers_needed(self) -> str | None:
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 
     def held_up(self) -> str | None:
+        if self.program.rules == "mpi" or not self.transport.is_plain:
+            return None
         wrong = out_of_order(own_communicators(self.program))
         return wrong and NOT_IN_ORDER + wrong
 

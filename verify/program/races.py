@@ -14,11 +14,8 @@ from typing import NamedTuple
 
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
-    AllGather,
     Alloc,
-    AllReduce,
-    AllToAll,
-    Broadcast,
+    Collective,
     Compute,
     Cut,
     Evict,
@@ -26,9 +23,8 @@ from primepar.schedule.program import (
     Free,
     Instruction,
     Join,
-    Reduce,
-    ReduceScatter,
 )
+from primepar.schedule.program_uses import gets, gives
 from primepar.verify.deadline import in_time
 from primepar.verify.program.expected import meet
 from primepar.verify.program.matching import Matching, MessageEnd, Operation, place
@@ -59,33 +55,27 @@ def touched(instruction: Instruction, rank: int) -> AccessedBlocks:
     match instruction:
         case Compute(reads=reads, accumulates=block):
             return AccessedBlocks((*reads, block), (block,))
-        case AllReduce(reduced=blocks):
-            return AccessedBlocks(blocks, blocks)
-        case Reduce(block=block, root=root):
-            return AccessedBlocks((block,), (block,) if rank == root else ())
-        case Broadcast(block=block, root=root):
-            return AccessedBlocks((block,), ()) if rank == root else AccessedBlocks((), (block,))
         case Cut(in_place=True) | Join(in_place=True):
             names = (instruction.block, *instruction.blocks)
             return AccessedBlocks(names[:1] if isinstance(instruction, Cut) else names[1:], names)
-        case AllGather(block=block, blocks=blocks) | Cut(block=block, blocks=blocks):
+        case Cut(block=block, blocks=blocks):
             return AccessedBlocks((block,), blocks)
-        case ReduceScatter(block=block, blocks=blocks) | Join(block=block, blocks=blocks):
+        case Join(block=block, blocks=blocks):
             return AccessedBlocks(blocks, (block,))
-        case AllToAll(blocks=blocks, into=into):
-            return AccessedBlocks(blocks, into)
         case Alloc(block=block) | Free(block=block) | Fetch(block=block) | Evict(block=block):
             return AccessedBlocks((), (block,))
+        case _ if isinstance(instruction, Collective):
+            return AccessedBlocks(gives(instruction, rank), gets(instruction, rank))
         case _:
             return AccessedBlocks((), ())
 
 
 def races(flow: Matching, meaning: Meaning) -> list[Race]:
     """All races, smallest instruction index first; then the requests that are never waited for."""
-    leaked = set(flow.leaked)
+    leaked = {post for item in flow.leaked for post in getattr(item, "starts", ()) or (item,)}
     result = [race for operations in flow.operations for race in _of_rank(operations, leaked)]
     result += _shared(flow.calls, meaning)
-    return sorted(result) + sorted(_leak(posted) for posted in leaked)
+    return sorted(result) + sorted(map(_leak, flow.leaked))
 
 
 def _shared(calls: list[Operation], meaning: Meaning) -> Iterator[Race]:
@@ -193,5 +183,6 @@ def _leak(posted: MessageEnd | Operation) -> Race:
 
 
 def _request(posted: MessageEnd | Operation) -> str:
-    node = posted.message if isinstance(posted, MessageEnd) else posted.instruction
-    return str(getattr(node, "request", ""))
+    if isinstance(posted, MessageEnd):
+        return str(posted.request)
+    return str(getattr(posted.instruction, "request", ""))

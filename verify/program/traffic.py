@@ -1,7 +1,8 @@
 """Traffic: how many elements each rank sends, by its own messages and collectives.
 
 Collectives are counted as the bandwidth-optimal algorithms send: a ring for all-reduce, all-gather
-and reduce-scatter, a chain from or to the root for broadcast and reduce, messages for all-to-all.
+and reduce-scatter, a chain from or to the root for broadcast and reduce, a chain of all members for
+a scan, messages for all-to-all, gather and scatter.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from primepar.schedule.program import (
     AllToAll,
     Broadcast,
     Collective,
+    Gather,
     Instruction,
     Reduce,
     ReduceScatter,
+    Scan,
+    Scatter,
 )
 from primepar.verify.deadline import in_time
 from primepar.verify.program.matching import Matching, Operation
@@ -90,7 +94,11 @@ def _by_collective(
         case ReduceScatter(blocks=blocks):
             total = sum(elements(meaning, block) for block in blocks)
             return Fraction((members - 1) * total, members)
-        case AllToAll(blocks=blocks):
+        case Gather(block=block):
+            return Fraction(0 if operation.rank == node.root else elements(meaning, block))
+        case Scan(block=block):
+            return Fraction(elements(meaning, block) if member_index < members - 1 else 0)
+        case AllToAll(blocks=blocks) | Scatter(blocks=blocks):
             others = [block for place, block in enumerate(blocks) if place != member_index]
             return Fraction(sum(elements(meaning, block) for block in others))
         case Broadcast() | Reduce():

@@ -27,9 +27,12 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Free,
+    Gather,
     Join,
     Reduce,
     ReduceScatter,
+    Scan,
+    Scatter,
     Send,
 )
 from primepar.verify.deadline import in_time
@@ -341,6 +344,10 @@ def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Conte
     if isinstance(node, AllReduce | Reduce | ReduceScatter):
         for contents in zip(*(given[member] for member in node.group), strict=True):
             yield reduced(node.reduction, contents, node.scale_value)
+    elif isinstance(node, Scan):
+        contents = tuple(given[member][0] for member in node.group)
+        for end in range(1, len(contents) + 1):
+            yield reduced(node.reduction, contents[:end])
 
 
 def _results(
@@ -359,6 +366,12 @@ def _results(
             yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
         case ReduceScatter(block=block):
             yield block, shared[member_index]
+        case Gather(blocks=blocks) if rank == node.root:
+            yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
+        case Scatter(block=block, root=root):
+            yield block, given[root][member_index]
+        case Scan(block=block) if member_index >= node.exclusive:
+            yield block, shared[member_index - node.exclusive]
         case AllToAll(into=into):
             yield from zip(
                 into, (given[member][member_index] for member in node.group), strict=True

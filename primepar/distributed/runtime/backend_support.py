@@ -17,13 +17,19 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.schedule.program import (
     Collective,
+    Gather,
     Group,
     Instruction,
     Message,
     Program,
+    Scan,
+    Scatter,
+    Split,
+    messages_of,
 )
 from primepar.schedule.program_uses import gets, gives
 
+_NOT_RUN = Gather | Scatter | Scan | Split
 MESSAGES = frozenset(("send", "recv", "isend", "irecv"))
 REMEDY = "start torch.distributed with gloo on CPUs, nccl on GPUs"
 FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
@@ -69,6 +75,28 @@ def check_device(backend: str, device: str) -> None:
         )
 
 
+def check_runs(program: Program) -> None:
+    """Raise `ProgramError` for the first instruction that the executor does not run."""
+    for rank, instructions in enumerate(program.programs):
+        for place, node in enumerate(instructions):
+            name = _name(node) if isinstance(node, _NOT_RUN) else ""
+            if isinstance(node, Group) and node.request is not None:
+                name = "a group with a request"
+            for message in messages_of(node):
+                mode = getattr(message, "mode", "standard")
+                name = name if mode == "standard" else f"a {mode} send"
+            if name:
+                raise ProgramError(
+                    f"programs[{rank}][{place}]: expected an instruction that the executor runs, "
+                    f"got {name}: verify and check read this program"
+                )
+    if program.rules is not None:
+        raise ProgramError(
+            f"rules: expected none, as the executor's messages match in order, got "
+            f"{program.rules}: verify reads this program"
+        )
+
+
 @dataclass(frozen=True)
 class BackendRules:
     """What a mesh can send: its backend on its device, with the dtypes of blocks and of sums."""
@@ -83,6 +111,7 @@ class BackendRules:
         Raises `ProgramError` for the first instruction that the backend lacks, or whose dtype it
         does not send, and for a collective whose blocks on one rank have two dtypes.
         """
+        check_runs(program)
         support = SUPPORT.get((self.backend, self.device), Support())
         has_all = not support.lacks and support.dtypes.issuperset(self.dtypes)
         if has_all and len(set(self.dtypes)) == 1:

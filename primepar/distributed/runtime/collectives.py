@@ -91,7 +91,7 @@ def starting(
             outgoing, incoming = sizes
             exchange = _newest("all_to_all_single", "alltoall_base")
             return lambda: getattr(group, exchange)(taken[0], given[0], incoming, outgoing, options)
-        case Barrier():
+        case _:
             return lambda: dist.barrier(group, async_op=True)
 
 

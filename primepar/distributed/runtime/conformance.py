@@ -31,7 +31,7 @@ from primepar.schedule.program import (
     AllGather,
     AllReduce,
     AllToAll,
-    Barrier,
+    Broadcast,
     Collective,
     Compute,
     Group,
@@ -41,6 +41,7 @@ from primepar.schedule.program import (
     Message,
     Program,
     Recv,
+    Reduce,
     ReduceScatter,
     Send,
     Wait,
@@ -215,15 +216,13 @@ class Watch:
     def _collective(self, node: Collective) -> ObservedCall:
         names: tuple[str, ...] = ()
         match node:
-            case Barrier():
-                pass
             case AllToAll(blocks=blocks):
                 names = blocks
             case AllReduce(reduced=blocks):
                 names = blocks
             case ReduceScatter(block=block) | AllGather(block=block):
                 names = (block,)
-            case _:
+            case Reduce() | Broadcast():
                 names = (node.block,)
         elements = sum(map(self.shapes.elements, names))
         op = str(node.__struct_config__.tag)

@@ -7,18 +7,17 @@ here. Equal layers are lowered once. What is counted is what simulated and emula
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from math import ceil
-from typing import NamedTuple, Self
 
 from primepar.operators.step import lower_step
 from primepar.operators.step_options import StepOptions
 from primepar.passes.make_late import made_late
-from primepar.plan.accounting.equal_layers import Shortened, ShortPlan
-from primepar.plan.accounting.events import BlockBytes, RankEvent, rank_events
+from primepar.plan.accounting.equal_layers import Shortened
+from primepar.plan.accounting.events import BlockBytes, rank_events
+from primepar.plan.accounting.rank_count import RankCount
 from primepar.plan.cluster import BYTES
 from primepar.plan.plan import Plan
-from primepar.schedule.program import Program
+from primepar.without_cycles import without_cycles
 
 MOST_COUNTED = 64
 """Devices up to which the search counts the programs of plans; on 64 it takes a few seconds."""
@@ -42,98 +41,39 @@ def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccoun
     what forward stashes, and buffers from the post of their receive on. Bytes sent are rounded up.
     Raises `PlanError` for a batch that the plan cannot cut.
     """
-    account, is_late = _account(plan, Shortened.of(plan), batch, positions, dtype)
-    if is_late:
-        account, _ = _account(plan, Shortened.whole(plan), batch, positions, dtype)
+    with without_cycles():
+        account, is_exact = _account(Shortened.of(plan), batch, positions, dtype)
+        if not is_exact:
+            account, _ = _account(Shortened(plan, ()), batch, positions, dtype)
     return account
 
 
-def _account(
-    plan: Plan, shortened: Shortened, batch: int, positions: int, dtype: str
-) -> tuple[StepAccount, bool]:
-    """The account from short plans, and whether a block is made late there to lower the peak.
+def _account(short: Shortened, batch: int, positions: int, dtype: str) -> tuple[StepAccount, bool]:
+    """The account from a short plan, and whether layers that are left out cannot change it.
 
-    How far it can be delayed may depend on layers that are left out.
+    They can where equal layers do not hold or send the same, and where a block is made late to
+    lower the peak: how far it can be delayed may depend on them.
     """
-    base, *longer = (
-        _Counted.of(short, batch, positions, dtype)
-        for short in (shortened.short, *(more for more, _ in shortened.longer))
+    options = step_options(dtype)
+    program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
+    size, watched = BlockBytes(program, dtype), [layer for run in short.runs for layer in run.alike]
+    ranks = [RankCount.of(program, rank, size, watched) for rank in range(program.ranks)]
+    more, item = [rank.left_out(short.runs) for rank in ranks], BYTES[dtype]
+    elements = [tuple(added // item for added in of_rank) for of_rank in more]
+    late, after = made_late(program, elements)
+    held = tuple(
+        max(
+            event.live + item * added
+            for event, added in zip(rank_events(late, rank, size), of_rank, strict=True)
+        )
+        for rank, of_rank in enumerate(after)
     )
-    times = [count for _, count in shortened.longer]
-    more = [base.left_out(rank, longer, times) for rank in range(plan.ranks)]
-    held, is_late = base.with_late([added.live for added in more])
-    sent = tuple(ceil(base.sent(rank) + added.sent) for rank, added in enumerate(more))
-    return StepAccount(sent, held), is_late and bool(longer)
+    is_equal = all(rank.is_equal(run) for rank in ranks for run in short.runs)
+    sent = tuple(ceil(rank.all_sent(short.runs)) for rank in ranks)
+    return StepAccount(sent, held), not short.runs or (is_equal and late is program)
 
 
 def step_options(dtype: str) -> StepOptions:
     """How a step in a data type is lowered: a short one has wide sums and wide copies."""
     short = BYTES[dtype] < BYTES["float32"]
     return StepOptions(wide_sums=short, masters=short)
-
-
-class _LeftOut(NamedTuple):
-    """What the layers that are left out add on a rank: bytes sent, and bytes after each event."""
-
-    sent: Fraction | int
-    live: list[int]
-
-
-@dataclass(frozen=True)
-class _Counted:
-    """The program of a step, and its events on every rank with the phases of the whole plan."""
-
-    program: Program
-    dtype: str
-    events: list[list[RankEvent]]
-
-    @classmethod
-    def of(cls, short: ShortPlan, batch: int, positions: int, dtype: str) -> Self:
-        """The step of a plan."""
-        options = step_options(dtype)
-        program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
-        size = BlockBytes(program, dtype)
-        events = [
-            [event._replace(phase=short.phase(event.phase)) for event in
-             rank_events(program, rank, size)] for rank in range(program.ranks)
-        ]  # fmt: skip
-        return cls(program, dtype, events)
-
-    def sent(self, rank: int) -> Fraction | int:
-        """Bytes that a rank sends."""
-        return sum((event.sent for event in self.events[rank]), Fraction(0))
-
-    def live(self, rank: int) -> dict[tuple[str, int], int]:
-        """The most bytes that are live on a rank, from one phase that it runs to the next."""
-        most: dict[tuple[str, int], int] = {}
-        for event in self.events[rank]:
-            most[event.place] = max(event.live, most.get(event.place, 0))
-        return most
-
-    def left_out(self, rank: int, longer: list[_Counted], times: list[int]) -> _LeftOut:
-        """What more layers add on a rank, from steps with one more, each `times`."""
-        base, sent = self.live(rank), Fraction(0)
-        added = dict.fromkeys(base, 0)
-        for more, count in zip(longer, times, strict=True):
-            sent += count * (more.sent(rank) - self.sent(rank))
-            live = more.live(rank)
-            for place in added:
-                added[place] += count * (live[place] - base[place])
-        return _LeftOut(sent, [added[event.place] for event in self.events[rank]])
-
-    def with_late(self, more: list[list[int]]) -> tuple[tuple[int, ...], bool]:
-        """The peak of every rank after `make-late`, and whether that changes the program.
-
-        `more` has the additional live bytes at each event.
-        """
-        item, size = BYTES[self.dtype], BlockBytes(self.program, self.dtype)
-        elements = [tuple(added // item for added in of_rank) for of_rank in more]
-        late, after = made_late(self.program, elements)
-        held = tuple(
-            max(
-                event.live + item * added
-                for event, added in zip(rank_events(late, rank, size), of_rank, strict=True)
-            )
-            for rank, of_rank in enumerate(after)
-        )
-        return held, late is not self.program

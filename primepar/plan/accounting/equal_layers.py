@@ -1,10 +1,11 @@
-"""Plans with fewer layers, from which what a step sends and holds follows for equal layers.
+"""A plan with fewer layers, from which what a step sends and holds follows for equal layers.
 
 In a run of equal layers, each layer adds the same number of bytes to what is sent, and to what is
-live at any other place of the step. So two plans, with two and with three layers of a run, give
-those of any number: what the third one adds, times the layers that were left out. Example: layers
-0 to 79 are equal. Plans of the layers 0, 79 and of 0, 1, 79 are lowered, and what layer 1 adds is
-counted 78 times.
+live while other layers run. So four layers of a run give those of any number: first, second, third
+and last. The second is live as those left out are, while any layer runs that is not next to it, and
+so is the third. Example: layers 0 to 79 are equal. A plan of the layers 0, 1, 78 and 79 is lowered.
+What layer 78 holds while layer 0 runs is counted 76 times more, and what layer 1 holds while layer
+79 runs.
 
 With several micro-batches all layers are lowered. There forward of one micro-batch keeps what
 backward of another frees, so that a block may be made later than all of a layer in between.
@@ -12,73 +13,72 @@ backward of another frees, so that a block may be made later than all of a layer
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from primepar.plan.pipeline_layout import layer_of
 from primepar.plan.plan import Plan
 
-MOST_WHOLE = 3
-"""Equal layers up to which all are lowered: three are not fewer than two and again three."""
+LOWERED = 4
+"""Layers of a run that are lowered; a run of no more is lowered whole."""
 
 
-@dataclass(frozen=True)
-class ShortPlan:
-    """A plan with some of the layers of another: `layers` are their numbers there."""
+class ShortRun(NamedTuple):
+    """A run of equal layers, by the number of the first one in a short plan.
 
-    plan: Plan
-    layers: tuple[int, ...]
+    `left_out` of the layers between the second and the third are not in that plan.
+    """
 
-    @classmethod
-    def without(cls, plan: Plan, left_out: Collection[int]) -> ShortPlan:
-        """The plan without some layers."""
-        layers = tuple(layer for layer in range(plan.model.layers) if layer not in left_out)
-        number = {layer: place for place, layer in enumerate(layers)}
-        sequences = {}
-        for name, text in plan.sequences.items():
-            layer = layer_of(name)
-            if layer is None:
-                sequences[name] = text
-            elif layer in number:
-                sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
-        model = plan.model.with_sizes(layers=len(layers))
-        return cls(replace(plan, model=model, sequences=sequences), layers)
+    first: int
+    left_out: int
 
-    def phase(self, name: str) -> str:
-        """The name of a phase, with the number of its layer in the whole plan."""
-        layer = layer_of(name)
-        return name if layer is None else f"blocks.{self.layers[layer]}.{_in_layer(name)}"
+    @property
+    def alike(self) -> tuple[int, int]:
+        """The second and the third layer: those between them are as they are."""
+        return self.first + 1, self.first + 2
+
+    @property
+    def layers(self) -> range:
+        """The layers of the short plan that are in the run."""
+        return range(self.first, self.first + LOWERED)
 
 
 @dataclass(frozen=True)
 class Shortened:
-    """A plan with two layers of each run, and for each run the plan with a third one.
+    """A plan with at most four layers of each run of equal ones."""
 
-    `longer` also has how many layers of the run are left out of the short plan.
-    """
-
-    short: ShortPlan
-    longer: tuple[tuple[ShortPlan, int], ...]
-
-    @classmethod
-    def whole(cls, plan: Plan) -> Shortened:
-        """All layers."""
-        return cls(ShortPlan.without(plan, ()), ())
+    plan: Plan
+    runs: tuple[ShortRun, ...]
 
     @classmethod
     def of(cls, plan: Plan) -> Shortened:
-        """The shortest plans that what a step of `plan` sends and holds follows from."""
-        runs = (
-            []
-            if plan.pipeline is not None
-            else [run[1:-1] for run in _runs(plan) if len(run) > MOST_WHOLE]
-        )
-        left_out = {layer for run in runs for layer in run}
-        longer = ((ShortPlan.without(plan, left_out - {run[0]}), len(run)) for run in runs)
-        return cls(ShortPlan.without(plan, left_out), tuple(longer))
+        """The shortest plan that what a step of `plan` sends and holds follows from."""
+        if plan.pipeline is not None:
+            return cls(plan, ())
+        kept, runs = list[int](), list[ShortRun]()
+        for run in _runs(plan):
+            if len(run) > LOWERED:
+                runs.append(ShortRun(len(kept), len(run) - LOWERED))
+                run = [*run[:2], *run[-2:]]
+            kept += run
+        return cls(_with_layers(plan, kept), tuple(runs)) if runs else cls(plan, ())
+
+
+def _with_layers(plan: Plan, layers: list[int]) -> Plan:
+    """The plan with some of its layers alone."""
+    number = {layer: place for place, layer in enumerate(layers)}
+    sequences = {}
+    for name, text in plan.sequences.items():
+        layer = layer_of(name)
+        if layer is None:
+            sequences[name] = text
+        elif layer in number:
+            sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
+    return replace(plan, model=plan.model.with_sizes(layers=len(layers)), sequences=sequences)
 
 
 def _runs(plan: Plan) -> Iterator[list[int]]:

@@ -14,7 +14,6 @@ Example, of a rank that starts with x and w, 4 bytes each:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
@@ -27,7 +26,6 @@ from primepar.schedule.program import (
     AllReduce,
     AllToAll,
     Broadcast,
-    Compute,
     Group,
     Instruction,
     ISend,
@@ -84,36 +82,37 @@ class BlockBytes:
 class RankEvent(NamedTuple):
     """One instruction of a rank: the bytes that it sends, and those that are live after it.
 
-    `phase` is that of the last product or kernel until here, and `times` how often it has run
-    before. The first event is the start of the program.
+    The first event is the start of the program.
     """
 
-    phase: str
-    times: int
     sent: Fraction | int
     live: int
-
-    @property
-    def place(self) -> tuple[str, int]:
-        """Where the rank is: the phase, and how often it has run."""
-        return self.phase, self.times
 
 
 def rank_events(program: Program, rank: int, size: Size) -> Iterator[RankEvent]:
     """Yield the events of a rank, in its order."""
+    live = 0
+    for node, changes in live_changes(program, rank, size):
+        live += sum(grown for _, grown in changes)
+        yield RankEvent(0 if node is None else sent(node, rank, size), live)
+
+
+def live_changes(
+    program: Program, rank: int, size: Size
+) -> Iterator[tuple[Instruction | None, list[tuple[str, int]]]]:
+    """Yield each instruction of a rank with the blocks that come and go there, and their bytes.
+
+    Bytes of blocks that go are negative. The start of the program comes first, without instruction.
+    """
     blocks = {block: size(block) for block in initial_blocks(program)[rank]}
-    live, phase, counts = sum(blocks.values()), "", Counter[str]()
-    yield RankEvent(phase, 0, 0, live)
+    yield None, list(blocks.items())
     for node in program.programs[rank]:
-        if isinstance(node, Compute) and node.phase is not None:
-            phase = node.phase
-            counts[phase] += 1
-        live -= sum(blocks.pop(block, 0) for block in frees(node))
+        changes = [(block, -blocks.pop(block)) for block in frees(node) if block in blocks]
         for block in writes(node, rank):
             if block not in blocks:
                 blocks[block] = size(block)
-                live += blocks[block]
-        yield RankEvent(phase, counts[phase], sent(node, rank, size), live)
+                changes.append((block, blocks[block]))
+        yield node, changes
 
 
 def sent(node: Instruction, rank: int, size: Size) -> Fraction | int:

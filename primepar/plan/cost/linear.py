@@ -19,7 +19,7 @@ from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.collective_calls import Call, sent
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
-from primepar.plan.cost.sweeps import Load, Shares, SweepStep, moving
+from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
 MOMENTS = 2
@@ -334,7 +334,7 @@ class _Linear:
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
 
-    def _joined(self, stages: tuple[SweepStep, ...]) -> float:
+    def _joined(self, stages: tuple[SweepStage, ...]) -> float:
         """Seconds to join what arrives before the first products to what is there.
 
         Besides, sums that return in messages are added to those at home.

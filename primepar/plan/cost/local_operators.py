@@ -91,7 +91,7 @@ class LocalOperatorCost:
         forward, backward = self._passes(inputs + outputs), self._passes(2 * inputs + outputs)
         item = self.training.item
         return Cost(compute=forward + backward, forward=forward, stash=inputs * item,
-                    running=(inputs + 2 * outputs) * item)  # fmt: skip
+                    unmoved=inputs * item, running=(inputs + 2 * outputs) * item)  # fmt: skip
 
     def _attention(self) -> Cost:
         """The queries of a device's rows, with all keys of their sequences, gathered if needed."""
@@ -113,7 +113,7 @@ class LocalOperatorCost:
         return Cost(
             compute=forward + backward, communication=gather + scatter,
             forward=forward, forward_communication=gather, stash=stash * training.item,
-            running=(stash + 2 * outputs) * training.item,
+            unmoved=inputs * training.item, running=(stash + 2 * outputs) * training.item,
         )  # fmt: skip
 
     def _loss(self) -> Cost:

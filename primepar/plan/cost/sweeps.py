@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from primepar.plan.cost.collective_calls import Call, gathered, summed
 from primepar.schedule.holdings import Holdings, both
-from primepar.schedule.lowering import once, readers, sweeps
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.sequence import Element, Sequence
+from primepar.schedule.sweep_steps import readers, sweep_of, sweeps
 
 Shares = tuple[tuple[str, float], ...]
 """Tensor -> share of it."""
@@ -38,7 +38,7 @@ class Load(NamedTuple):
     by_port: tuple[tuple[int, Shares, int], ...]
 
 
-class SweepStep(NamedTuple):
+class SweepStage(NamedTuple):
     """One step of a sweep: products together with P2P hops, then sums that return to their homes.
 
     `work` has, for each phase, the share of the operator's multiplications and of the blocks that
@@ -117,7 +117,7 @@ class Moving:
         return tuple(sweeps(self.movement, tuple(PRODUCTS)))
 
     def stages(self, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-               ) -> tuple[SweepStep, ...]:  # fmt: skip
+               ) -> tuple[SweepStage, ...]:  # fmt: skip
         """Steps of a sweep with link loads, for the level of each bit and whether it is shared."""
         return _stages(self, phases, levels, shared)
 
@@ -204,22 +204,18 @@ def _share(moving: Moving, phase: Phase, tensor: str, last: bool) -> float:
 @lru_cache(maxsize=4096)
 def _stages(
     moving: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-) -> tuple[SweepStep, ...]:
-    moved = [moving.movement.moved(phase) for phase in phases]
-    ports = _Ports(moving, levels, shared)
-    opening = once(phase.prologue for phase in moved)
+) -> tuple[SweepStage, ...]:
+    sweep, ports = sweep_of(moving.movement, phases), _Ports(moving, levels, shared)
     sequence, block = moving.sequence, moving.block
-    gathers, hops = gathered(sequence, block, opening, lambda _: False)
-    stages = [SweepStep((), ports.hops(hops), (), gathers, ())]
-    for step in range(sequence.steps):
-        is_read = readers(moving.movement, phases, step)
-        operands = once(phase.operands[step] for phase in moved)
-        gathers, hops = gathered(sequence, block, operands, is_read)
-        partials = once(phase.partials[step] for phase in moved)
-        sums, returns = summed(sequence, block, (phase.returns[step] for phase in moved))
-        work = tuple(_work(moving, phase, step) for phase in phases)
-        loads = ports.hops((*hops, *partials)), ports.returns(returns)
-        stages.append(SweepStep(work, *loads, gathers, sums))
+    gathers, hops = gathered(sequence, block, sweep.opening, lambda _: False)
+    stages = [SweepStage((), ports.hops(hops), (), gathers, ())]
+    for number, step in enumerate(sweep.steps):
+        work = tuple(_work(moving, phase, number) for phase in phases)
+        is_read = readers(moving.movement, phases, number)
+        gathers, hops = gathered(sequence, block, step.operands, is_read)
+        sums, returns = summed(sequence, block, step.returns)
+        loads = ports.hops((*hops, *step.partials)), ports.returns(returns)
+        stages.append(SweepStage(work, *loads, gathers, sums))
     return tuple(stages)
 
 

@@ -36,7 +36,7 @@ from primepar.plan.layouts import (
     parameter_place,
     summed_rows,
 )
-from primepar.plan.operator_layouts import movement_of, part, sequence_lines
+from primepar.plan.operator_layouts import part, sequence_lines
 from primepar.plan.plan import Plan
 from primepar.schedule.layout import Layout
 from primepar.schedule.operators import OUTPUTS, Linear, Phase, is_wide_sum
@@ -168,12 +168,11 @@ class _Step:
     def _linear(self, operator: Operator) -> Sums:
         columns = self.vocabulary if operator.name == "head" else operator.K
         shape = Linear(M=self.rows, N=operator.N, K=columns)
-        movement = movement_of(str(self.plan.sequence(operator.name)), True, self.masters)
+        sequence = self.plan.sequence(operator.name)
+        wide_sums = frozenset(name for name in OUTPUTS if is_wide_sum(name, sequence.steps))
         for phases in SWEEPS:
-            steps = movement.sequence.steps
-            wide_sums = frozenset(name for name in OUTPUTS if is_wide_sum(name, steps))
             for tensors, wide in ((OPERANDS | OUTPUTS - wide_sums, False), (wide_sums, True)):
-                yield sent_by_sequence(movement, shape, phases, tensors), wide
+                yield sent_by_sequence(sequence, shape, phases, tensors, self.masters), wide
         yield from self._gradients((f"{operator.name}.bias", operator.K))
 
     def _norm(self, operator: Operator) -> Sums:

@@ -9,14 +9,14 @@ from math import ceil
 from primepar.models.operations import flops_per_token
 from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.linear import Cost
-from primepar.plan.pipeline.computed_again import computed_again
+from primepar.plan.pipeline.computed_again import Repeated, repeated
 from primepar.plan.pipeline.given_pipeline import GivenPipeline
 from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
 from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.stage import ChosenOption
 from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.plan import Plan
+from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.explain import Baseline, ChosenSequence, Explanation, folded
 
 MOST_PASSES_COUNTED = 512
@@ -87,7 +87,9 @@ def _account(plan: Plan, batch: int, dtype: str) -> StepAccount | None:
 def _stages(given: GivenPipeline) -> str:
     layout, options = given.layout, given.options
     shards = ", optimizer states in shards" if options.shard == "optimizer" else ""
-    again = "" if options.recompute == "none" else f", recompute {options.recompute}"
+    again = (
+        "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
+    )
     return (
         f"{layout.schedule} of {layout.stages} x {layout.micro_batches} stages x micro-batches"
         f"{shards}{again}: times are means over stages"
@@ -98,9 +100,9 @@ def _choices(given: GivenPipeline) -> Iterator[ChosenSequence]:
     """The operators of all chunks. What is received from another stage moves to the first."""
     first = 0
     for chunk, received in zip(given.chunks, (0.0, *given.boundaries), strict=True):
-        again = computed_again(chunk.stage.result.planner.operators, given.options.recompute)
+        runs = repeated(chunk.stage.result.planner.operators, given.options.recompute)
         for chosen in chunk.stage.chosen:
-            yield _choice(given, chosen, first, chosen.operator.name in again, received)
+            yield _choice(given, runs, chosen, first, received)
             received = 0.0
         first += _layers(chunk)
 
@@ -110,14 +112,19 @@ def _layers(chunk: StageCost) -> int:
 
 
 def _choice(
-    given: GivenPipeline, chosen: ChosenOption, first: int, again: bool, received: float
+    given: GivenPipeline,
+    runs: Repeated,
+    chosen: ChosenOption,
+    first: int,
+    received: float,
 ) -> ChosenSequence:
     cost, options, layout = chosen.cost, given.options, given.layout
-    full = again and options.recompute == "full"
+    again, moves = (chosen.name in names for names in (runs.again, runs.received))
+    sends = again and runs.sends
     often, once = seconds_for_parameters(cost._asdict(), options.shard)
     update = cost.update if options.shard == "none" else cost.shard_update
     times, stages = layout.micro_batches, layout.stages
-    messages = cost.communication + often + (cost.forward_communication if full else 0.0)
+    messages = cost.communication + often + sends * cost.forward_communication
     states = cost.states
     if options.shard != "none" and cost.parameters:
         states *= cost.shard / cost.parameters
@@ -128,9 +135,9 @@ def _choice(
         update=update / stages,
         states=states,
     )
-    moved = chosen.forward + chosen.backward + received + (chosen.forward if full else 0.0)
+    moved = chosen.forward + chosen.backward + received + moves * chosen.forward
     return ChosenSequence(
-        operator=_name(chosen.operator.name, first),
+        operator=_name(chosen.name, first),
         layers=1,
         sequence=chosen.options.candidates[chosen.number].text,
         terms=priced._asdict(),

@@ -51,18 +51,22 @@ class Buckets(NamedTuple):
     buckets, T seconds of backward that hide them, and R seconds of all sums, bucket j begins no
     earlier than j T / n. So the last sum ends R / n or R - T (n - 1) / n after backward, whichever
     is more. That is what stays of R where buckets are equal. One operator is in one bucket, and the
-    longest sum of an operator may be the last. So that is counted after a bucket. The rule is ours.
+    longest sum of an operator may be the last. So that is counted after a bucket, which has the
+    second longest at least: in GPT-2 the token table comes right after the first qkv. The rule is
+    ours.
     """
 
     parts: int
     hiding: float
     """Seconds of computing that may hide transfers."""
+    after: float = 0.0
+    """Seconds of small sums that nothing hides: of vectors' gradients, and for their norm."""
 
-    def exposed(self, seconds: float, longest: float = 0.0) -> float:
-        """Seconds of transfers that are not hidden; `longest` are those of one operator."""
+    def exposed(self, seconds: float, longest: float = 0.0, second: float = 0.0) -> float:
+        """Seconds of transfers that are not hidden; two operators have the `longest`, `second`."""
         parts = self.parts
         late = seconds - self.hiding * (parts - 1) / parts
-        return min(seconds, max(seconds / parts + longest, late))
+        return min(seconds, self.after + max(max(seconds / parts, second) + longest, late))
 
 
 def bucket_count(size: float, bucket: float | None, operators: int) -> int:

@@ -8,8 +8,13 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline_layout import PipelineLayout, layer_of, layers_by_stage
-from primepar.plan.plan import Plan, Recomputation
+from primepar.plan.pipeline_layout import (
+    PipelineLayout,
+    layer_of,
+    layer_operator,
+    layers_by_stage,
+)
+from primepar.plan.plan import Plan
 
 
 def split_plan(pipeline: Pipeline, model: ModelConfig) -> Plan:
@@ -26,9 +31,6 @@ def split_plan(pipeline: Pipeline, model: ModelConfig) -> Plan:
             f"expected options that a training step has, to write a plan, got "
             f"{options.only_priced}, which are only priced: leave out -o, or that option"
         )
-    recompute: dict[str, Recomputation | None] = {
-        "none": None, "selective": "selective", "full": "full",
-    }  # fmt: skip
     layout = PipelineLayout(
         schedule=options.schedule,
         stages=stages,
@@ -41,7 +43,7 @@ def split_plan(pipeline: Pipeline, model: ModelConfig) -> Plan:
         batch=replicas * pipeline.size * pipeline.microbatches,
         pipeline=layout if stages * pipeline.microbatches > 1 else None,
         sharded_optimizer=options.shard == "optimizer",
-        recompute=recompute[options.recompute],
+        recompute=None if options.recompute == "none" else options.recompute,
         sequences=_sequences(pipeline, model),
     )
 
@@ -78,4 +80,4 @@ def _later(name: str, layers: int) -> str:
     layer = layer_of(name)
     if layer is None:
         return name
-    return ".".join(("blocks", str(layer + layers), name.split(".", 2)[2]))
+    return ".".join(("blocks", str(layer + layers), layer_operator(name)))

@@ -24,10 +24,16 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.pipeline.boundaries import Split
+from primepar.plan.pipeline.operator_choice import fastest_choice
 from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.stage import ChunkAim, StageDevices, StagePart
 from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.pipeline.training_options import OptionChoices, Shard, TrainingOptions
+from primepar.plan.pipeline.training_options import (
+    OptionChoices,
+    Recompute,
+    Shard,
+    TrainingOptions,
+)
 from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.options import Catalogue
 from primepar.plan.search.planner import Part, Planner
@@ -143,9 +149,12 @@ class Splits:
         for pipeline in plain:
             if pipeline.seconds >= self._fastest(tried):
                 break
-            if not self._fits(pipeline) or "none" not in self.choices.recomputes:
+            if not self._fits(pipeline) or not {"none", "operators"} & {*self.choices.recomputes}:
                 tried += self._with_recompute(pipeline, sequences)
         tried = [*self._allowed(tried)]
+        fastest = min(tried, key=self._worth)
+        if isinstance(fastest.options.recompute, tuple):
+            tried.append(self._searched(fastest, fastest.options.recompute, sequences))
         if sequences is None:
             tried += self._lighter(tried, any_fits=plain[0].seconds >= known)
         return min(tried, key=self._worth)
@@ -196,7 +205,8 @@ class Splits:
 
     def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
         choices = self.choices.recomputes
-        return (known for known in pipelines if known.options.recompute in choices)
+        return (known for known in pipelines
+                if "operators" in choices or known.options.recompute in choices)  # fmt: skip
 
     def _fits(self, pipeline: Pipeline) -> bool:
         return pipeline.memory <= self.cluster.memory
@@ -223,7 +233,8 @@ class Splits:
         """The smallest micro-batches of a split, with all that saves memory."""
         choices = self.choices
         (options, *_) = [*self._options(split, 1, choices.shards[-1:])] or [PLAIN]
-        options = changed(options, recompute=choices.recomputes[-1])
+        most = choices.recomputes[-1]
+        options = changed(options, recompute="full" if most == "operators" else most)
         return self.pipeline(split, 1, sequences, options)
 
     def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
@@ -247,10 +258,24 @@ class Splits:
     def _with_recompute(
         self, pipeline: Pipeline, sequences: Sequences | None
     ) -> Iterator[Pipeline]:
-        for kind in self.choices.recomputes:
-            if kind != "none":
-                options = changed(pipeline.options, recompute=kind)
-                yield self.pipeline(pipeline.split, pipeline.size, sequences, options)
+        """Yield what is computed again by each choice, with sequences for it.
+
+        Operators are chosen one by one for each of these sequences, and those of the pipeline.
+        """
+        by_operator = "operators" in self.choices.recomputes
+        known = [
+            self._searched(pipeline, kind, sequences) for kind in ("selective", "full")
+            if by_operator or kind in self.choices.recomputes
+        ]  # fmt: skip
+        yield from known
+        if by_operator:
+            yield from filter(None, map(fastest_choice, (pipeline, *known)))
+
+    def _searched(
+        self, pipeline: Pipeline, recompute: Recompute, sequences: Sequences | None
+    ) -> Pipeline:
+        options = changed(pipeline.options, recompute=recompute)
+        return self.pipeline(pipeline.split, pipeline.size, sequences, options)
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
@@ -16,7 +15,7 @@ from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.pipeline.computed_again import computed_again, layer, sources_of_cheap
+from primepar.plan.pipeline.computed_again import Repeated, repeated
 from primepar.plan.pipeline.sharded_seconds import kept_for_parameters, seconds_for_parameters
 from primepar.plan.pipeline.training_options import Recompute, Shard
 from primepar.plan.search.given_plan import Given
@@ -108,9 +107,9 @@ class _Layers(Planner):
         self._seconds: dict[object, Vector] = {}
 
     @cached_property
-    def again(self) -> frozenset[str]:
-        """Operators that run again in backward."""
-        return computed_again(self.operators, self.aim.recompute)
+    def runs(self) -> Repeated:
+        """What runs again in backward."""
+        return repeated(self.operators, self.aim.recompute)
 
     def options(self, name: str) -> Options:
         """Options of an operator; of those with equal layouts, the cheapest."""
@@ -132,37 +131,29 @@ class _Layers(Planner):
         terms, aim = options.terms, self.aim
         often, once = seconds_for_parameters(terms, aim.shard)
         seconds: Vector = terms["compute"] + terms["communication"] + often + aim.once * once
-        if name in self.again:
+        if name in self.runs.again:
             seconds = seconds + terms["forward"]
-            if aim.recompute == "full":
+            if self.runs.sends:
                 seconds = seconds + terms["forward_communication"]
         return seconds + aim.alpha * self._kept(name, terms) if aim.alpha else seconds
 
     def _kept(self, name: str, terms: Mapping[str, Vector]) -> Vector:
-        """Bytes that a device keeps for an operator; of a layer that runs again, its input's."""
+        """Bytes that a device keeps for an operator, as if nothing were redistributed.
+
+        A norm keeps its input instead, where what it makes again begins with it.
+        """
         kept: Vector = kept_for_parameters(terms, self.aim.shard)
-        frees_all = self.aim.recompute == "full" and name in self._inside
-        if not frees_all:
-            kept = kept + self.aim.flights * terms["stash"]
-        if self.aim.recompute == "selective" and name in self._cheap:
-            kept = kept - self.aim.flights * terms["unmoved"]
-        return kept
-
-    @cached_property
-    def _cheap(self) -> frozenset[str]:
-        return sources_of_cheap(self.operators)
-
-    @cached_property
-    def _inside(self) -> frozenset[str]:
-        """Operators of layers but the first of each, which stashes the input of the layer."""
-        return frozenset(
-            operator.name for before, operator in pairwise(self.operators)
-            if operator.name.startswith("blocks.") and layer(before.name) == layer(operator.name)
-        )  # fmt: skip
+        allowed, operator = self.runs.allowed, self.named[name]
+        stash = terms["stash"]
+        if not allowed.isdisjoint(operator.inputs):
+            stash = stash - terms["unmoved"]
+        if name in allowed and (operator.kind != "norm" or not allowed.isdisjoint(operator.inputs)):
+            stash = stash - (terms["stash"] - terms["unmoved"])
+        return kept + self.aim.flights * stash
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, with that of forward again where the consumer runs again."""
-        if self.aim.recompute != "full" or consumer not in self.again:
+        if consumer not in self.runs.received:
             return super().edge(producer, consumer)
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
@@ -189,6 +180,16 @@ class ChosenOption(NamedTuple):
     forward: float
     """Seconds of the redistribution of its inputs."""
     backward: float
+
+    @property
+    def name(self) -> str:
+        """The name of the operator."""
+        return self.operator.name
+
+    @property
+    def leaves(self) -> int:
+        """Number of the layout of the operator's output."""
+        return int(self.options.leaves[self.number])
 
 
 @dataclass(frozen=True)
@@ -223,13 +224,9 @@ class Stage:
     @property
     def takes(self) -> int:
         """Number of the layout in which the chunk receives."""
-        return self._layout(0)
+        return self.chosen[0].leaves
 
     @property
     def leaves(self) -> int:
         """Number of the layout in which the chunk sends."""
-        return self._layout(-1)
-
-    def _layout(self, place: int) -> int:
-        chosen = self.chosen[place]
-        return int(chosen.options.leaves[chosen.number])
+        return self.chosen[-1].leaves

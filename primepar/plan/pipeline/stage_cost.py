@@ -5,17 +5,19 @@ Sums over the operators are made once, so that each choice of options takes few 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, get_args
+from heapq import nlargest
+from itertools import groupby
+from typing import NamedTuple
 
 from primepar.plan.cost.linear import Cost
-from primepar.plan.pipeline.computed_again import computed_again, layer, sources_of_cheap
+from primepar.plan.pipeline.layer_activations import LayerActivations
 from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count, seconds_for_parameters
-from primepar.plan.pipeline.stage import ChosenOption, Stage
+from primepar.plan.pipeline.stage import Stage
 from primepar.plan.pipeline.training_options import Recompute, Shard, TrainingOptions
+from primepar.plan.pipeline_layout import layer_of
 
 
 class ChunkSeconds(NamedTuple):
@@ -72,7 +74,7 @@ class StageCost:
 
     def seconds(self, options: TrainingOptions) -> ChunkSeconds:
         """Seconds under some options."""
-        terms, again = self.terms, self._again[options.recompute]
+        terms, again = self.terms, self._again(options.recompute)
         moved = sum(chosen.forward + chosen.backward for chosen in self.stage.chosen)
         often, once = self._for_parameters(options)
         update = terms.update if options.shard == "none" else terms.shard_update
@@ -90,21 +92,28 @@ class StageCost:
             return seconds_for_parameters(terms, shard)
         count = bucket_count(terms["gradients"], options.bucket, self._with_parameters)
         forward, backward = self._hiding
-        behind = Buckets(count, backward + self._again[options.recompute].compute)
+        hiding = backward + self._again(options.recompute).compute
+        behind = Buckets(count, hiding, self._small_sums)
         if shard == "parameters":
-            before = Buckets(count, forward).exposed(terms["gather"], self._longest("gather"))
+            before = Buckets(count, forward).exposed(terms["gather"], *self._longest("gather"))
             both = self._longest("scatter", "gather")
-            after = behind.exposed(terms["scatter"] + terms["gather"], both)
+            after = behind.exposed(terms["scatter"] + terms["gather"], *both)
             return before + after, terms["shard_update"]
         summed = "reduction" if shard == "none" else "scatter"
-        exposed = behind.exposed(terms[summed], self._longest(summed))
+        exposed = behind.exposed(terms[summed], *self._longest(summed))
         return seconds_for_parameters(terms | {summed: exposed}, shard)
 
-    def _longest(self, *names: str) -> float:
-        """The most seconds of some terms that one operator has."""
-        longest: float = max(sum(getattr(chosen.cost, name) for name in names)
-                             for chosen in self.stage.chosen)  # fmt: skip
-        return longest
+    def _longest(self, *names: str) -> list[float]:
+        """The most seconds of some terms that an operator has, and those of the next one."""
+        return nlargest(2, (sum(getattr(chosen.cost, name) for name in names)
+                            for chosen in self.stage.chosen))  # fmt: skip
+
+    @property
+    def _small_sums(self) -> float:
+        """Seconds of two sums of a few numbers over all devices of a stage."""
+        training = self.stage.group.training
+        everywhere = range(len(training.links.levels))
+        return 2 * training.sums.all_reduce(everywhere, training.wide_item)
 
     @cached_property
     def _with_parameters(self) -> int:
@@ -120,17 +129,26 @@ class StageCost:
         return forward, sum(cost.compute for cost in still) - forward
 
     @cached_property
-    def _again(self) -> dict[Recompute, Cost]:
-        """Seconds of what runs again for a micro-batch."""
-        return {kind: self._seconds_again(kind) for kind in get_args(Recompute)}
+    def layers(self) -> tuple[tuple[LayerActivations, int], ...]:
+        """The layers of the chunk; of equal ones the first, and how many they are."""
+        layers: dict[object, tuple[LayerActivations, int]] = {}
+        group, before = self.stage.group, self.stage.chosen[0]
+        for number, members in groupby(self.stage.chosen, lambda known: layer_of(known.name)):
+            inside = tuple(members)
+            if number is not None:
+                key = before.leaves, tuple((id(known.cost), known.forward) for known in inside)
+                first, count = layers.get(key, (LayerActivations(group, before, inside), 0))
+                layers[key] = first, count + 1
+            before = inside[-1]
+        return tuple(layers.values())
 
-    def _seconds_again(self, kind: Recompute) -> Cost:
-        again = computed_again(self.stage.result.planner.operators, kind)
-        repeated = [chosen for chosen in self.stage.chosen if chosen.operator.name in again]
-        messages = 0.0
-        if kind == "full":
-            messages = sum(item.cost.forward_communication + item.forward for item in repeated)
-        return Cost(compute=sum(item.cost.forward for item in repeated), communication=messages)
+    def _again(self, recompute: Recompute) -> Cost:
+        """Seconds of what runs again for a micro-batch."""
+        took = [(count, *known.seconds(recompute)) for known, count in self.layers]
+        return Cost(
+            compute=sum(count * compute for count, compute, _ in took),
+            communication=sum(count * messages for count, _, messages in took),
+        )
 
     def bytes(self, options: TrainingOptions) -> ChunkBytes:
         """Bytes of a device under some options."""
@@ -155,54 +173,16 @@ class StageCost:
     def _activations(self, recompute: Recompute, shard: Shard) -> tuple[float, float]:
         """Bytes of the stash of a micro-batch, and of what runs in addition to all that is kept.
 
-        Where an input is made again, it is there while its operator runs; where a layer is, so is
-        all that the layer keeps. Whole gradients, and whole parameters, are there for one operator.
+        Whole gradients, and whole parameters, are there for one operator.
         """
-        freed = self._freed if recompute == "selective" else {}
         running = max(
-            chosen.cost.running + freed.get(chosen.operator.name, 0.0) + _whole(chosen.cost, shard)
-            for chosen in self.stage.chosen
+            chosen.cost.running + _whole(chosen.cost, shard) for chosen in self.stage.chosen
         )
-        if recompute == "full":
-            layers = self._layers
-            inside = sum(layers.values())
-            stash = self.terms.stash - inside + sum(self._inputs)
-            return stash, running + max(layers.values(), default=0.0)
-        return self.terms.stash - sum(freed.values()), running
-
-    @cached_property
-    def _layers(self) -> dict[str, float]:
-        """Bytes that the operators of each layer stash."""
-        layers: dict[str, float] = defaultdict(float)
-        for chosen in self.stage.chosen:
-            if chosen.operator.name.startswith("blocks."):
-                layers[layer(chosen.operator.name)] += chosen.cost.stash
-        return layers
-
-    @property
-    def _inputs(self) -> Iterator[float]:
-        """Bytes of the input of every layer, as the operator before leaves it."""
-        stage, before = self.stage, None
-        layouts, training = stage.group.catalogue.layouts, stage.group.training
-        for chosen in stage.chosen:
-            if before is not None and self._begins_layer(before, chosen):
-                share = layouts.share(int(before.options.leaves[before.number]))
-                yield share * training.rows * before.operator.K * training.item
-            before = chosen
-
-    @staticmethod
-    def _begins_layer(before: ChosenOption, chosen: ChosenOption) -> bool:
-        name = chosen.operator.name
-        return name.startswith("blocks.") and layer(name) != layer(before.operator.name)
-
-    @cached_property
-    def _freed(self) -> dict[str, float]:
-        """Bytes of inputs that norms and activations make again on the same device, by operator."""
-        cheap = sources_of_cheap(self.stage.result.planner.operators)
-        return {
-            chosen.operator.name: chosen.cost.unmoved for chosen in self.stage.chosen
-            if chosen.operator.name in cheap and not chosen.forward
-        }  # fmt: skip
+        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
+        counted = [(count, *known.bytes(recompute)) for known, count in self.layers]
+        kept = sum(count * kept for count, kept, _ in counted)
+        again = max((again for _, _, again in counted), default=0.0)
+        return self.terms.stash - inside + kept, running + again
 
 
 def _whole(cost: Cost, shard: Shard) -> float:

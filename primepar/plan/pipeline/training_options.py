@@ -2,8 +2,9 @@
 
 Optimizer states, gradients and parameters may be in shards over the devices that hold the same
 parameters: ZeRO-1, 2 and 3 (Rajbhandari et al., arXiv 1910.02054). Activations may be computed
-again (Chen et al., arXiv 1604.06174; Korthikanti et al., arXiv 2205.05198). 1F1B may be
-interleaved, with several chunks of the model on every stage (Narayanan et al., SC 2021).
+again (Chen et al., arXiv 1604.06174; Korthikanti et al., arXiv 2205.05198), of all operators of a
+layer or of some. 1F1B may be interleaved, with several chunks of the model on every stage
+(Narayanan et al., SC 2021).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct
 
@@ -19,8 +20,10 @@ from primepar.errors import PlanError
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 """What is in shards; each includes what is before it."""
-Recompute = Literal["none", "selective", "full"]
-"""Which activations are computed again, as `Recomputation` of a plan."""
+Recompute = Literal["none", "selective", "full"] | tuple[str, ...]
+"""Which activations are computed again, as `Recomputation` of a plan: names are of operators."""
+RecomputeChoice = Literal["none", "selective", "full", "operators"]
+"""What to choose from; with `operators` those of a layer that run again are chosen one by one."""
 PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
 MOST_CHUNKS = 8
 """Most chunks of a stage that are considered."""
@@ -67,7 +70,7 @@ class OptionChoices:
     """The options to choose from; all combinations are considered."""
 
     shards: tuple[Shard, ...] = ("none",)
-    recomputes: tuple[Recompute, ...] = ("none",)
+    recomputes: tuple[RecomputeChoice, ...] = ("none",)
     schedules: tuple[PlannedSchedule, ...] = ("1f1b",)
     bucket: float | None = None
 
@@ -91,7 +94,5 @@ class OptionChoices:
                 )
 
 
-EXECUTED = OptionChoices(
-    EXECUTED_SHARDS, ("none", "selective", "full"), ("1f1b", "interleaved-1f1b")
-)
+EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), ("1f1b", "interleaved-1f1b"))
 """All options that a step of `primepar train` may have."""

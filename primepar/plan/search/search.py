@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.sequence_classes import near_best
+from primepar.without_cycles import without_cycles
 
 EXACT = 32
 """Most devices for which all sequences are compared one by one."""
-
-
-@contextmanager
-def without_cycles() -> Iterator[None]:
-    """No search for cycles of objects: sequences are many, and all are in use until the end."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def search(planner: Planner) -> SearchResult:

@@ -1,0 +1,1 @@
+"""Programs of others: captured from scripts or imported from files, then proved."""

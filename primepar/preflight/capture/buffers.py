@@ -1,0 +1,149 @@
+"""Names of the buffers that a rank communicates, and what their contents depend on.
+
+A storage is known by its address. A weak reference to it keeps the address from being used again,
+and shows when it is dead. Two parts of one storage have names of their own: `x3`, and `x3@64+16`
+for the 16 bytes that begin 64 bytes further on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from primepar.schedule.program import Compute
+
+
+class StorageContents(NamedTuple):
+    """What a storage holds: the received blocks that it depends on.
+
+    `unknown` means that some of these came without their values, so that it holds other numbers
+    here than in a run on all ranks.
+    """
+
+    depends: frozenset[str] = frozenset()
+    unknown: bool = False
+
+
+_NO_CONTENTS = StorageContents()
+
+
+class PostedWork(Protocol):
+    """What is posted and not yet waited for."""
+
+    waits_itself: bool
+    """Whether the library waits for it before anybody accesses its buffers."""
+
+    def finish(self) -> None:
+        """Wait for it."""
+
+
+class BufferFlight(NamedTuple):
+    """A buffer between a post and its wait."""
+
+    block: str
+    first: int
+    end: int
+    """Its bytes in the storage, `first <= byte < end`."""
+    receives: bool
+    """Whether it may change meanwhile."""
+    work: PostedWork
+
+
+class _Storage:
+    """One storage that communicates, or whose contents depend on what others sent."""
+
+    __slots__ = ("contents", "number", "reference")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self.reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self.number: int | None = None
+        self.contents = _NO_CONTENTS
+
+
+class BufferTable:
+    """The storages of one rank."""
+
+    def __init__(self) -> None:
+        self._storages: dict[int, _Storage] = {}
+        self.flights: dict[int, list[BufferFlight]] = {}
+        self._count = 0
+        self._limit = 1024
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """The name of a buffer."""
+        storage = self._storage(tensor)
+        if storage.number is None:
+            storage.number = self._count
+            self._count += 1
+        offset, size = tensor.storage_offset() * tensor.element_size(), tensor.nbytes
+        whole = offset == 0 and size == tensor.untyped_storage().nbytes()
+        return f"x{storage.number}" if whole else f"x{storage.number}@{offset}+{size}"
+
+    def _storage(self, tensor: torch.Tensor) -> _Storage:
+        known = self._storages.get(storage_id(tensor))
+        if known is None:
+            known = self._storages[storage_id(tensor)] = _Storage(tensor)
+            if len(self._storages) > self._limit:
+                self._forget_dead()
+        return known
+
+    def _forget_dead(self) -> None:
+        storages = self._storages.items()
+        self._storages = {key: kept for key, kept in storages if not kept.reference.expired()}
+        self._limit = max(1024, 2 * len(self._storages))
+
+    def names(self, tensor: torch.Tensor, parts: int) -> tuple[str, ...]:
+        """The names of a buffer's equal parts, in order."""
+        return tuple(f"{self.name(tensor)}.{part}" for part in range(parts))
+
+    def contents(self, tensor: torch.Tensor) -> StorageContents:
+        """What a tensor's storage depends on."""
+        known = self._storages.get(storage_id(tensor))
+        return _NO_CONTENTS if known is None else known.contents
+
+    def hold(self, tensor: torch.Tensor, contents: StorageContents) -> None:
+        """Set what a tensor's storage depends on."""
+        if contents.depends or storage_id(tensor) in self._storages:
+            self._storage(tensor).contents = contents
+
+    def mix(self, tensors: Iterable[torch.Tensor]) -> StorageContents:
+        """What a result of several tensors depends on."""
+        mixed = _NO_CONTENTS
+        for tensor in tensors:
+            known = self._storages.get(storage_id(tensor))
+            if known is not None and known.contents is not mixed and known.contents.depends:
+                mixed = both(mixed, known.contents)
+        return mixed
+
+    def computed(
+        self, tensor: torch.Tensor, block: str, inherited: StorageContents | None
+    ) -> Compute | None:
+        """The computation that made a buffer of received blocks, once, or None."""
+        contents = inherited or self.contents(tensor)
+        others = contents.depends - {block}
+        if not others:
+            return None
+        self.hold(tensor, StorageContents(frozenset({block}), contents.unknown))
+        return Compute(reads=tuple(sorted(others)), accumulates=block)
+
+
+@lru_cache(maxsize=4096)
+def both(one: StorageContents, two: StorageContents) -> StorageContents:
+    """What depends on both; the same few are asked for again and again."""
+    return StorageContents(one.depends | two.depends, one.unknown or two.unknown)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """The identity of a tensor's storage, also where it has no memory."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """The first byte of a tensor in its storage, and the one after its last."""
+    first = int(tensor.storage_offset()) * tensor.element_size()
+    return first, first + int(tensor.nbytes)

@@ -1,0 +1,196 @@
+"""Runs a function once per rank, each in a process of its own that is forked from this one.
+
+What the ranks share, such as torch, is imported once, before the first fork. Two ranks run at a
+time. A rank that needs a value of another one waits meanwhile, and others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import NoReturn
+
+from primepar.errors import CaptureError
+from primepar.preflight.capture.rank_link import (
+    NeverComesError,
+    RankEnd,
+    RankLink,
+    ValueMessage,
+    ValueRequest,
+    read,
+    write,
+)
+from primepar.preflight.recording import RankRecording
+
+Body = Callable[[int, RankLink], RankRecording]
+"""What runs in the process of a rank."""
+_GRACE = 5.0
+"""Seconds after the limit until a rank that does not report is ended from outside."""
+
+
+def run_ranks(
+    ranks: int, body: Body, limit: float, at_once: int = 2, script: str = "script"
+) -> list[RankRecording]:
+    """Return what `body` recorded on each rank.
+
+    Raises `CaptureError` with the rank and the line where a script raised, died or ran longer than
+    `limit` seconds.
+    """
+    return _Run(ranks, body, limit, at_once, script).results()
+
+
+class _Run:
+    def __init__(self, ranks: int, body: Body, limit: float, at_once: int, script: str) -> None:
+        self.ranks, self.body, self.limit, self.script = ranks, body, limit, script
+        self.at_once = at_once
+        self.started = 0
+        self.recordings: dict[int, RankRecording] = {}
+        self.values: dict[str, bytes | None] = {}
+        self.asked: dict[int, list[str]] = {}
+        """Keys that a waiting rank asked for."""
+        self.missing: dict[str, set[int]] = {}
+        """Ranks that wait for a key."""
+        self.processes: dict[int, int] = {}
+        self.connections: dict[int, socket.socket] = {}
+        self.deadlines: dict[int, float] = {}
+        """When a running rank is ended from outside."""
+        self.selector = selectors.DefaultSelector()
+
+    def results(self) -> list[RankRecording]:
+        try:
+            while len(self.recordings) < self.ranks:
+                self._step()
+        finally:
+            for rank in list(self.processes):
+                self._close(rank, kill=True)
+            self.selector.close()
+        return [self.recordings[rank] for rank in range(self.ranks)]
+
+    def _step(self) -> None:
+        while self.started < self.ranks and len(self.deadlines) < self.at_once:
+            self._start(self.started)
+            self.started += 1
+        if not self.deadlines:
+            for rank in list(self.asked):
+                self._reply(rank, None)
+        wait = max(0.0, min(self.deadlines.values()) - monotonic())
+        for key, _ in self.selector.select(wait):
+            self._hear(key.data)
+        for rank, deadline in list(self.deadlines.items()):
+            if monotonic() > deadline:
+                raise self._late(rank, "")
+
+    def _start(self, rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = os.fork()
+        if process == 0:
+            ours.close()
+            for connection in self.connections.values():
+                connection.close()
+            _child(rank, self.body, RankLink(theirs, self.limit))
+        theirs.close()
+        self.processes[rank], self.connections[rank] = process, ours
+        self.deadlines[rank] = monotonic() + self.limit + _GRACE
+        self.selector.register(ours, selectors.EVENT_READ, rank)
+
+    def _hear(self, rank: int) -> None:
+        match read(self.connections[rank]):
+            case ValueMessage(key=key, value=value):
+                self.values[key] = value
+                for waiting in self.missing.pop(key, ()):
+                    self._reply_if_complete(waiting)
+            case ValueRequest(keys=keys):
+                self.asked[rank] = keys
+                del self.deadlines[rank]
+                for key in keys:
+                    if key not in self.values:
+                        self.missing.setdefault(key, set()).add(rank)
+                self._reply_if_complete(rank)
+            case RankEnd() as end:
+                self._end(rank, end)
+            case None:
+                _, status = os.waitpid(self.processes.pop(rank), 0)
+                raise CaptureError(
+                    f"{self.script}: expected rank {rank} to run to its end, got its process "
+                    f"ended by {_how(status)}: run it under a debugger on one rank"
+                )
+
+    def _reply_if_complete(self, rank: int) -> None:
+        keys = self.asked.get(rank, ())
+        if keys and all(key in self.values for key in keys):
+            self._reply(rank, [self.values[key] for key in keys])
+
+    def _reply(self, rank: int, values: list[bytes | None] | None) -> None:
+        for key in self.asked.pop(rank):
+            self.missing.get(key, set()).discard(rank)
+        self.deadlines[rank] = monotonic() + self.limit + _GRACE
+        write(self.connections[rank], values)
+
+    def _end(self, rank: int, end: RankEnd) -> None:
+        if end.late:
+            raise self._late(rank, end.source)
+        if end.recording is None:
+            where = f" at {end.source}" if end.source else ""
+            raise CaptureError(
+                f"{self.script}: expected rank {rank} to run to its end, got {end.raised}{where}: "
+                + _advice(end.raised)
+            )
+        self.recordings[rank] = end.recording
+        self._close(rank)
+
+    def _late(self, rank: int, source: str) -> CaptureError:
+        where = f" at {source}" if source else ""
+        return CaptureError(
+            f"{self.script}: expected rank {rank} to end within {self.limit:g} s, got no end{where}"
+            ": run fewer steps, or give more time with --limit"
+        )
+
+    def _close(self, rank: int, kill: bool = False) -> None:
+        connection = self.connections.pop(rank)
+        self.selector.unregister(connection)
+        connection.close()
+        self.deadlines.pop(rank, None)
+        process = self.processes.pop(rank)
+        if kill:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+
+
+def _how(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _advice(raised: str) -> str:
+    if "CUDA" in raised or "NVIDIA" in raised or "accelerator" in raised:
+        return "preflight has no GPU: let the script choose device cpu or meta where there is none"
+    return "correct it there, or give the script its arguments after its name"
+
+
+def _child(rank: int, body: Body, link: RankLink) -> NoReturn:
+    try:
+        link.end(RankEnd(body(rank, link)))
+    except ScriptRaisedError as error:
+        link.end(RankEnd(raised=error.text, source=error.source))
+    except BaseException as error:
+        link.end(RankEnd(raised=f"{type(error).__name__}: {error}"))
+
+
+class ScriptRaisedError(Exception):
+    """The script of a rank raised: the exception as a line, and where."""
+
+    def __init__(self, text: str, source: str) -> None:
+        super().__init__(text)
+        self.text, self.source = text, source
+
+
+__all__ = ["NeverComesError", "ScriptRaisedError", "run_ranks"]

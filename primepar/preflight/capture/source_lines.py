@@ -1,0 +1,52 @@
+"""Where in the user's source a call comes from."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+_OURS = str(Path(__file__).resolve().parents[2])
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+
+def source_line() -> str:
+    """The innermost line of the user's files, `train.py:42`.
+
+    Of a library, only where no file of the user called it. Empty where Python runs no file at all.
+    """
+    return line_of(sys._getframe(1))
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The innermost line of the user's files from a frame outwards."""
+    library = ""
+    while frame is not None:
+        kind = _kind(frame.f_code.co_filename)
+        if kind == "user":
+            return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+        if kind == "library" and not library:
+            library = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return library
+
+
+@cache
+def _kind(path: str) -> str:
+    """`user`, `library` for what is installed, or `ours` for this package and generated code."""
+    if path.startswith((_OURS, "<")):
+        return "ours"
+    return "library" if path.startswith(_LIBRARIES) else "user"
+
+
+@cache
+def _shown(path: str) -> str:
+    """A path as seen from the working directory, if it is inside."""
+    try:
+        return str(Path(path).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return path

@@ -1,0 +1,156 @@
+"""Runs a script of torch on one rank, with a process group that only records.
+
+The script finds what torchrun would give it: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, `MASTER_ADDR` and
+`MASTER_PORT`. The name of its backend is kept for those who ask, such as FSDP.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
+from torch.distributed import distributed_c10d as c10d
+
+from primepar.preflight.capture.communicator import Communicator
+from primepar.preflight.capture.process_group import RecordedGroup
+from primepar.preflight.capture.rank_link import NeverComesError, RankLink
+from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.runner import ScriptRaisedError
+from primepar.preflight.capture.source_lines import line_of
+from primepar.preflight.capture.unknown_numbers import watch_numbers
+from primepar.preflight.capture.watched_operations import WatchedOperations
+from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
+from primepar.preflight.recording import RankRecording
+
+BACKEND = "preflight"
+
+
+def run_script(
+    script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink
+) -> RankRecording:
+    """Return what a script does on one rank. Raises `ScriptRaisedError` where it raises.
+
+    What it prints is not shown, as sums over ranks are other numbers here.
+    """
+    recorder = RankRecorder()
+    _environment(rank, ranks)
+    sys.argv = [str(script), *arguments]
+    sys.path.insert(0, str(script.parent))
+    torch.set_num_threads(1)
+    _StandIns(recorder, link, rank, ranks).install()
+    watch_numbers(recorder)
+    try:
+        follow_gradients(recorder.terms)
+        follow_labels(recorder.terms)
+        with WatchedOperations(recorder), recorder.terms:
+            runpy.run_path(str(script), run_name="__main__")
+    except NeverComesError:
+        pass
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise _raised(end, recorder) from None
+    except Exception as error:
+        raise _raised(error, recorder) from error
+    recorder.finish()
+    return recorder.recording
+
+
+def _environment(rank: int, ranks: int) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHDYNAMO_DISABLE": "1",
+    }
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+
+
+def _raised(error: BaseException, recorder: RankRecorder) -> ScriptRaisedError:
+    traceback, source = error.__traceback__, ""
+    while traceback is not None:
+        line = line_of(traceback.tb_frame)
+        path = traceback.tb_frame.f_code.co_filename
+        if line and line.rpartition(":")[0] in path:
+            source = f"{line.rpartition(':')[0]}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        source = f"{error.filename}:{error.lineno}"
+    text = " ".join(str(error).split())
+    return ScriptRaisedError(
+        f"{type(error).__name__}: {text}" if text else type(error).__name__, source
+    )
+
+
+class _StandIns:
+    """Functions of `torch.distributed` that need other processes, and their replacements."""
+
+    def __init__(self, recorder: RankRecorder, link: RankLink, rank: int, ranks: int) -> None:
+        self.recorder, self.link, self.rank, self.ranks = recorder, link, rank, ranks
+        self.asked_backend = "gloo"
+
+    def install(self) -> None:
+        """Replace them, in all modules that have their names already."""
+        if BACKEND not in dist.Backend.backend_list:
+            dist.Backend.register_backend(
+                BACKEND, self._create, extended_api=True, devices=["cpu", "cuda", "meta"]
+            )
+        for name in ("init_process_group", "new_group", "get_backend"):
+            original = getattr(c10d, name)
+            _replace(original, name, getattr(self, f"_{name}")(original))
+
+    def _create(self, options: Any, _: Any) -> RecordedGroup:
+        members = tuple(options.global_ranks_in_group) or tuple(range(self.ranks))
+        whole = not options.global_ranks_in_group
+        name = "world" if whole else str(options.group_id)
+        return RecordedGroup(Communicator(self.recorder, self.link, name, members, self.rank))
+
+    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
+        def init_process_group(
+            backend: str | None = None, init_method: str | None = None, timeout: Any = None,
+            world_size: int = -1, rank: int = -1, store: Any = None, *_: Any, **__: Any,
+        ) -> None:  # fmt: skip
+            self.asked_backend = (backend or "gloo").lower()
+            original(
+                BACKEND,
+                store=HashStore(),
+                rank=self.rank if rank == -1 else rank,
+                world_size=self.ranks if world_size == -1 else world_size,
+            )
+
+        return init_process_group
+
+    def _new_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None,
+                      pg_options: Any = None, *rest: Any, **named: Any) -> Any:  # fmt: skip
+            return original(ranks, None, None, None, *rest, **named)
+
+        return new_group
+
+    def _get_backend(self, original: Callable[..., str]) -> Callable[..., str]:
+        def get_backend(group: Any = None) -> str:
+            original(group)
+            name = self.asked_backend
+            return name.rpartition(":")[2] if ":" in name else name
+
+        return get_backend
+
+
+def _replace(original: object, name: str, stand_in: object) -> None:
+    for module in tuple(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("torch") and (
+            vars(module).get(name) is original
+        ):
+            setattr(module, name, stand_in)

@@ -1,0 +1,176 @@
+"""Sees every tensor operation of a rank: what its result depends on, and what it must not touch.
+
+A value that another rank computed is not there, as ranks run apart. Tensors that depend on it are
+marked. Where the script turns such a tensor into a number of Python's, or into a shape, its further
+way may be another one than in a real run: that is a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from primepar.preflight.capture.recorder import RankRecorder
+
+_SHAPES_ONLY = frozenset(
+    f"aten::{name}"
+    for name in (
+        "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+        "randint_like", "new_empty", "new_zeros", "new_ones", "new_full", "new_empty_strided",
+    )
+)  # fmt: skip
+"""Operations that take the shape of a tensor and not its values."""
+_OVERWRITES = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::uniform_",
+                         "aten::normal_"})  # fmt: skip
+
+
+class _Kind(NamedTuple):
+    """What an operator does with its arguments."""
+
+    views: bool
+    writes: tuple[str, ...]
+    """Names of the arguments that it changes."""
+    names: tuple[str, ...]
+    shapes_only: bool
+    overwrites: bool
+    communicates: bool
+    steers: bool
+    """Whether it returns a number of Python's, or a shape that depends on values."""
+    lanes: bool
+    """Whether it works on lists of tensors, place by place."""
+
+
+@cache
+def _kind(operator: Any) -> _Kind:
+    schema = operator._schema
+    name = schema.name
+    written = tuple(
+        argument.name
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    steering = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return _Kind(
+        views=operator.is_view or name in ("aten::detach", "aten::alias", "aten::_unsafe_view"),
+        writes=written,
+        names=tuple(argument.name for argument in schema.arguments),
+        shapes_only=name in _SHAPES_ONLY,
+        overwrites=name in _OVERWRITES,
+        communicates=operator.namespace
+        in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
+        steers=bool(steering & set(operator.tags)),
+        lanes=name.startswith("aten::_foreach"),
+    )
+
+
+class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every operation as it is, and keeps the table of buffers up to date."""
+
+    def __init__(self, recorder: RankRecorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+        self._table = recorder.buffers
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented
+        kind = _kind(func)
+        if kind.views:
+            return func(*args, **kwargs)
+        if kind.communicates:
+            return self._communicate(func, args, kwargs)
+        inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
+        named = dict(zip(kind.names, args, strict=False)) | kwargs
+        written = [tensor for name in kind.writes for tensor in _tensors((named.get(name),))]
+        if self._table.flights:
+            self._recorder.access(inputs, written)
+        if self._recorder.pending:
+            self._recorder.settle(inputs, kind.steers)
+        if kind.steers and _may_steer(func, args) and self._table.mix(inputs).unknown:
+            self._recorder.steered(_doing(func))
+        result = func(*args, **kwargs)
+        for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
+            self._follow(kind, reads, outputs, changed)
+        return result
+
+    def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        inputs = _tensors((*args, *kwargs.values()))
+        with self._recorder.functional(self._table.mix(inputs)):
+            return func(*args, **kwargs)
+
+    def _follow(
+        self,
+        kind: _Kind,
+        inputs: list[torch.Tensor],
+        outputs: list[torch.Tensor],
+        changed: list[torch.Tensor],
+    ) -> None:
+        """Note what the results of one operation depend on."""
+        table = self._table
+        if kind.overwrites and changed and _whole(changed[0]):
+            mixed = table.mix(inputs[1:])
+        else:
+            mixed = table.mix(inputs)
+        for tensor in (*changed, *outputs):
+            table.hold(tensor, mixed)
+
+
+_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _tensors(value)
+
+
+def _lanes(
+    kind: _Kind,
+    named: dict[str, Any],
+    inputs: list[torch.Tensor],
+    written: list[torch.Tensor],
+    result: Any,
+) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]]:
+    """What is read, returned and changed together; for lists, one entry for each place."""
+    outputs = list(_tensors((result,)))
+    lists = [value for value in named.values() if isinstance(value, list | tuple)]
+    lists = [value for value in lists if value and isinstance(value[0], torch.Tensor)]
+    if not kind.lanes or len({len(value) for value in lists}) != 1:
+        yield inputs, outputs, written
+        return
+    for place in range(len(lists[0])):
+        reads = [value[place] for value in lists]
+        yield reads, outputs[place : place + 1], written[place : place + 1]
+
+
+def _whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage."""
+    return tensor.nbytes == tensor.untyped_storage().nbytes()
+
+
+def _may_steer(func: Any, args: Any) -> bool:
+    """Indexing has a shape that depends on values only if an index is a mask."""
+    if func._schema.name != "aten::index":
+        return True
+    masks = [index for index in args[1] if index is not None]
+    return any(index.dtype in (torch.bool, torch.uint8) for index in masks)
+
+
+def _doing(func: Any) -> str:
+    """How a script reads a value, before `a value that other ranks computed`."""
+    name = func._schema.name.removeprefix("aten::")
+    if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):
+        return "reads as a number"
+    return f"takes the shape of {name} from"

@@ -1,0 +1,32 @@
+"""Public cases: small programs of our own that show published bugs, each wrong and fixed."""
+
+from __future__ import annotations
+
+from primepar.errors import TargetError, nearest
+from primepar.preflight.cases import buffers, orders, reductions, scales, wrong_blocks
+from primepar.preflight.cases.public_case import PublicCase
+from primepar.schedule import Program
+
+CASES: dict[str, PublicCase] = {
+    case.name: case
+    for module in (orders, wrong_blocks, buffers, reductions, scales)
+    for case in module.CASES
+}
+"""Name -> case, grouped by what goes wrong."""
+PREFIX, FIXED = "case:", ":fixed"
+
+__all__ = ["CASES", "PREFIX", "PublicCase", "case_program"]
+
+
+def case_program(target: str) -> Program:
+    """The program of `case:NAME`, which is wrong, or of `case:NAME:fixed`.
+
+    Raises `TargetError` if there is no such case.
+    """
+    name = target.removeprefix(PREFIX).removesuffix(FIXED)
+    case = CASES.get(name)
+    if case is None:
+        near = nearest(name, CASES).removeprefix(": write ")
+        fix = f"write {PREFIX}{near}" if near else "primepar list --cases prints them"
+        raise TargetError(f"{target}: expected case:NAME of a public case, got {name!r}: {fix}")
+    return case.fixed if target.endswith(FIXED) else case.wrong

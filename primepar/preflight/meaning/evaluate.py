@@ -1,0 +1,217 @@
+"""The values of terms over all ranks: what is received is what the other rank sends.
+
+Which call meets which is known from the matching of the program. The values are found from the
+leaves up, without recursion, as the terms of a deep model are long chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from primepar.preflight.meaning.terms import (
+    Added,
+    Applied,
+    Gradient,
+    Joined,
+    Leaf,
+    Mapped,
+    RankTerms,
+    Received,
+    Scaled,
+    Weighted,
+)
+from primepar.preflight.meaning.values import (
+    Value,
+    digest,
+    digest_of,
+    joined,
+    mapped,
+    mapped_atom,
+    opaque,
+    part,
+    scaled,
+    size,
+    total,
+)
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Program,
+    Reduce,
+    ReduceScatter,
+)
+from primepar.verify.program.matching import Matching, Operation
+
+
+class TermPlace(NamedTuple):
+    """One term of one rank."""
+
+    rank: int
+    node: int
+
+
+class TermValues:
+    """The values of the terms of all ranks of one program."""
+
+    def __init__(self, program: Program, terms: Sequence[RankTerms]) -> None:
+        self.flow = Matching.of(program)
+        self.nodes = [of_rank.nodes for of_rank in terms]
+        self.calls = [of_rank.calls for of_rank in terms]
+        self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
+        self.origins: dict[str, str] = {}
+        """An atom after linear operations -> what it was before them."""
+        self._values: dict[TermPlace, Value] = {}
+
+    def of(self, rank: int, node: int) -> Value:
+        """The value of a term, of a program that ends. Raises `ValueError` if it does not."""
+        waiting = [TermPlace(rank, node)]
+        while waiting:
+            place = waiting[-1]
+            missing = [need for need in self._needs(place) if need not in self._values]
+            if missing:
+                waiting += missing
+                continue
+            waiting.pop()
+            if place not in self._values:
+                self._values[place] = self._value(place)
+        return self._values[TermPlace(rank, node)]
+
+    def _needs(self, place: TermPlace) -> list[TermPlace]:
+        rank, node = place.rank, self.nodes[place.rank][place.node]
+        match node:
+            case Applied(inputs=inputs) | Added(inputs=inputs):
+                return [TermPlace(rank, number) for number in inputs]
+            case Weighted(input=number, weight=weight):
+                return [TermPlace(rank, number), TermPlace(rank, weight)]
+            case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
+                return [TermPlace(rank, number)]
+            case Joined(parts=parts):
+                return [TermPlace(rank, number) for number, _, _ in parts]
+            case Received():
+                return self._sources(rank, node)
+            case _:
+                return []
+
+    def _value(self, place: TermPlace) -> Value:
+        rank, node = place.rank, self.nodes[place.rank][place.node]
+        inputs = [self._values[need] for need in self._needs(place)]
+        match node:
+            case Leaf(digest=name, length=length):
+                return opaque(name, length)
+            case Applied(digest=name, length=length):
+                return opaque(digest_of(name, *map(digest, inputs)), length)
+            case Mapped(digest=name, length=length):
+                return self._mapped(name, inputs[0], length)
+            case Weighted(divides=divides):
+                name = digest_of(f"divided {divides}", digest(inputs[1]))
+                return self._mapped(name, inputs[0], size(inputs[0]))
+            case Scaled(factor=factor):
+                return scaled(inputs[0], Fraction(factor))
+            case Added():
+                return total(inputs)
+            case Gradient(length=length):
+                return opaque(digest_of("gradient", digest(inputs[0])), length)
+            case Joined(parts=parts):
+                pieces = zip(inputs, parts, strict=True)
+                return joined(
+                    part(value, first, first + count) for value, (_, first, count) in pieces
+                )
+            case _:
+                return self._delivered(rank, node, inputs)
+
+    def _mapped(self, name: str, value: Value, length: int) -> Value:
+        """A linear operation of a value; what its atoms were before stays known."""
+        for segment in value:
+            for atom, _ in segment.form:
+                before = self.origins.get(atom[0], atom[0])
+                self.origins[mapped_atom(name, atom)] = before
+        return mapped(name, value, length)
+
+    def _sources(self, rank: int, received: Received) -> list[TermPlace]:
+        """The terms that all sides of a call give to it."""
+        call = self.calls[rank][received.call]
+        operation = self.flow.operations[rank][call.instruction]
+        if operation.starts:
+            return [self._sent(operation, received)]
+        members = self.flow.matched_calls.get(operation, ())
+        return [
+            TermPlace(member.rank, number)
+            for member in members
+            for number in self._by_index[member.rank][member.index].reads
+        ]
+
+    def _sent(self, operation: Operation, received: Received) -> TermPlace:
+        receives = [end for end in operation.starts if not end.sends]
+        partner = receives[received.slot].partner
+        if partner is None:
+            raise ValueError("expected a matched message")
+        sends = self.flow.operations[partner.rank][partner.index].starts
+        slot = [id(end) for end in sends if end.sends].index(id(partner))
+        return TermPlace(partner.rank, self._by_index[partner.rank][partner.index].reads[slot])
+
+    def _delivered(self, rank: int, received: Received, inputs: list[Value]) -> Value:
+        call = self.calls[rank][received.call]
+        operation = self.flow.operations[rank][call.instruction]
+        if operation.starts:
+            return inputs[0]
+        members = self.flow.matched_calls[operation]
+        counts = [len(self._by_index[call.rank][call.index].reads) for call in members]
+        of_member: list[list[Value]] = []
+        for count in counts:
+            of_member.append(inputs[:count])
+            inputs = inputs[count:]
+        ranks = [member.rank for member in members]
+        return _of_collective(operation, rank, received, dict(zip(ranks, of_member, strict=True)))
+
+
+def _of_collective(
+    operation: Operation, rank: int, received: Received, inputs: dict[int, list[Value]]
+) -> Value:
+    """What a collective delivers on a rank, in a slot; `inputs` are those of each member."""
+    node, slot = operation.instruction, received.slot
+    group = tuple(getattr(node, "group", ()))
+    place = group.index(rank)
+    match node:
+        case AllReduce() | Reduce():
+            return _reduced(node, [inputs[member][slot] for member in group])
+        case Broadcast(root=root):
+            parts = inputs[root]  # of a scatter one for each member
+            return parts[place] if len(parts) == len(group) > 1 else parts[slot]
+        case AllGather():
+            whole = [joined(inputs[member]) for member in group]
+            return joined(whole) if received.length > size(whole[0]) else whole[slot]
+        case ReduceScatter():
+            whole = [joined(inputs[member]) for member in group]
+            first = place * received.length
+            return _reduced(node, [part(value, first, first + received.length) for value in whole])
+        case AllToAll():
+            return _exchanged([inputs[member] for member in group], place, received)
+        case _:
+            names = [digest(value) for member in group for value in inputs[member]]
+            return opaque(digest_of(type(node).__name__, str(slot), *names), received.length)
+
+
+def _exchanged(inputs: list[list[Value]], place: int, received: Received) -> Value:
+    """What an all-to-all delivers: every member's part for this one, together or by slot."""
+    parts = [
+        parts[place] if len(parts) == len(inputs) else _equal_part(parts[0], place, len(inputs))
+        for parts in inputs
+    ]
+    whole = joined(parts)
+    return whole if received.length == size(whole) else parts[received.slot]
+
+
+def _equal_part(value: Value, place: int, parts: int) -> Value:
+    length = size(value) // parts
+    return part(value, place * length, (place + 1) * length)
+
+
+def _reduced(node: AllReduce | Reduce | ReduceScatter, values: list[Value]) -> Value:
+    if node.reduction == "sum":
+        return scaled(total(values), Fraction(node.scale_value))
+    names = sorted(map(digest, values))
+    return opaque(digest_of(node.reduction, *names), size(values[0]))

@@ -1,0 +1,204 @@
+"""Follows the operations of one rank: what each tensor is made of, as terms.
+
+The recorder sees every operation of torch, as a dispatch mode below autograd and DTensor. An
+operation on data that is there is left alone. An operation with an input that depends on received
+data makes a term. Sums and exact factors stay visible in the terms; other operations are opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
+from torch.utils._pytree import tree_leaves
+
+from primepar.preflight.meaning.linear import LinearTerms
+from primepar.preflight.meaning.storages import Storages, span
+from primepar.preflight.meaning.terms import (
+    Applied,
+    CapturedCall,
+    Gradient,
+    GradientClaim,
+    RankTerms,
+    Received,
+    ReplicaClaim,
+)
+
+_COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
+
+Lane = tuple[Sequence[Any], dict[str, Any]]
+"""The arguments of one operation, or of one place of an operation on lists of tensors."""
+
+
+class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the terms of one rank, and what its optimizers read.
+
+    `source` returns the line of the user's text that runs now.
+    """
+
+    def __init__(self, source: Callable[[], str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.source = source
+        self.storages = Storages()
+        self.linear = LinearTerms(self.storages)
+        self.claims: list[GradientClaim] = []
+        self.replicas: list[ReplicaClaim] = []
+        self.calls: list[CapturedCall] = []
+        self._functional: list[int] = []
+        """Of a functional collective: the terms of its inputs, which it copies unseen."""
+
+    def call(
+        self, instruction: int, reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
+    ) -> None:
+        """Note a communication call: the tensors that it reads, and those that it writes."""
+        with _disable_current_modes():
+            nodes = tuple(self._input(_local(tensor)) for tensor in reads)
+            for slot, tensor in enumerate(map(_local, writes)):
+                node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
+                self.storages.write(tensor, node)
+        self.calls.append(CapturedCall(instruction, nodes))
+
+    def _input(self, tensor: torch.Tensor) -> int:
+        if self._functional and not self.storages.tracked(tensor):
+            for place, node in enumerate(self._functional):
+                if self.storages.length(node) == span(tensor):
+                    return self._functional.pop(place)
+        return self.storages.read(tensor)
+
+    def gradient(self, tensor: torch.Tensor) -> None:
+        """Note that a tensor is a gradient that is about to be added to that of a parameter."""
+        with _disable_current_modes():
+            local = _local(tensor)
+            node = self.storages.read(local)
+            self.storages.write(local, self.storages.add(Gradient(node, span(local))))
+
+    def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Note that an optimizer reads a parameter and its gradient."""
+        with _disable_current_modes():
+            data = self.storages.read(_local(parameter).detach())
+            sums = self.storages.read(_local(gradient).detach())
+        self.claims.append(GradientClaim(name, step, data, sums, self.source()))
+
+    def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Note that a tensor is labelled as replicated over a group of ranks."""
+        with _disable_current_modes():
+            node = self.storages.read(_local(tensor).detach())
+        self.replicas.append(ReplicaClaim(group, node, self.source()))
+
+    def result(self) -> RankTerms:
+        """What was recorded."""
+        return RankTerms(
+            tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims), tuple(self.replicas)
+        )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation, and note what its outputs are made of."""
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(is_traceable_wrapper_subclass(tensor) for tensor in tensors):
+            return NotImplemented
+        if not any(map(self._tracked, tensors)):
+            return func(*args, **kwargs)
+        if func.namespace in _COMMUNICATES:
+            return self._communicate(func, args, kwargs, tensors)
+        lanes = list(_lanes(func, args, kwargs))
+        written = [list(_written(func, *lane)) for lane in lanes]
+        if any(written):
+            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
+            result = func(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
+            fresh = self._fresh(result, tensors)
+            together = len(lanes) != len(fresh)
+            lanes = [(args, kwargs)] if together else lanes
+            written = [fresh] if together else [[tensor] for tensor in fresh]
+            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
+        for term, outputs in zip(terms, written, strict=True):
+            self._write(term, outputs)
+        return result
+
+    def _communicate(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        self._functional = [self.storages.read(tensor) for tensor in tensors]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._functional = []
+
+    def _tracked(self, tensor: torch.Tensor) -> bool:
+        return _has_storage(tensor) and self.storages.tracked(tensor)
+
+    def _fresh(self, result: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """The outputs that are no views of inputs."""
+        addresses = {_address(tensor) for tensor in inputs}
+        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in leaves if _address(leaf) not in addresses]
+
+    def _write(self, node: int, outputs: list[torch.Tensor]) -> None:
+        for place, tensor in enumerate(outputs):
+            number = node
+            if len(outputs) > 1:
+                term = Applied(f"output {place}", (node,), span(tensor))
+                number = self.storages.add(term)
+            self.storages.write(tensor, number)
+
+    def _term(self, func: Any, lane: Lane, outputs: list[torch.Tensor]) -> int:
+        """The term of an operation's outputs; 0 where there are none."""
+        if not outputs:
+            return 0
+        args, kwargs = lane
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        name = func._schema.name.replace("_foreach_", "")
+        linear = self.linear.term(name, args, kwargs, outputs[0])
+        if linear is not None and self.storages.length(linear) == span(outputs[0]):
+            return linear
+        shapes = [(str(tensor.dtype), *tensor.size(), *tensor.stride()) for tensor in tensors]
+        rest = [_text(leaf) for leaf in tree_leaves((args, kwargs))]
+        digest = sha256(repr((str(func), shapes, rest)).encode()).hexdigest()[:32]
+        nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
+        return self.storages.add(Applied(digest, nodes, span(outputs[0])))
+
+
+def _lanes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
+    """The arguments of an operation on lists of tensors, place by place; of others as they are."""
+    lists = [value for value in args if isinstance(value, list | tuple)]
+    if "::_foreach_" not in func._schema.name or len({len(value) for value in lists}) != 1:
+        yield args, kwargs
+        return
+    for place in range(len(lists[0])):
+        yield [value[place] if isinstance(value, list | tuple) else value for value in args], kwargs
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation writes, of those that it is given."""
+    for place, argument in enumerate(func._schema.arguments):
+        value = args[place] if place < len(args) else kwargs.get(argument.name)
+        if argument.is_write:
+            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    """A rank's own part of a DTensor; any other tensor is itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata) if _has_storage(tensor) else 0
+
+
+def _text(leaf: object) -> str:
+    return "tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)

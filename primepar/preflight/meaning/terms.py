@@ -1,0 +1,122 @@
+"""Terms: how one rank computes a tensor from its own data and from what it receives.
+
+Nothing is communicated while a script is captured, so what a rank receives has no value. A term
+stands for it. Only data that depends on a message or collective has a term; all other data is
+there, and is named by a digest of its content.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class TermNode(Struct, frozen=True, array_like=True, tag=True):
+    """Base of the terms; inputs are numbers of earlier terms of the same rank."""
+
+
+class Leaf(TermNode, frozen=True):
+    """Data that is there: `digest` is of its content, type and size."""
+
+    digest: str
+    length: int
+    constant: bool = False
+    """Whether all elements are equal, as in a bias of zeros or a norm's weight of ones."""
+
+
+class Received(TermNode, frozen=True):
+    """The `slot`-th tensor of `length` elements that a communication call writes."""
+
+    call: int
+    slot: int
+    length: int
+
+
+class Applied(TermNode, frozen=True):
+    """What an operation makes of its inputs; `digest` is of its name and other arguments."""
+
+    digest: str
+    inputs: tuple[int, ...]
+    length: int
+
+
+class Mapped(TermNode, frozen=True):
+    """A linear operation of one input, such as a transposition or a change of type."""
+
+    digest: str
+    input: int
+    length: int
+
+
+class Scaled(TermNode, frozen=True):
+    """The input times an exact factor, `"1/8"`."""
+
+    input: int
+    factor: str
+
+
+class Weighted(TermNode, frozen=True):
+    """The input times, or divided by, a term of one element, such as a clipped norm."""
+
+    input: int
+    weight: int
+    divides: bool
+
+
+class Added(TermNode, frozen=True):
+    """The sum of inputs of one length."""
+
+    inputs: tuple[int, ...]
+
+
+class Joined(TermNode, frozen=True):
+    """Parts of other terms one after the other: (term, first element, number of elements)."""
+
+    parts: tuple[tuple[int, int, int], ...]
+
+
+class Gradient(TermNode, frozen=True):
+    """A gradient as it is added to that of a parameter, before any reduction over ranks."""
+
+    input: int
+    length: int
+
+
+Term = Leaf | Received | Applied | Mapped | Scaled | Weighted | Added | Joined | Gradient
+
+
+class CapturedCall(Struct, frozen=True, array_like=True):
+    """One communication call of a rank, and the terms that it reads."""
+
+    instruction: int
+    """Its index in the program of the rank."""
+    reads: tuple[int, ...]
+
+
+class GradientClaim(Struct, frozen=True, array_like=True):
+    """A parameter and its gradient as an optimizer of one rank reads them."""
+
+    name: str
+    step: int
+    parameter: int
+    """The term of its data."""
+    gradient: int
+    source: str
+    """Where the optimizer's step is called, `train.py:42`."""
+
+
+class ReplicaClaim(Struct, frozen=True, array_like=True):
+    """A tensor that a script labels as replicated over a group of ranks."""
+
+    group: tuple[int, ...]
+    term: int
+    source: str
+    """Where it is labelled, `model.py:12`."""
+
+
+class RankTerms(Struct, frozen=True, array_like=True):
+    """What the recorder of one rank returns."""
+
+    nodes: tuple[Term, ...]
+    calls: tuple[CapturedCall, ...]
+    claims: tuple[GradientClaim, ...]
+    replicas: tuple[ReplicaClaim, ...] = ()

@@ -1,0 +1,60 @@
+"""What was recorded of a script: the instructions of each rank, each with its line.
+
+A gap is something that the script did and a program cannot express, for example a branch on a value
+that another rank computed. A recording with a gap proves nothing, as the script may do other things
+than it did here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from primepar.errors import CaptureError
+from primepar.preflight.meaning.terms import RankTerms
+from primepar.schedule.program import Instruction, Program
+
+
+class Gap(Struct, frozen=True):
+    """Something that no instruction expresses, and where the script did it."""
+
+    source: str
+    """A place like `train.py:42`."""
+    what: str
+    """Goes on after `the script`: `decides by a value that other ranks computed`."""
+
+
+class RankRecording(Struct):
+    """What one rank did, in order."""
+
+    instructions: list[Instruction] = []
+    gaps: list[Gap] = []
+    terms: RankTerms | None = None
+    """What its gradients are made of."""
+    stopped: bool = False
+    """Whether the rank hangs in its last instruction, as a value never came."""
+
+
+def program_of(ranks: Sequence[RankRecording], script: str) -> Program:
+    """Return the program of all ranks. Raises `CaptureError` if no rank communicated."""
+    if not any(rank.instructions for rank in ranks):
+        raise CaptureError(
+            f"{script}: expected a script that communicates through torch.distributed, got no call "
+            f"on any of {len(ranks)} ranks: call its training step at the top level"
+        )
+    return Program(
+        format="primepar-program",
+        version=1,
+        ranks=len(ranks),
+        programs=tuple(tuple(rank.instructions) for rank in ranks),
+    )
+
+
+def all_gaps(ranks: Sequence[RankRecording]) -> list[tuple[int, Gap]]:
+    """Return the gaps of all ranks, each place and kind once, with the first rank that has it."""
+    first: dict[Gap, int] = {}
+    for rank, recorded in enumerate(ranks):
+        for gap in recorded.gaps:
+            first.setdefault(gap, rank)
+    return [(rank, gap) for gap, rank in first.items()]

@@ -1,0 +1,1 @@
+"""What tools read of a verdict: SARIF, and the annotations of GitHub Actions."""

@@ -1,0 +1,79 @@
+"""Captures the scripts of `preflight_scripts`, as they are and with changes, in one process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from command import Done
+from distributed_ranks import SHARED
+
+HERE = Path(__file__).parent
+SCRIPTS = HERE / "preflight_scripts"
+
+
+class Case(NamedTuple):
+    """A script with some of its text replaced, run by `primepar preflight` with options."""
+
+    script: str
+    options: tuple[str, ...] = ("-n", "4")
+    changes: tuple[tuple[str, str], ...] = ()
+    arguments: tuple[str, ...] = ()
+
+
+def write(case: Case, folder: Path) -> None:
+    """Write the script of a case into a folder."""
+    text = (SCRIPTS / case.script).read_text()
+    for old, new in case.changes:
+        assert text.count(old) == 1, f"{case.script} has {old!r} {text.count(old)} times"
+        text = text.replace(old, new)
+    (folder / case.script).write_text(text)
+
+
+@cache
+def captured(cases: tuple[Case, ...]) -> list[Done]:
+    """What the command says of each case; workers of one pytest run share it."""
+    shared = os.environ.get(SHARED)
+    if shared is None:
+        return _run(cases)
+    file = Path(shared) / "captured.json"
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_text(json.dumps(_run(cases)))
+        return [Done(*done) for done in json.loads(file.read_text())]
+
+
+def _run(cases: tuple[Case, ...]) -> list[Done]:
+    done = subprocess.run(
+        [sys.executable, __file__], input=json.dumps(cases), text=True, stdout=subprocess.PIPE,
+        check=True, timeout=240,
+    )  # fmt: skip
+    return [Done(*each) for each in json.loads(done.stdout)]
+
+
+def main() -> None:
+    """Read cases from the input, and print what the command says of each."""
+    import tempfile
+
+    from command import run
+
+    results = []
+    for values in json.load(sys.stdin):
+        case = Case(values[0], values[1], tuple(map(tuple, values[2])), values[3])
+        with tempfile.TemporaryDirectory() as folder:
+            if case.script != "none.py":
+                write(case, Path(folder))
+            os.chdir(folder)
+            results.append(run("preflight", *case.options, case.script, *case.arguments))
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Ring attention and Ulysses: equal to dense attention, proved for every size; others refuted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace as replace_map
+from itertools import permutations
+
+import numpy as np
+import pytest
+from command import run
+from msgspec.structs import replace
+
+from primepar.models import ModelConfig
+from primepar.operators import StepSettings
+from primepar.partition.ring_attention import BACKWARD, RingAttention
+from primepar.partition.ulysses import Ulysses
+from primepar.reference.check import check_program
+from primepar.reference.emulator.executor import emulate
+from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels.online import added_states
+from primepar.reference.oracle.attention import attention, attention_backward
+from primepar.reference.oracle.layers import Array
+from primepar.schedule import Program
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.program import AllToAll, Compute, Free, Instruction, ISend, Wait
+from primepar.verify import verify_program
+from primepar.verify.every_size.attention import (
+    HeadExchange,
+    RingOfKeys,
+    prove_ring,
+    prove_ulysses,
+)
+
+Divided = RingAttention | Ulysses
+Nodes = list[Instruction]
+SIZES = [
+    *(RingAttention(devices=devices, positions=3 * devices) for devices in (1, 2, 3, 4, 7)),
+    *(Ulysses(devices=p, positions=2 * p, heads=p * (1 + p % 2)) for p in (1, 2, 3, 4, 6)),
+]
+
+
+def settings(method: Divided) -> StepSettings:
+    """The model of a method, for its kernels."""
+    heads, positions = method.heads, method.positions
+    hidden = heads * method.head_dim
+    sizes = {"layers": 1, "hidden": hidden, "heads": heads, "context": positions, "vocabulary": 2}
+    return StepSettings(ModelConfig.of("gpt", **sizes), 1, positions)
+
+
+def differences(method: Divided, size: float = 1.0) -> dict[str, float]:
+    """Tensor -> its largest difference from dense attention, relative to its largest element."""
+    shape = 1, method.heads, method.positions, method.head_dim
+    q, k, v, do = np.random.default_rng(3).normal(0, size, (4, *shape))
+    gradients = attention_backward(q, k, v, do)
+    dense = {
+        "o": attention(q, k, v),
+        "dq": gradients[0],
+        "dkv": np.concatenate(gradients[1:], axis=-1),
+    }
+    dense = {name: rows(array) for name, array in dense.items()}
+    given = {"q": rows(q), "kv": rows(np.concatenate([k, v], axis=-1)), "do": rows(do)}
+    meaning = Meaning(method.program())
+    memories = spread_tensors(meaning, given)
+    done = emulate(meaning.program, memories, settings=settings(method))
+    shapes = {name: array.shape for name, array in dense.items()}
+    divided = gather_tensors(meaning, done.all_memories, shapes)
+    return {
+        name: float(np.abs(divided[name] - array).max() / np.abs(array).max())
+        for name, array in dense.items()
+    }
+
+
+def rows(x_BATD: Array) -> Array:
+    """The heads of every position next to one another."""
+    return np.asarray(x_BATD[0].swapaxes(0, 1).reshape(x_BATD.shape[2], -1))
+
+
+@pytest.mark.parametrize("method", SIZES, ids=lambda method: method.text)
+def test_values_and_gradients_are_those_of_dense_attention(method: Divided) -> None:
+    assert max(differences(method).values()) < 1e-12
+
+
+@pytest.mark.parametrize("method", SIZES, ids=lambda method: method.text)
+def test_programs_are_exact_and_proved_with_traffic_and_memory_of_the_formulas(
+    method: Divided,
+) -> None:
+    program = method.program()
+    report = check_program(program)
+    assert report.equal, report.message
+    assert {round(sent, 9) for sent in report.sent} == {round(float(method.sent), 9)}
+    assert set(report.peak) == {method.held}
+    proof = verify_program(program)
+    assert proof.verdict == "proved"
+    assert {"memory", "traffic"} < {result.name for result in proof.properties}
+
+
+def test_scores_whose_exponentials_are_no_numbers_change_nothing() -> None:
+    """Scores of some hundreds: exp of them is infinite, and the sums are stored without it."""
+    method = RingAttention(devices=3, positions=9)
+    assert differences(method, size=40.0)["o"] < 1e-12
+
+
+def test_an_online_sum_does_not_depend_on_order_or_grouping_and_zeros_add_nothing() -> None:
+    model = settings(RingAttention(heads=2, head_dim=3))
+    states = np.random.default_rng(5).uniform(0.5, 2, (4, 6, 2 * 5))
+    states[..., 4::5] *= (np.arange(4) * 300).reshape(4, 1, 1)
+    whole = added_states(model, *states)
+    for order in permutations(range(4)):
+        first, second, third, last = states[list(order)]
+        pairs = added_states(model, first, second), added_states(model, third, last)
+        np.testing.assert_allclose(added_states(model, *pairs), whole, rtol=1e-13)
+    np.testing.assert_array_equal(added_states(model, whole, np.zeros_like(whole)), whole)
+
+
+def test_both_are_proved_for_every_number_of_devices() -> None:
+    ring = {result.name: result.verdict for result in prove_ring(30.0)}
+    exchange = {result.name: result.verdict for result in prove_ulysses(30.0)}
+    assert set(ring.values()) | set(exchange.values()) == {"proved"}
+    assert set(ring) - set(exchange) == {"deadlock-freedom"}
+    assert "proved for every size" in run("verify", "ring-attention").out
+
+
+RING = RingOfKeys()
+WRONG_RINGS: dict[str, tuple[RingOfKeys, str, str]] = {
+    "always the keys of the first step": (
+        replace_map(RING, keys=lambda r, k, p: r), "coverage", "'once', got an order without it "
+        "at p=2",
+    ),
+    "two parts a step": (
+        replace_map(RING, keys=lambda r, k, p: (r + 2 * k) % p), "coverage", "'once'",
+    ),
+    "all devices the same keys": (
+        replace_map(RING, keys=lambda r, k, p: k), "completion", "'alone'",
+    ),
+    "the keys of the next device first": (
+        replace_map(RING, keys=lambda r, k, p: (r + k + 1) % p), "alignment", "'first'",
+    ),
+    "keys the other way round": (
+        replace_map(RING, keys=lambda r, k, p: (r - k) % p), "placement", "'arrives', got an "
+        "order without it at p=3",
+    ),
+    "sent to the wrong side": (
+        replace_map(RING, target=lambda r, p: (r + 1) % p), "deadlock-freedom", "'neighbours', "
+        "got an order without it at p=3",
+    ),
+    "received from itself": (
+        replace_map(RING, source=lambda r, p: r, target=lambda r, p: r), "deadlock-freedom",
+        "'others', got an order without it at p=2",
+    ),
+    "a gradient sent before it is computed": (
+        replace_map(RING, backward=(*BACKWARD[:3], "post gradient", "keys", "await keys")),
+        "completion", "'in-time'",
+    ),
+    "a gradient awaited after it is added to": (
+        replace_map(RING, backward=("post keys", "query", "keys", "await gradient",
+                                    "post gradient", "await keys")), "races", "'in-time'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG_RINGS)
+def test_wrong_rings_are_refuted_on_the_fewest_devices(name: str) -> None:
+    ring, refuted, text = WRONG_RINGS[name]
+    result = next(result for result in prove_ring(30.0, ring) if result.name == refuted)
+    assert result.verdict == "refuted"
+    assert (result.counterexample or "").startswith(f"expected {text}")
+
+
+def test_other_rings_that_are_right_are_proved() -> None:
+    reversed_ring = RingOfKeys(
+        keys=lambda r, k, p: (r - k) % p,
+        source=lambda r, p: (r - 1) % p,
+        target=lambda r, p: (r + 1) % p,
+    )
+    early = replace_map(RING, backward=("await gradient", *BACKWARD[:2], *BACKWARD[3:]))
+    for ring in (reversed_ring, early):
+        assert {result.verdict for result in prove_ring(30.0, ring)} == {"proved"}
+
+
+@pytest.mark.parametrize(
+    ("exchange", "refuted"),
+    [
+        (HeadExchange(received=lambda rank, member, to_heads: (rank, member)), "placement"),
+        (HeadExchange(sent=lambda rank, member, to_heads: (rank, rank)), "completion"),
+        (HeadExchange(received=lambda rank, member, to_heads: (rank, rank)), "races"),
+    ],
+)
+def test_wrong_exchanges_are_refuted(exchange: HeadExchange, refuted: str) -> None:
+    results = {result.name: result.verdict for result in prove_ulysses(30.0, exchange)}
+    assert results[refuted] == "refuted"
+
+
+def changed(method: Divided, change: Callable[[Nodes], None]) -> Program:
+    """The program of a method with another list on device 1."""
+    program = method.program()
+    nodes = list(program.programs[1])
+    change(nodes)
+    return replace(program, programs=(program.programs[0], tuple(nodes), *program.programs[2:]))
+
+
+def index_of(nodes: Nodes, kind: type[Instruction], text: str = "", nth: int = 0) -> int:
+    """The position of an instruction of a kind whose text has these words."""
+    fitting = [i for i, node in enumerate(nodes) if isinstance(node, kind) and text in str(node)]
+    return fitting[nth]
+
+
+def stale_keys(nodes: Nodes) -> None:
+    index = index_of(nodes, Compute, "phase='query'", 1)
+    node = nodes[index]
+    assert isinstance(node, Compute)
+    nodes[index] = replace(node, reads=(node.reads[0], "kv[1,0]", *node.reads[2:]))
+
+
+def without(kind: type[Instruction], text: str, nth: int = 0) -> Callable[[Nodes], None]:
+    def change(nodes: Nodes) -> None:
+        del nodes[index_of(nodes, kind, text, nth)]
+
+    return change
+
+
+def freed_in_flight(nodes: Nodes) -> None:
+    nodes.insert(index_of(nodes, ISend, "kv[1,0]") + 1, Free("kv[1,0]"))
+
+
+def other_pieces(nodes: Nodes) -> None:
+    index = index_of(nodes, AllToAll)
+    node = nodes[index]
+    assert isinstance(node, AllToAll)
+    nodes[index] = replace(node, blocks=node.blocks[::-1])
+
+
+CHANGES: dict[str, tuple[Divided, Callable[[Nodes], None], str]] = {
+    "backward reads its own keys at every step": (RingAttention(devices=3, positions=3),
+                                                  stale_keys, "alignment"),
+    "a block of keys left out": (RingAttention(devices=3, positions=3),
+                                 without(Compute, "phase='part'", 1), "coverage"),
+    "the last hop of a gradient left out": (RingAttention(devices=3, positions=3),
+                                            without(ISend, "dkv", 2), "deadlock-freedom"),
+    "a wait left out": (RingAttention(devices=3, positions=3),
+                        without(Wait, "<kv", 0), "races"),
+    "keys freed while they are sent": (RingAttention(devices=3, positions=3),
+                                       freed_in_flight, "races"),
+    "pieces in the wrong order": (Ulysses(devices=3, positions=3, heads=3),
+                                  other_pieces, "placement"),
+    "an exchange left out": (Ulysses(devices=3, positions=3, heads=3),
+                             without(AllToAll, "kv"), "deadlock-freedom"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_changed_programs_are_refuted(name: str) -> None:
+    method, change, refuted = CHANGES[name]
+    report = verify_program(changed(method, change), name)
+    assert report[refuted].verdict == "refuted", report
+
+
+def test_sizes_that_do_not_divide_are_one_line() -> None:
+    done = run("verify", "ulysses:devices=4,heads=6")
+    assert (done.code, done.err.strip()) == (
+        2,
+        "primepar: error: ulysses: expected heads to be a multiple of devices = 4, got 6: "
+        "write heads=8",
+    )

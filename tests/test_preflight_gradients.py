@@ -1,0 +1,169 @@
+"""Gradients of captured steps: never reduced, counted twice, scaled by the wrong count."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hand_made_ranks import HandMadeRank, Step, parameter, verdict_on
+from profiles import IS_LONG
+from random_reductions import RandomStep
+
+from primepar.schedule.program import Recv, ReduceScatter, Send
+from primepar.verify.report import PropertyResult
+
+RANKS = 4
+EVERYBODY = tuple(range(RANKS))
+
+
+def decided(step: Step) -> PropertyResult:
+    return verdict_on(step, RANKS)
+
+
+def data_parallel(skip: str = "", twice: str = "", wrong: str = "", constant: bool = False) -> Step:
+    """A step with two parameters whose gradients are averaged over all ranks."""
+
+    def step(rank: HandMadeRank) -> None:
+        for number, name in enumerate(("norm", "router")):
+            weight = torch.ones(8) if constant else parameter()
+            gradient = rank.local_gradient(weight.numel(), 10 * rank.rank + number)
+            if name != skip:
+                rank.all_reduce(gradient, EVERYBODY)
+            gradient.div_(2 * RANKS if name == wrong else RANKS)
+            if name == twice:
+                rank.all_reduce(gradient, EVERYBODY)
+            rank.recorder.claim(name, 0, weight, gradient)
+
+    return step
+
+
+def sentence(result: PropertyResult) -> str:
+    assert result.verdict == "refuted", result
+    return result.counterexample or ""
+
+
+def test_averaged_gradients_are_proved() -> None:
+    assert decided(data_parallel()).verdict == "proved"
+
+
+def test_a_gradient_that_is_never_reduced() -> None:
+    assert sentence(decided(data_parallel(skip="router"))) == (
+        "rank 1, gradient of router at step.py:7: expected the gradient of rank 0, which holds a "
+        "replica, that is a sum over rank 0, got a sum over rank 1: reduce it over ranks 0,1,2,3"
+    )
+
+
+def test_a_gradient_that_is_reduced_twice() -> None:
+    assert sentence(decided(data_parallel(twice="router"))) == (
+        "rank 0, gradient of router at step.py:7: expected its terms with the coefficient 1/4, "
+        "as in the gradient of norm, got 1: scale it like the others"
+    )
+
+
+def test_a_gradient_that_is_scaled_by_the_wrong_count() -> None:
+    assert sentence(decided(data_parallel(wrong="norm"))).endswith(
+        "expected its terms with the coefficient 1/8, as in the gradient of norm, got 1/4: "
+        "scale it like the others"
+    )
+
+
+def test_equal_constants_may_be_parts_of_a_sharded_parameter() -> None:
+    result = decided(data_parallel(skip="norm", constant=True))
+    assert result.verdict == "unknown"
+    assert (result.reason or "").endswith(
+        "if they are replicas: all elements are equal at the start, so that parts of a sharded "
+        "parameter would look the same"
+    )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_buckets_and_accumulation_are_followed(right: bool) -> None:
+    """Two micro-batches; a flat bucket of both gradients is scaled, reduced and copied back."""
+
+    def step(rank: HandMadeRank) -> None:
+        weights = [parameter(), parameter(4)]
+        sums = [
+            rank.local_gradient(weight.numel(), 7 * rank.rank + number).add_(
+                rank.local_gradient(weight.numel(), 100 + 7 * rank.rank + number)
+            )
+            for number, weight in enumerate(weights)
+        ]
+        bucket = torch.empty(12)
+        bucket[:8].copy_(sums[0])
+        bucket[8:].copy_(sums[1])
+        bucket.mul_(0.125)
+        rank.all_reduce(bucket, EVERYBODY)
+        for number, (weight, part) in enumerate(
+            zip(weights, (bucket[:8], bucket[8:]), strict=True)
+        ):
+            gradient = part.clone()
+            if number and not right:
+                gradient += rank.local_gradient(weight.numel(), 1000 + rank.rank)
+            rank.recorder.claim(f"w{number}", 0, weight, gradient)
+
+    assert decided(step).verdict == ("proved" if right else "refuted")
+
+
+def test_equal_gradients_of_tensor_parallel_ranks_need_no_sum() -> None:
+    """Ranks 0 and 1 compute one gradient, 2 and 3 another: it is averaged over the pairs only."""
+
+    def step(rank: HandMadeRank) -> None:
+        gradient = rank.local_gradient(8, rank.rank // 2)
+        rank.all_reduce(gradient, (rank.rank % 2, rank.rank % 2 + 2))
+        rank.recorder.claim("norm", 0, parameter(), gradient.div_(2))
+
+    assert decided(step).verdict == "proved"
+
+
+def test_shards_of_a_sum_and_a_message_are_followed() -> None:
+    """Each rank keeps its part of the sum; the last one sends its own to the first."""
+
+    def step(rank: HandMadeRank) -> None:
+        full, part = rank.local_gradient(8, rank.rank), torch.empty(2)
+        node = ReduceScatter(group=EVERYBODY, blocks=("a",) * RANKS, block="b")
+        rank.call(node, [full], [part])
+        if rank.rank == 3:
+            rank.call(Send(peer=0, block="b"), [part], [])
+        if rank.rank == 0:
+            rank.call(Recv(peer=3, block="b"), [], [part])
+        if rank.rank in (0, 3):
+            rank.recorder.claim("shard", 0, parameter(2), part)
+
+    assert decided(step).verdict == "proved"
+
+
+def test_an_operation_on_a_sum_is_opaque_and_equal_where_its_inputs_are() -> None:
+    def step(rank: HandMadeRank) -> None:
+        gradient = rank.local_gradient(8, rank.rank)
+        rank.all_reduce(gradient, EVERYBODY)
+        clipped = gradient.clamp(-1, 1) if rank.rank != 2 else gradient.clamp(-2, 2)
+        rank.recorder.claim("w", 0, parameter(), clipped)
+
+    assert "got one that is computed otherwise" in sentence(decided(step))
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_a_partial_sum_that_is_labelled_as_replicated(reduced: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        partial = torch.arange(4.0) * (1 + rank.rank)
+        rank.all_reduce(torch.ones(1), EVERYBODY)
+        if reduced:
+            rank.all_reduce(partial, EVERYBODY)
+        rank.recorder.replica(EVERYBODY, partial)
+
+    result = decided(step)
+    assert result.name == "replication"
+    if reduced:
+        assert result.verdict == "proved"
+    else:
+        assert sentence(result) == (
+            "rank 1, tensor labelled as replicated at step.py:7: expected the data of rank 0, got "
+            "data that is computed otherwise: label it Partial or Shard, or reduce it over ranks "
+            "0,1,2,3 before"
+        )
+
+
+@pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 60))
+def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
+    step = RandomStep(seed)
+    result = verdict_on(step.run, step.ranks)
+    assert result.verdict == ("proved" if step.is_right() else "refuted"), (seed, step.actions)

@@ -1,0 +1,73 @@
+"""SARIF files and annotations of what preflight refutes."""
+
+from __future__ import annotations
+
+import json
+
+from primepar.preflight.report.annotations import workflow_commands
+from primepar.preflight.report.findings import findings
+from primepar.preflight.report.sarif import sarif
+from primepar.schedule.program import Program, Recv, Send
+from primepar.verify.program.proof import verify_program
+
+LISTS = tuple(
+    (
+        Send(peer=1 - rank, block="x", source=f"app/ring,1.py:{4 + rank}"),
+        Recv(peer=1 - rank, block="y", source=f"app/ring,1.py:{6 + rank}"),
+    )
+    for rank in (0, 1)
+)
+REPORT = verify_program(Program("primepar-program", 1, 2, LISTS))
+
+
+def test_a_circle_is_one_result_with_all_of_its_lines() -> None:
+    log = json.loads(sarif(findings(REPORT), "ring.py"))
+    (run,) = log["runs"]
+    assert log["version"] == "2.1.0"
+    assert run["tool"]["driver"]["rules"] == [
+        {"id": "deadlock-freedom", "shortDescription": {"text": "Every rank reaches its end"}}
+    ]
+    (result,) = run["results"]
+    assert result["ruleId"] == "deadlock-freedom"
+    assert result["level"] == "error"
+    assert result["message"]["text"].startswith("ranks 0 and 1 wait for one another in a circle")
+    (place,) = result["locations"]
+    assert place == {
+        "physicalLocation": {
+            "artifactLocation": {"uri": "app/ring,1.py"},
+            "region": {"startLine": 4},
+        },
+        "message": {"text": "rank 0: send x -> 1 (hangs)"},
+    }
+    lines = [
+        (related["id"], related["physicalLocation"]["region"]["startLine"])
+        for related in result["relatedLocations"]
+    ]
+    assert lines == [(1, 5), (2, 6), (3, 7)]
+
+
+def test_annotations_escape_what_github_reads() -> None:
+    first, *others = workflow_commands(findings(REPORT))
+    assert first.startswith(
+        "::error file=app/ring%2C1.py,line=4,title=deadlock-freedom::ranks 0 and 1 wait for one "
+        "another in a circle: "
+    )
+    assert "%0A  rank 0 waits in instruction 0 (send x -> 1) at app/ring,1.py:4" in first
+    assert others[0] == (
+        "::notice file=app/ring%2C1.py,line=5,title=deadlock-freedom::rank 1: send x -> 0 (hangs)"
+    )
+
+
+def test_what_is_undecided_is_a_warning_at_the_target() -> None:
+    report = verify_program(Program("primepar-program", 1, 2, LISTS), timeout=1e-9)
+    (finding,) = [found for found in findings(report) if found.property == "deadlock-freedom"]
+    (result,) = json.loads(sarif([finding], "ring.py"))["runs"][0]["results"]
+    assert result["level"] == "warning"
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "ring.py"
+    assert next(workflow_commands([finding])).startswith("::warning title=deadlock-freedom::not d")
+
+
+def test_what_is_proved_has_no_result() -> None:
+    right = Program("primepar-program", 1, 1, ((),))
+    log = json.loads(sarif(findings(verify_program(right)), "ring.py"))
+    assert log["runs"][0]["results"] == []

@@ -1,0 +1,1 @@
+"""The smallest reordering of a wrong program that passes every property."""
