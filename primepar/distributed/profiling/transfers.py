@@ -133,18 +133,18 @@ class Transfers:
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
         """Return an all-reduce over every group; two ranks exchange messages."""
-        return self._together(groups, size, lambda group, own, _: AllReduce(group, block=own))
+        return self._together(groups, size, lambda group, block, _: AllReduce(group, block=block))
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
         """Return an all-gather over every group of a block from each rank."""
         return self._together(
-            groups, size, lambda group, own, blocks: AllGather(group, block=own, blocks=blocks)
+            groups, size, lambda group, block, blocks: AllGather(group, block=block, blocks=blocks)
         )
 
     def scattering(self, groups: list[Ranks], size: int) -> Work:
         """Return a reduce-scatter over every group that leaves a block on each rank."""
         return self._together(
-            groups, size, lambda group, own, blocks: ReduceScatter(group, block=own, blocks=blocks),
+            groups, size, lambda group, block, blocks: ReduceScatter(group, block=block, blocks=blocks),
             parts=True,
         )  # fmt: skip
 
