@@ -144,9 +144,11 @@ class Transfers:
     def scattering(self, groups: list[Ranks], size: int) -> Work:
         """Return a reduce-scatter over every group that leaves a block on each rank."""
         return self._together(
-            groups, size, lambda group, block, blocks: ReduceScatter(group, block=block, blocks=blocks),
+            groups,
+            size,
+            lambda group, block, blocks: ReduceScatter(group, block=block, blocks=blocks),
             parts=True,
-        )  # fmt: skip
+        )
 
     def _together(
         self, groups: list[Ranks], size: int, call: CollectiveOf, parts: bool = False

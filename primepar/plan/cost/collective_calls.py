@@ -19,7 +19,7 @@ from primepar.schedule.transfers import scatters, split, spreadings
 Group = tuple[int, ...]
 
 
-class CollectiveCall(NamedTuple):
+class RingCall(NamedTuple):
     """A collective over all groups of devices that differ in some bits, the outermost first.
 
     `share` is the share of the tensor that a device gives to it, or keeps of a reduce-scatter.
@@ -52,11 +52,9 @@ class _Calls:
         return True
 
     @property
-    def made(self) -> tuple[CollectiveCall, ...]:
+    def made(self) -> tuple[RingCall, ...]:
         """All of them; groups that differ in the same bits call at the same time."""
-        return tuple(
-            CollectiveCall(*key, max(shares.values())) for key, shares in self._shares.items()
-        )
+        return tuple(RingCall(*key, max(shares.values())) for key, shares in self._shares.items())
 
 
 def gathered(
@@ -64,7 +62,7 @@ def gathered(
     share: Callable[[str], float],
     hops: tuple[Hop, ...],
     is_read: Callable[[Hop], bool],
-) -> tuple[tuple[CollectiveCall, ...], list[Hop]]:
+) -> tuple[tuple[RingCall, ...], list[Hop]]:
     """All-gathers among hops, and the hops that are none; `share` is that of a tensor's block."""
     calls, taken = _Calls(sequence, share), set[tuple[str, int]]()
     _, spread = split(hops, is_read)
@@ -78,7 +76,7 @@ def gathered(
 
 def summed(
     sequence: Sequence, share: Callable[[str], float], returns: Iterable[tuple[Return, ...]]
-) -> tuple[tuple[CollectiveCall, ...], list[Return]]:
+) -> tuple[tuple[RingCall, ...], list[Return]]:
     """Reduce-scatters and all-reduces among the sums of each phase, and those that are none."""
     calls, rest = _Calls(sequence, share), list[Return]()
     for of_phase in returns:
@@ -95,7 +93,7 @@ def summed(
     return calls.made, rest
 
 
-def sent(call: CollectiveCall, size: float) -> tuple[float, int]:
+def sent(call: RingCall, size: float) -> tuple[float, int]:
     """Bytes that a device sends of a tensor of `size` bytes, and steps of the ring."""
     others = (1 << len(call.bits)) - 1
     if call.name == "all_reduce":

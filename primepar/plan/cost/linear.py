@@ -16,7 +16,7 @@ from typing import NamedTuple
 from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.collective_calls import CollectiveCall, sent
+from primepar.plan.cost.collective_calls import RingCall, sent
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
@@ -349,7 +349,7 @@ class _Linear:
         sizes = touched * self.training.item, added
         return sum(self.links.rearranged(size) for size in sizes if size)
 
-    def _call(self, call: CollectiveCall) -> float:
+    def _call(self, call: RingCall) -> float:
         """Seconds of a collective over devices of the primitive."""
         size = self.elements[call.tensor.removeprefix("d")] * self._item(call.tensor)
         bits = [self.bits[bit] for bit in call.bits]

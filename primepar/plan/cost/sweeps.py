@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from math import prod
 from typing import NamedTuple
 
-from primepar.plan.cost.collective_calls import CollectiveCall, gathered, summed
+from primepar.plan.cost.collective_calls import RingCall, gathered, summed
 from primepar.schedule.holdings import Holdings, both
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
@@ -49,8 +49,8 @@ class SweepStage(NamedTuple):
     work: tuple[tuple[float, Shares], ...]
     hops: tuple[Load, ...]
     returns: tuple[Load, ...]
-    gathers: tuple[CollectiveCall, ...]
-    sums: tuple[CollectiveCall, ...]
+    gathers: tuple[RingCall, ...]
+    sums: tuple[RingCall, ...]
 
 
 @dataclass(frozen=True, eq=False)
