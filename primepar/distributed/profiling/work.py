@@ -19,13 +19,14 @@ from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import post
 from primepar.models import ModelConfig, Operator, operators
+from primepar.models.config import Family
 from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import preset_plan
 from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Compute, Free, IRecv, ISend, Join
+from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Join
 from primepar.schedule.signature import Template, Tensor
 
 PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (32, 512, 512), (256, 256, 512),
@@ -41,8 +42,10 @@ JOINS = (32, 128, 512)
 VOCABULARY = 256
 KINDS = ("embedding", "norm", "attention", "activation", "add", "loss")
 """Kinds of operators that are measured."""
-ATTENTIONS, HEAD = ("llama", "bloom"), 32
-"""Families whose attention is measured too, with heads of this size: more of them."""
+ATTENTIONS: tuple[Family, ...] = ("llama", "bloom")
+"""Families whose attention is measured too, with more heads."""
+HEAD = 32
+"""Elements of one of their heads."""
 OVERLAPPED = 1 << 19
 """Elements of the block that is sent while products run."""
 OVERLAPS = 5
@@ -95,7 +98,7 @@ class Works:
             takes = {"starts": 1.0, "bytes": 2.0 * source.numel() * self.item}
             yield "pass", f"{source.numel()} elements", takes, _copying(source, target)
 
-    def _model(self, rows: int, hidden: int, family: str = "gpt", heads: int = 4) -> ModelConfig:
+    def _model(self, rows: int, hidden: int, family: Family = "gpt", heads: int = 4) -> ModelConfig:
         return ModelConfig.of(family, layers=1, hidden=hidden, heads=heads, context=min(rows, 128),
                               vocabulary=VOCABULARY)  # fmt: skip
 
@@ -140,7 +143,7 @@ class Works:
         for size in JOINS:
             side = self.scale * size
             halves = ("x.half[0,0]", "x.half[0,1]")
-            nodes = Join(halves, "x[0,0]"), *map(Free, (*halves, "x[0,0]"))
+            nodes: tuple[Instruction, ...] = Join(halves, "x[0,0]"), *map(Free, (*halves, "x[0,0]"))
             program = Program(
                 format="primepar-program", version=1, ranks=self.mesh.ranks,
                 programs=(nodes,) * self.mesh.ranks, initial=(halves,) * self.mesh.ranks,

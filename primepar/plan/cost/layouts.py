@@ -254,4 +254,5 @@ class Ways:
             np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
         copies = self.links.rearranged(self.copied_PQ * np.float64(size))
-        return np.add(longest, copies, out=longest, where=self.moved_PQ > 0)
+        np.add(longest, copies, out=longest, where=self.moved_PQ > 0)
+        return longest

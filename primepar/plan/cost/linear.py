@@ -347,7 +347,7 @@ class _Linear:
         added = max((self._sent(mix) for stage in stages for load in stage.returns
                      for mix in load.ports), default=0.0)  # fmt: skip
         sizes = touched * self.training.item, added
-        return sum(self.links.rearranged(size) for size in sizes if size)
+        return sum(float(self.links.rearranged(size)) for size in sizes if size)
 
     def _call(self, call: RingCall) -> float:
         """Seconds of a collective over devices of the primitive."""

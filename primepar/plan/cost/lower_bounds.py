@@ -218,7 +218,8 @@ class LeastWays:
                 np.maximum(bound, least, out=bound, where=share > 0)
         received = np.maximum(self.mean[0], self.whole[0])
         copies = links.rearranged((received + self.near[-1]) * np.float64(size))
-        return np.add(bound, copies, out=bound, where=received > 0)
+        np.add(bound, copies, out=bound, where=received > 0)
+        return bound
 
     def _alone(self, size: float) -> NDArray[np.float64]:
         """Lower bound of the seconds of a device that has nothing of what it needs.
