@@ -39,7 +39,7 @@ def capture(stages: int, tensor: int) -> dict[str, object]:
         "instructions": sum(map(len, program.programs)),
         "capture": captured - start,
         "proof": perf_counter() - captured,
-        "cpu": sum(each.ru_utime + each.ru_stime for each in used),
+        "cpu": sum(usage.ru_utime + usage.ru_stime for usage in used),
     }
 
 

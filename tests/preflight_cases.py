@@ -37,7 +37,18 @@ def ring_with(*lines: str) -> tuple[tuple[str, str]]:
     return (("total = mine + theirs\n", "total = mine + theirs\n" + "\n".join(lines) + "\n"),)
 
 
+SENDING = """        if step < 3:
+            outputs.append(layer(batches[step]))
+            dist.send(outputs[step].detach(), 1)
+"""
+RECEIVING = """        if step > 0:
+            gradient = torch.empty(4, 8)
+            dist.recv(gradient, 1)
+            outputs[step - 1].backward(gradient)
+"""
 OTHER = {
+    "hangs": Case("stages.py", (*TWO, "--repair", "fixed.json")),
+    "repaired": Case("stages.py", TWO, ((SENDING + RECEIVING, RECEIVING + SENDING),)),
     "raises": Case(
         "ring.py", changes=ring_with("if rank == 2:", "    raise ValueError('no\\nway')")
     ),

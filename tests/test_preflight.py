@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
-from preflight_cases import NO_CUDA, OTHER, PROVED, RANKS, REFUTED, answer
+from captured import SCRIPTS
+from preflight_cases import NO_CUDA, OTHER, PROVED, RANKS, RECEIVING, REFUTED, SENDING, answer
 
 
 @pytest.mark.parametrize("script", PROVED)
@@ -104,3 +108,14 @@ def test_a_fault_is_refuted_with_its_lines(name: str) -> None:
     done = answer(OTHER[name])
     assert done.code == 1
     assert FAULTS[name] in done.out
+
+
+def test_the_page_shows_the_hang_and_its_repair_as_they_are_printed() -> None:
+    root = Path(__file__).resolve().parent.parent
+    page = (root / "docs" / "preflight.md").read_text()
+    assert (SCRIPTS / "stages.py").read_text() in page
+    assert RECEIVING + SENDING in page
+    for name, code in (("hangs", 1), ("repaired", 0)):
+        done = answer(OTHER[name])
+        assert done.code == code
+        assert re.sub(r" +\d+\.\d+ s$", "", done.out, flags=re.MULTILINE) in page
