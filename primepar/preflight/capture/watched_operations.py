@@ -37,6 +37,8 @@ class _Kind(NamedTuple):
     """Names of the arguments that it changes."""
     names: tuple[str, ...]
     shapes_only: bool
+    allocates: bool
+    """Whether it returns memory as it is, which is filled so that ranks and runs are alike."""
     overwrites: bool
     communicates: bool
     steers: bool
@@ -60,6 +62,7 @@ def _kind(operator: Any) -> _Kind:
         writes=written,
         names=tuple(argument.name for argument in schema.arguments),
         shapes_only=name in _SHAPES_ONLY,
+        allocates="empty" in name,
         overwrites=name in _OVERWRITES,
         communicates=operator.namespace
         in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
@@ -99,6 +102,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if kind.steers and _may_steer(func, args) and self._table.mix(inputs).unknown:
             self._recorder.steered(_doing(func))
         result = func(*args, **kwargs)
+        if kind.allocates and isinstance(result, torch.Tensor):
+            result.zero_()
         for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
             self._follow(kind, reads, outputs, changed)
         return result
