@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import GroupName
 
 from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
 from primepar.preflight.capture.communicator import Buffer, Communicator, PostedMessage
+from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import Barrier, Recv, Send
 
@@ -69,7 +70,8 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
     def _message(self, buffer: Buffer, place: int, tag: int) -> dict[str, Any]:
         return {
             "peer": self._members[place], "block": buffer.block, "tag": tag,
-            "communicator": self._own.name, **size_of(buffer.tensor),
+            "communicator": self._own.name, "source": source_line() or None,
+            **size_of(buffer.tensor),
         }  # fmt: skip
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:
