@@ -32,6 +32,11 @@ def verdict_of(
     if report["deadlock-freedom"].verdict == "proved" and any(rank.claims for rank in terms):
         result = gradients(TermValues(program, terms), terms)
         report = Report.of(target, (*report.properties, result))
+    return with_gaps(report, recorded)
+
+
+def with_gaps(report: Report, recorded: Sequence[RankRecording]) -> Report:
+    """A verdict of what was recorded as one of the script, which may do more."""
     gaps = all_gaps(recorded)
     if not gaps:
         return report
