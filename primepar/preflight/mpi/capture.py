@@ -77,7 +77,7 @@ def all_runs(
 
 def judge(run: MpiRun, script: str, timeout: float) -> tuple[Program, Report]:
     """Return the program of a run, and its verdict for the messages that its receives took."""
-    if not any(rank.instructions for rank in run.recordings):
+    if not any(rank.instructions or rank.gaps for rank in run.recordings):
         raise CaptureError(
             f"{script}: expected a script that communicates through mpi4py, got no call on any of "
             f"{len(run.recordings)} ranks: call it at the top level"
@@ -91,7 +91,7 @@ def judge(run: MpiRun, script: str, timeout: float) -> tuple[Program, Report]:
 
 def _with_waiting(result: PropertyResult, run: MpiRun) -> PropertyResult:
     """The counterexample with the places where the ranks of the run wait, if it stopped there."""
-    if result.counterexample is None or result.name != "deadlock-freedom" or not run.waiting:
+    if not run.waiting or "none that is left" not in (result.counterexample or ""):
         return result
     places = []
     for rank in run.waiting[:MOST_SHOWN]:
@@ -99,7 +99,7 @@ def _with_waiting(result: PropertyResult, run: MpiRun) -> PropertyResult:
         line = f" at {nodes[-1].source}" if nodes[-1].source else ""
         text = f"instruction {len(nodes) - 1} ({instruction_line(nodes[-1])}){line}"
         places.append(f"  the run stops with rank {rank} in {text}")
-    return replace(result, counterexample="\n".join([result.counterexample, *places]))
+    return replace(result, counterexample="\n".join([str(result.counterexample), *places]))
 
 
 def run_script(script: Path, arguments: Sequence[str], side: RankSide) -> None:

@@ -62,6 +62,13 @@ class CollectiveCalls(Messages):
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(f"{name}[{place}]" for place in range(len(self._group)))
 
+    def _block(self, buffer: Buffer) -> str:
+        return self._side.buffer(buffer.place)
+
+    def _parts(self, buffer: Buffer | None) -> tuple[str, ...]:
+        """Names for the parts of a buffer; none off the root."""
+        return () if buffer is None else self._names(self._block(buffer))
+
     # Buffers
 
     def Barrier(self) -> None:
@@ -76,7 +83,7 @@ class CollectiveCalls(Messages):
 
     def Bcast(self, buf: Any, root: int = 0, posted: bool = False) -> Any:
         buffer = Buffer.of(buf)
-        node = Broadcast(**self._common(), block=buffer.name, root=self._group[root],
+        node = Broadcast(**self._common(), block=self._block(buffer), root=self._group[root],
                          count=buffer.size, dtype=buffer.dtype)  # fmt: skip
         data = buffer.data() if root == self._own else b""
         return self._call(node, data, lambda given: buffer.fill(given[root]), posted)
@@ -88,8 +95,8 @@ class CollectiveCalls(Messages):
         source = recvbuf if sendbuf is IN_PLACE else sendbuf
         given = Buffer.of(source)
         into = Buffer.of(source if recvbuf is None else recvbuf)
-        node = kind(**self._common(), block=into.name, reduction=op.reduction, count=given.size,
-                    dtype=op.typed(given.dtype), **fields)  # fmt: skip
+        node = kind(**self._common(), block=self._block(into), reduction=op.reduction,
+                    count=given.size, dtype=op.typed(given.dtype), **fields)  # fmt: skip
 
         def use(data: list[bytes]) -> None:
             taken = _taken(data, node, self._own, fields.get("root"), self._group)
@@ -131,8 +138,8 @@ class CollectiveCalls(Messages):
         into = Buffer.of(recvbuf) if root == self._own else None
         given = self._given(sendbuf, into)
         node = Gather(
-            **self._common(), block=given.name, root=self._group[root], count=given.size,
-            blocks=self._names(into.name) if into else (), dtype=given.dtype,
+            **self._common(), block=self._block(given), root=self._group[root], count=given.size,
+            blocks=self._parts(into), dtype=given.dtype,
             counts=into.sizes(size) if into else None,
         )  # fmt: skip
         return self._call(node, given.data(), lambda data: _fill(into, data), posted)
@@ -140,7 +147,7 @@ class CollectiveCalls(Messages):
     def Allgather(self, sendbuf: Any, recvbuf: Any, posted: bool = False) -> Any:
         into, size = Buffer.of(recvbuf), len(self._group)
         given = self._given(sendbuf, into)
-        node = AllGather(**self._common(), block=given.name, blocks=self._names(into.name),
+        node = AllGather(**self._common(), block=self._block(given), blocks=self._parts(into),
                          count=given.size, counts=into.sizes(size), dtype=given.dtype)  # fmt: skip
         return self._call(node, given.data(), lambda data: _fill(into, data), posted)
 
@@ -150,9 +157,9 @@ class CollectiveCalls(Messages):
         in_place = recvbuf is IN_PLACE and given is not None
         into = given if given is not None and in_place else Buffer.of(recvbuf)
         node = Scatter(
-            **self._common(), block=into.name, root=self._group[root], dtype=into.dtype,
+            **self._common(), block=self._block(into), root=self._group[root], dtype=into.dtype,
             count=None if in_place else into.size,
-            blocks=self._names(given.name) if given else (),
+            blocks=self._parts(given),
             counts=given.sizes(size) if given else None,
         )  # fmt: skip
         parts = [given.part(place, size) for place in range(size)] if given else []
@@ -167,7 +174,7 @@ class CollectiveCalls(Messages):
         size, into = len(self._group), Buffer.of(recvbuf)
         given = into if sendbuf is IN_PLACE else Buffer.of(sendbuf)
         node = AllToAll(
-            **self._common(), blocks=self._names(given.name), into=self._names(into.name + ">"),
+            **self._common(), blocks=self._parts(given), into=self._names(self._block(into) + ">"),
             counts=given.sizes(size), into_counts=into.sizes(size), dtype=given.dtype,
         )  # fmt: skip
         parts = [given.part(place, size) for place in range(size)]
@@ -195,7 +202,7 @@ class CollectiveCalls(Messages):
         if recvcounts is not None:
             given = given._replace(counts=tuple(map(int, recvcounts)))
         node = ReduceScatter(
-            **self._common(), blocks=self._names(given.name), block=into.name,
+            **self._common(), blocks=self._parts(given), block=self._block(into),
             reduction=op.reduction, counts=given.sizes(size), dtype=op.typed(given.dtype),
         )  # fmt: skip
 

@@ -57,7 +57,11 @@ class Messages:
 
     def _buffer(self, given: Any) -> tuple[bytes, dict[str, Any]]:
         buffer = Buffer.of(given)
-        return buffer.data(), {"block": buffer.name, "dtype": buffer.dtype, "count": buffer.size}
+        return buffer.data(), {
+            "block": self._side.buffer(buffer.place),
+            "dtype": buffer.dtype,
+            "count": buffer.size,
+        }
 
     def _filled(self, given: Any) -> tuple[Finish, dict[str, Any], int]:
         """What writes a message to a buffer, what its receive states, and the room."""
@@ -68,7 +72,11 @@ class Messages:
             size = len(outcome.payloads[0]) // buffer.elements.itemsize
             self._note(outcome, status, size)
 
-        return finish, {"block": buffer.name, "dtype": buffer.dtype}, buffer.size
+        return (
+            finish,
+            {"block": self._side.buffer(buffer.place), "dtype": buffer.dtype},
+            buffer.size,
+        )
 
     def _unpickled(self, outcome: Outcome, status: Status | None) -> Any:
         self._note(outcome, status, len(outcome.payloads[0]))

@@ -81,6 +81,8 @@ class RankSide:
         self._connection, self.rank, self.ranks = connection, rank, ranks
         self._posted = 0
         self._names: dict[str, int] = {}
+        self._buffers: dict[str, str] = {}
+        """Place in memory -> the name of its block."""
         signal.signal(signal.SIGALRM, self._late)
         signal.setitimer(signal.ITIMER_REAL, limit)
 
@@ -88,6 +90,12 @@ class RankSide:
         """Return a name that no other block, request or communicator of this rank has."""
         self._names[prefix] = number = self._names.get(prefix, -1) + 1
         return f"{prefix}{number}"
+
+    def buffer(self, place: str) -> str:
+        """Return the name of a buffer, by its place in memory."""
+        if place not in self._buffers:
+            self._buffers[place] = self.name("buffer")
+        return self._buffers[place]
 
     def post(
         self,

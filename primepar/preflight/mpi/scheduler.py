@@ -188,8 +188,9 @@ class MpiScheduler:
                 self._deliver(pair)
 
     def _pairs(self) -> list[Pair]:
-        ready = self._mailboxes.ready
-        return [pair for box in sorted(ready) for pair in ready[box]]
+        """What may be delivered, in an order that does not depend on who posted first."""
+        pairs = (pair for ready in self._mailboxes.ready.values() for pair in ready)
+        return sorted(pairs, key=lambda pair: (pair.receive.name, pair.send.name))
 
     def _claim(self, place: Place, count: int | None) -> None:
         """State in the program how many elements a receive got."""

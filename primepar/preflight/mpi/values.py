@@ -89,12 +89,11 @@ class Buffer(NamedTuple):
                 flat = flat.view(part.name)
             elif isinstance(part, int):
                 flat = flat[:part]
-        lists = [part for part in parts[1:] if isinstance(part, list | tuple | np.ndarray)]
-        pairs = lists[0] if lists and isinstance(lists[0], tuple) else lists
-        counts = tuple(map(int, pairs[0])) if len(pairs) and np.ndim(pairs[0]) else None
-        if counts is None and lists and np.ndim(lists[0]) == 1:
-            counts = tuple(map(int, lists[0]))
-        starts = tuple(map(int, pairs[1])) if len(pairs) > 1 and np.ndim(pairs[1]) else None
+        lists = [part for part in parts[1:] if _is_list(part)]
+        if len(lists) == 1 and _is_list(lists[0][0]):
+            lists = list(lists[0])
+        counts = tuple(map(int, lists[0])) if lists else None
+        starts = tuple(map(int, lists[1])) if len(lists) > 1 else None
         return cls(flat, counts, starts)
 
     @property
@@ -108,8 +107,8 @@ class Buffer(NamedTuple):
         return int(self.elements.size)
 
     @property
-    def name(self) -> str:
-        """A name for this memory."""
+    def place(self) -> str:
+        """Its place in memory."""
         return f"{self.elements.__array_interface__['data'][0]:x}.{self.elements.nbytes}"
 
     def data(self) -> bytes:
@@ -136,3 +135,8 @@ class Buffer(NamedTuple):
         """The data of a member's part."""
         first = self.starts(members)[place]
         return bytes(self.elements[first : first + self.sizes(members)[place]].tobytes())
+
+
+def _is_list(part: Any) -> bool:
+    """Whether it is a list of numbers, or of such lists; a type is a tuple too."""
+    return isinstance(part, list | tuple | np.ndarray) and not isinstance(part, Datatype)
