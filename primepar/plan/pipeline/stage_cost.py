@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import nlargest
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from primepar.plan.cost.linear import Cost
 from primepar.plan.pipeline.layer_activations import LayerActivations
@@ -175,14 +175,25 @@ class StageCost:
 
         Whole gradients, and whole parameters, are there for one operator.
         """
-        running = max(
-            chosen.cost.running + _whole(chosen.cost, shard) for chosen in self.stage.chosen
-        )
-        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
         counted = [(count, *known.bytes(recompute)) for known, count in self.layers]
         kept = sum(count * kept for count, kept, _ in counted)
         again = max((again for _, _, again in counted), default=0.0)
-        return self.terms.stash - inside + kept, running + again
+        return self._outside + kept, self._running[shard] + again
+
+    @cached_property
+    def _outside(self) -> float:
+        """Bytes of the stash of operators that are in no layer."""
+        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
+        return self.terms.stash - inside
+
+    @cached_property
+    def _running(self) -> dict[Shard, float]:
+        """Bytes of the operator that holds most in addition, while it runs."""
+        costs = [chosen.cost for chosen in self.stage.chosen]
+        return {
+            shard: max(cost.running + _whole(cost, shard) for cost in costs)
+            for shard in get_args(Shard)
+        }
 
 
 def _whole(cost: Cost, shard: Shard) -> float:
