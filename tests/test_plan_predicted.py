@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered_steps import lower_step
 from planner_cases import TWO_LEVELS, cluster
+from profiles import IS_LONG
 from step_cases import bytes_held_by, calls_of_step, sent_by
 
 from primepar.errors import PlanError
@@ -42,7 +43,7 @@ MODELS = {
     "bloom": ModelConfig.of("bloom", **SIZES, vocabulary=32),
 }
 """Tied and not, with a vocabulary that 8 devices divide and one that they do not."""
-PLANS = 16
+PLANS = 100 if IS_LONG else 10
 
 
 @cache
