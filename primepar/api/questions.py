@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AskedTarget
@@ -92,8 +93,15 @@ def simulate_target(
     batch: int | None,
     positions: int | None,
     chunks: AskedChunks,
+    whole: bool = False,
+    tick: Callable[[str], object] = str,
 ) -> tuple[Simulation, TrainingStep | None]:
-    """Run a target on a cluster; returns the run, and of a plan the training step."""
+    """Run a target on a cluster; returns the run, and of a plan the training step.
+
+    Of a large plan few of many equal layers are simulated, unless the `whole` is asked for, and
+    `tick` is called with each part of the work.
+    """
+    from primepar.plan.simulator.equal_layers import is_large, simulate_equal_layers
     from primepar.plan.simulator.run import simulate
     from primepar.plan.simulator.step import simulate_step
 
@@ -101,6 +109,8 @@ def simulate_target(
         asked.refuse(OF_A_PLAN, side=side, shape=shape)
         step = TrainingStep.of(asked.target, batch, positions)
         sizes = step.batch, step.positions
+        if not whole and chunks is None and is_large(asked.target):
+            return simulate_equal_layers(asked.target, *sizes, machine, dtype, tick), step
         return simulate_step(asked.target, *sizes, machine, dtype, chunks=chunks), step
     asked.refuse(OF_A_STEP, chunks=chunks)
     if shape is None and not isinstance(asked.target, Program | ProgramMethod):

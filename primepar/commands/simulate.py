@@ -26,6 +26,7 @@ from primepar.commands.options import (
     json_text,
 )
 from primepar.commands.plan_targets import Making, TrainingStep
+from primepar.commands.progress import progress
 from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_bytes, write_text
@@ -38,7 +39,6 @@ from primepar.plan.simulator.chakra import chakra_trace
 from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import AskedChunks
-from primepar.schedule.hidden_time import communication
 
 
 def simulate(
@@ -116,7 +116,11 @@ def simulate(
         typer.echo(json_text(summary) if json else text, nl=False)
         return
     asked, count = AskedTarget(target, resolved, COMMAND_LINE), _chunks(chunks)
-    run, step = simulate_target(asked, machine, kind, side, shape, batch, positions, count)
+    all_layers = output is not None and output.suffix == ".et"
+    with progress() as tick:
+        run, step = simulate_target(
+            asked, machine, kind, side, shape, batch, positions, count, all_layers, tick
+        )
     summary = _summary(target, machine, kind, run, step)
     written = [] if output is None else _write(run, output)
     if json:
@@ -172,15 +176,16 @@ def _summary(
     if step is not None:
         tokens = step.batch * step.positions
         summary["step"] = {"batch": step.batch, "positions": step.positions,
-                        "tokens_per_second": tokens / run.seconds}  # fmt: skip
+                        "tokens_per_second": tokens / run.seconds,
+                        "layers_left_out": run.left_out}  # fmt: skip
     return {
         **summary,
         "ranks": len(run.peak),
         "seconds": run.seconds,
         "operations": run.operations,
         "computing": run.computing,
-        "communicating": [float(rank.total) for rank in communication(run.events)],
-        "hidden": [rank.share for rank in communication(run.events)],
+        "communicating": [float(rank.total) for rank in run.communication],
+        "hidden": [rank.share for rank in run.communication],
         "sent": [float(count) for count in run.sent],
         "peak": run.peak,
         "fits": max(run.peak) <= cluster.memory,
@@ -199,6 +204,9 @@ def _lines(
     what = f", {step}" if step else ""
     yield f"{target} on {devices} of {cluster.name}, {dtype}{what}"
     yield f"  time       {amount(run.seconds, 's')}"
+    if run.left_out:
+        yield (f"  layers     {run.left_out} are not simulated: each takes as long as an equal one "
+               "before it, and is not in the timeline")  # fmt: skip
     if step is not None:
         tokens = step.batch * step.positions / run.seconds
         yield f"  tokens     {tokens:.4g} per second"
@@ -209,7 +217,7 @@ def _lines(
         yield (f"  operations {amount(total, '')}, {amount(total / run.seconds, '')} per second, "
                f"{share:.1%} of what products achieve")  # fmt: skip
     yield f"  computing  {amounts(run.computing, 's')} per device"
-    moving = communication(run.events)
+    moving = run.communication
     if any(rank.total for rank in moving):
         shares = [rank.share for rank in moving]
         low, high = f"{min(shares):.1%}", f"{max(shares):.1%}"

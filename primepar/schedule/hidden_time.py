@@ -5,12 +5,21 @@ Every executor emits events, so this is defined once for the emulator, the simul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from primepar.schedule.events import Event
 
 Interval = tuple[float, float]
+
+
+class Repeat(NamedTuple):
+    """A part of a rank's run, from `start` to `end`, that is done `times` times more."""
+
+    rank: int
+    start: float
+    end: float
+    times: int
 
 
 class Communication(NamedTuple):
@@ -27,12 +36,12 @@ class Communication(NamedTuple):
         return float(self.hidden / self.total) if self.total else 1.0
 
 
-def communication(events: Iterable[Event]) -> list[Communication]:
+def communication(events: Iterable[Event], repeats: Iterable[Repeat] = ()) -> list[Communication]:
     """Return the communication of every rank, from 0 to the last one with an event.
 
     A wait is no communication: the message that it waits for has an event of its own. Times in
     which several transfers of a rank are in flight count once. In a trace of torch a transfer is in
-    flight from its post to the end of its wait.
+    flight from its post to the end of its wait. What is in `repeats` counts more often.
     """
     computing: dict[int, list[Interval]] = {}
     moving: dict[int, list[Interval]] = {}
@@ -42,7 +51,13 @@ def communication(events: Iterable[Event]) -> list[Communication]:
         if event.op != "wait" and event.end > event.start:
             kept.append((event.start, event.end))
     ranks = range(1 + max((*computing, *moving), default=-1))
-    return [_rank(computing.get(rank, ()), moving.get(rank, ())) for rank in ranks]
+    busy = [union(computing.get(rank, ())) for rank in ranks]
+    travel = [union(moving.get(rank, ())) for rank in ranks]
+    sums = [_of(busy[rank], travel[rank]) for rank in ranks]
+    for rank, start, end, times in repeats:
+        part = _of(*(_common(known[rank], [(start, end)]) for known in (busy, travel)))
+        sums[rank] = together([sums[rank], *[part] * times])
+    return sums
 
 
 def together(ranks: Iterable[Communication]) -> Communication:
@@ -51,8 +66,7 @@ def together(ranks: Iterable[Communication]) -> Communication:
     return Communication(sum(rank.total for rank in known), sum(rank.hidden for rank in known))
 
 
-def _rank(computing: Sequence[Interval], moving: Sequence[Interval]) -> Communication:
-    busy, travel = union(computing), union(moving)
+def _of(busy: list[Interval], travel: list[Interval]) -> Communication:
     return Communication(_length(travel), _length(_common(busy, travel)))
 
 

@@ -13,7 +13,7 @@ from primepar.schedule.program import (
     Program,
     Recv,
     Send,
-    Split,
+    SplitCommunicator,
     Wait,
     messages_of,
 )
@@ -42,10 +42,11 @@ class Machine(RankMemories):
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
         nodes = (node for nodes in program.programs for node in nodes)
+        names = {node.into for node in nodes if isinstance(node, SplitCommunicator)}
         machine = cls(
             BlockNames(program), buffered, [RankState() for _ in range(program.ranks)],
             mailboxes=Mailboxes(program.rules == "mpi", {}),
-            splits=frozenset(node.into for node in nodes if isinstance(node, Split)) - {None},
+            splits=frozenset(names - {None}),
         )  # fmt: skip
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
@@ -237,7 +238,7 @@ class Machine(RankMemories):
             self._fail("races")
         given = [self._take(rank, block) for block in reads]
         state = self.ranks[rank]
-        if isinstance(node, Split) and node.into in state.made:
+        if isinstance(node, SplitCommunicator) and node.into in state.made:
             self._fail("deadlock-freedom")
             state.hangs = True
         if self._misuses(rank, node.communicator, set(node.group), every=True):
@@ -268,7 +269,7 @@ class Machine(RankMemories):
             return False
         for block, content in zip(outputs(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
-        if isinstance(node, Split) and node.into is not None:
+        if isinstance(node, SplitCommunicator) and node.into is not None:
             calls = self.calls[members(node)]
             self.ranks[rank].made[node.into] = tuple(
                 member

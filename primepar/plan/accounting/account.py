@@ -17,6 +17,7 @@ from primepar.plan.accounting.events import BlockBytes, rank_events
 from primepar.plan.accounting.rank_count import RankCount
 from primepar.plan.cluster import BYTES
 from primepar.plan.plan import Plan
+from primepar.schedule.program import Program
 from primepar.without_cycles import without_cycles
 
 MOST_COUNTED = 64
@@ -41,21 +42,23 @@ def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccoun
     what forward stashes, and buffers from the post of their receive on. Bytes sent are rounded up.
     Raises `PlanError` for a batch that the plan cannot cut.
     """
+    options = step_options(dtype)
     with without_cycles():
-        account, is_exact = _account(Shortened.of(plan), batch, positions, dtype)
-        if not is_exact:
-            account, _ = _account(Shortened(plan, ()), batch, positions, dtype)
+        for short in (Shortened.of(plan), Shortened(plan, ())):
+            program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
+            account, is_sure = account_of(short, program, dtype)
+            if is_sure:
+                break
     return account
 
 
-def _account(short: Shortened, batch: int, positions: int, dtype: str) -> tuple[StepAccount, bool]:
-    """The account from a short plan, and whether layers that are left out cannot change it.
+def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAccount, bool]:
+    """The account from the program of a short plan, after the passes `UNIFORM`.
 
-    They can where equal layers do not hold or send the same, and where a block is made late to
-    lower the peak: how far it can be delayed may depend on them.
+    And whether it is sure that layers that are left out change nothing. They may where equal layers
+    do not hold or send the same, and where a block is made late to lower the peak: how far it can
+    be delayed may depend on them.
     """
-    options = step_options(dtype)
-    program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
     size, watched = BlockBytes(program, dtype), [layer for run in short.runs for layer in run.alike]
     ranks = [RankCount.of(program, rank, size, watched) for rank in range(program.ranks)]
     more, item = [rank.left_out(short.runs) for rank in ranks], BYTES[dtype]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self
+from typing import Self, TypeAlias
 
 from primepar.plan.accounting.equal_layers import ShortRun
 from primepar.plan.accounting.events import Size, live_changes, sent
@@ -16,8 +16,7 @@ from primepar.schedule.program_uses import uses, writes
 
 Layer = int | None
 """The number of a layer in a short plan; None is outside of all layers."""
-Amount = Fraction | int
-Amount = Fraction | int
+Amount: TypeAlias = Fraction | int
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class RankCount:
 
     def all_sent(self, runs: Iterable[ShortRun]) -> Fraction:
         """Bytes that the rank sends in the step of the whole plan."""
-        left_out = (run.left_out * self.sent.get(run.alike[0], 0) for run in runs)
+        left_out = (run.left_out * self.sent.get(run.alike[0], Fraction(0)) for run in runs)
         return sum((*self.sent.values(), *left_out), Fraction(0))
 
     def left_out(self, runs: Iterable[ShortRun]) -> list[int]:

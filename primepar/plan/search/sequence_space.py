@@ -32,6 +32,9 @@ SpaceName = Literal["paper", "all"]
 PAPER: Final[tuple[type[Primitive], ...]] = (BySequence, ByInput, ByOutput, PrimePar)
 """Primitives of the paper's space; B is M where the rows of all sequences are one dim."""
 
+CUTS: Final[tuple[type[Primitive], ...]] = (BySequence, ByInput, ByOutput, Replicated)
+"""Primitives that only cut a dim, or nothing."""
+
 
 @dataclass(frozen=True)
 class SequenceSpace:
@@ -145,10 +148,13 @@ def orders(candidate: Candidate, levels: Several[int]) -> Iterator[Candidate]:
 
 @lru_cache(maxsize=64)
 def _elements(kinds: tuple[type[Primitive], ...], bits: int) -> tuple[Element, ...]:
-    """Elements of these primitives on 2^`bits` devices; one of those with equal behaviour."""
+    """Elements of these primitives on 2^`bits` devices; one of those with equal behaviour.
+
+    Cuts are those on one bit: on more, several of them are the same.
+    """
     elements: dict[object, Element] = {}
     for kind in kinds:
-        if kind is ByBatch:
+        if kind is ByBatch or (bits > 1 and kind in CUTS):
             continue
         primitive = kind()
         powers = [1 << k for k in range(bits + 1)]

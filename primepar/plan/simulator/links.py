@@ -67,6 +67,7 @@ class Port:
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
         self._since: Scalar = 0
+        self._weight: Fraction | int = 1
 
     @property
     def share(self) -> Scalar:
@@ -75,8 +76,10 @@ class Port:
 
     def enter(self, flow: ActiveTransfer, now: Scalar) -> None:
         """Add one message of a flow."""
-        if not self.messages:
-            self._since = now
+        if self.messages and flow.weight != self._weight:
+            self._count(now)
+        if not self.messages or flow.weight != self._weight:
+            self._since, self._weight = now, flow.weight
         self.messages += 1
         self.flows[flow] = self.flows.get(flow, 0) + 1
 
@@ -85,7 +88,10 @@ class Port:
         messages = self.flows.pop(flow, 0)
         self.messages -= messages
         if messages and not self.messages:
-            self.busy += now - self._since
+            self._count(now)
+
+    def _count(self, now: Scalar) -> None:
+        self.busy += self._weight * (now - self._since)
 
 
 class SentByAll(NamedTuple):
@@ -108,10 +114,12 @@ class TransferPath(NamedTuple):
 class ActiveTransfer:
     """The messages of one transfer: the part `left` falls from 1 to 0, at `rate` per second."""
 
-    __slots__ = ("done", "left", "paths", "rate", "since", "version")
+    __slots__ = ("done", "left", "paths", "rate", "since", "version", "weight")
 
-    def __init__(self, paths: list[TransferPath], done: Callable[[], None]) -> None:
-        self.paths, self.done = paths, done
+    def __init__(
+        self, paths: list[TransferPath], done: Callable[[], None], weight: Fraction | int
+    ) -> None:
+        self.paths, self.done, self.weight = paths, done, weight
         self.left: Scalar = 1
         self.rate: Scalar = 0
         self.since: Scalar = 0
@@ -145,11 +153,13 @@ class Network:
         steps: int,
         done: Callable[[], None],
         collective: SentByAll | None = None,
+        weight: Fraction | int = 1,
     ) -> None:
         """Start a transfer: what it takes before its bytes move, then its bytes.
 
         `done` is called at its end. A collective uses the times that a level defines for it, where
-        it does; a curve is that of the outermost level that it crosses.
+        it does; a curve is that of the outermost level that it crosses. `weight` is how often the
+        transfer counts in what ports have carried.
         """
         messages = [(*self._path(source, target), size) for source, target, size in hops]
         ports = [] if collective else [port for message in messages for port in message[:2]]
@@ -159,8 +169,8 @@ class Network:
             times = self._times(out.level, size, steps, collective, out.level == top)
             start = max(start, times.start)
             if size:
-                out.carried += size
-                into.carried += size
+                out.carried += weight * size
+                into.carried += weight * size
                 slower = out.bandwidth / times.bandwidth
                 paths.append(
                     TransferPath(out, into, self._number(size) * slower, times.alone * slower)
@@ -168,7 +178,7 @@ class Network:
         start += max((self._gaps(port) for port in ports), default=0)
         for port in ports:
             port.starting += 1
-        flow = ActiveTransfer(paths, done)
+        flow = ActiveTransfer(paths, done, weight)
         self._clock.schedule(self._clock.now + start, self._open, flow, ports)
 
     def _gaps(self, port: Port) -> Scalar:

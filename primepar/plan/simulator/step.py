@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Literal
 
@@ -44,14 +44,15 @@ def simulate_step(
     chunks: AskedChunks = None,
     program: Program | None = None,
     copies: int = 1,
+    times: Callable[[str], int] | None = None,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     With `chunks` transfers and the products next to them are cut into this many; "auto" takes the
     number with the least predicted time. With `program` that one is simulated, the step after
     further passes. Several `copies` run it at the same time, each on the next devices of the
-    cluster. Raises what `lower_step` and `simulate` raise, and `ConfigError` for another number of
-    chunks.
+    cluster. `times` is as in `simulate`. Raises what `lower_step` and `simulate` raise, and
+    `ConfigError` for another number of chunks.
     """
     if chunks is not None and chunks != "auto" and not 1 <= chunks <= MOST_CHUNKS:
         raise ConfigError(
@@ -68,7 +69,7 @@ def simulate_step(
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     together = copied_to_next_ranks(program, copies)
-    return simulate(together, cluster, dtype, operations, fractions, passing, positions)
+    return simulate(together, cluster, dtype, operations, fractions, passing, positions, times)
 
 
 def copied_to_next_ranks(program: Program, copies: int) -> Program:

@@ -59,9 +59,9 @@ class RankRecorder:
 
     def gap(self, what: str) -> None:
         """Record something that no instruction expresses."""
-        gap = Gap(source_line(), what)
-        if gap not in self.recording.gaps:
-            self.recording.gaps.append(gap)
+        source, gaps = source_line(), self.recording.gaps
+        if all((gap.source, gap.what) != (source, what) for gap in gaps):
+            gaps.append(Gap(source, what, len(self.recording.instructions)))
 
     def steered(self, how: str = "decides by") -> None:
         """Record that the script goes on by a value of other ranks, which is not here."""

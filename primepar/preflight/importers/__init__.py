@@ -1,6 +1,7 @@
 """Programs of files that other tools wrote: schedules, records of runs, algorithms.
 
-The ending of a file decides what it is: `.csv` is a pipeline schedule of torch.
+The ending of a file decides what it is: `.csv` is a pipeline schedule of torch. A folder has dumps
+of torch's flight recorder.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ ENDINGS = (".csv",)
 
 
 def read_program(path: Path) -> Program:
-    """Return the program of a file of another tool. Raises `FormatError` if it is none."""
+    """Return the program of what another tool wrote. Raises `FormatError` if it is none."""
+    if path.is_dir():
+        from primepar.preflight.importers.flight_recorder import flight_recorder_program
+
+        return flight_recorder_program(path)
     if path.suffix == ".csv":
         from primepar.preflight.importers.pipelining import csv_program
 
         return csv_program(path)
-    raise FormatError(f"{path}: expected a file that ends in {', '.join(ENDINGS)}")
+    endings = ", ".join(ENDINGS)
+    raise FormatError(f"{path}: expected a folder of dumps, or a file that ends in {endings}")

@@ -54,7 +54,7 @@ class Scaled(TermNode, frozen=True):
     factor: str
 
 
-class Weighted(TermNode, frozen=True):
+class WeightedTerm(TermNode, frozen=True):
     """The input times, or divided by, a term of one element, such as a clipped norm."""
 
     input: int
@@ -81,7 +81,7 @@ class Gradient(TermNode, frozen=True):
     length: int
 
 
-Term = Leaf | Received | Applied | Mapped | Scaled | Weighted | Added | Joined | Gradient
+Term = Leaf | Received | Applied | Mapped | Scaled | WeightedTerm | Added | Joined | Gradient
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):
