@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 from attack_transport import TRANSPORTS, traffic_program
@@ -25,7 +26,8 @@ POSTED = (
 
 def program_of(*lists: Sequence[object]) -> Program:
     """A program of these lists."""
-    return Program("primepar-program", 1, len(lists), tuple(map(tuple, lists)))  # type: ignore[arg-type]
+    programs: Any = tuple(map(tuple, lists))
+    return Program("primepar-program", 1, len(lists), programs)
 
 
 def hangs(program: Program, slots: int | None, order: Order = "free") -> str | None:
