@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -12,6 +12,7 @@ from attack_transport import TRANSPORTS, traffic_program
 from primepar.preflight.fewest import fewest_communicators, fewest_slots
 from primepar.preflight.importers.pipelining import pipelining_program
 from primepar.schedule import Program
+from primepar.schedule.one_order import StreamGraph, hangs_by
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
 from primepar.schedule.transport import Order, Transport
 from primepar.verify.explorer.traffic_run import comes_to_an_end
@@ -38,13 +39,39 @@ def hangs(program: Program, slots: int | None, order: Order = "free") -> str | N
     return report.properties[0].counterexample
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 def test_proof_and_run_agree_in_every_transport(seed: int) -> None:
     program = traffic_program(seed)
     for transport in TRANSPORTS:
         report = verify_program(program, only="deadlock-freedom", transport=transport)
         ends = {comes_to_an_end(program, transport, chance) for chance in (None, 1, 2)}
         assert ends == {report.verdict == "proved"}, transport
+
+
+def never_full(graph: StreamGraph, send: int, receive: int, received: list[int]) -> None:
+    """A graph whose slots are never full, in place of its own method."""
+    sent = graph._node(*graph.places[send], [send])
+    received.append(graph._node(*graph.places[receive], [receive, sent]))
+    graph.before[send + 1].append(sent)
+    graph.before[receive + 1].append(received[-1])
+
+
+def without_data(graph: StreamGraph, send: int, receive: int, received: list[int]) -> None:
+    """A graph whose receives end without their data, in place of its own method."""
+    never_full(graph, send, receive, received)
+    graph.before[received[-1]] = [receive]
+
+
+@pytest.mark.parametrize("wrong", [never_full, without_data])
+def test_the_run_contradicts_a_wrong_graph(
+    wrong: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StreamGraph, "_match_in_slot", wrong)
+    programs = [traffic_program(seed) for seed in range(40)]
+    assert any(
+        (hangs_by(program, Transport(1)) is None) != comes_to_an_end(program, Transport(1))
+        for program in programs
+    )
 
 
 def test_three_sends_ahead_of_their_receives_need_three_slots() -> None:
