@@ -10,7 +10,6 @@ import pytest
 from attack_transport import TRANSPORTS, traffic_program
 
 from primepar.preflight.fewest import fewest_communicators, fewest_slots
-from primepar.preflight.importers.pipelining import pipelining_program
 from primepar.schedule import Program
 from primepar.schedule.one_order import StreamGraph, hangs_by
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
@@ -124,14 +123,3 @@ def test_a_batched_send_does_not_meet_a_receive_of_its_own() -> None:
     program = program_of([Group((Send(1, "a"),))], [Recv(0, "b")])
     assert hangs(program, 0, "communicator") is None
     assert hangs(program, 0, "peer") is not None
-
-
-def test_deferred_receives_of_torch_hang_on_nccl_and_not_on_gloo() -> None:
-    """The head-on sends of pytorch issue 172668, which deferred receives still have."""
-    program = pipelining_program("Interleaved1F1B", 2, 4, defer_pp_recv=True)
-    assert hangs(program, 0) is None
-    wrong = hangs(program, 0, "peer")
-    assert wrong is not None
-    assert wrong.startswith("rank 0, instruction 11 (isend x.3[1] -> 1) at 2SEND_F1 and rank 1, ")
-    assert fewest_slots(program, "peer") == 1
-    assert hangs(pipelining_program("Interleaved1F1B", 2, 4), 0, "peer") is None
