@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -14,6 +15,7 @@ from primepar.commands.verify import EXIT_CODES, LONGEST, paint, report_json
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_text
 from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
     from primepar.preflight.recording import RankRecording
@@ -52,6 +54,15 @@ def preflight(
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = 60.0,
+    order: Annotated[
+        str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
+    ] = "free",
+    slots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K", help="Sends that a receiver may be behind, or any.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None, _file("--output", "OUT.JSON", "Write the program.", "-o")
     ] = None,
@@ -81,19 +92,24 @@ def preflight(
     """
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
+    transport = _transport(target, order, slots)
     from primepar.preflight.report.findings import findings
 
     if mpi:
-        program, report = _of_mpi(target, arguments or [], ranks, (limit, timeout), repaired)
+        _check_mpi(
+            target,
+            {"--repair": repaired, "--order": None if order == "free" else order, "--slots": slots},
+        )
+        program, report = _of_mpi(target, arguments or [], ranks, (limit, timeout))
     else:
         from primepar.preflight.verdict import verdict_of
 
         program, recorded = _program(target, arguments or [], ranks, limit)
-        report = verdict_of(program, recorded, target, timeout)
+        report = verdict_of(program, recorded, target, timeout, transport)
     if json:
         typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, program)))
+        typer.echo("\n".join(_lines(report, program, transport)))
     if output is not None:
         save_program(program, output)
         typer.echo(f"wrote {output}", err=True)
@@ -126,6 +142,18 @@ def _check(limit: float, timeout: float, files: dict[str, Path | None]) -> None:
             raise TargetError(f"{option}: expected a name that ends with {ending}, got {path}")
 
 
+def _transport(target: str, order: str, slots: str | None) -> Transport:
+    """Raise `ConfigError` for an order or a number of slots that there is not."""
+    from primepar.preflight.importers import XML_SLOTS
+
+    if order not in get_args(Order):
+        raise ConfigError(f"--order: expected {', '.join(get_args(Order))}, got {order!r}")
+    number = str(XML_SLOTS if target.endswith(".xml") else 0) if slots is None else slots
+    if number != "any" and not re.fullmatch("[0-9]{1,9}", number):
+        raise ConfigError(f"--slots: expected a number from 0, or any, got {slots!r}")
+    return Transport(None if number == "any" else int(number), cast(Order, order))
+
+
 def _program(
     target: str, arguments: list[str], ranks: int | None, limit: float
 ) -> tuple[Program, list[RankRecording]]:
@@ -133,7 +161,7 @@ def _program(
     from primepar.preflight.importers import ENDINGS, read_program
 
     path = Path(target)
-    if path.suffix == ".json" or path.suffix in ENDINGS:
+    if path.suffix == ".json" or path.suffix in ENDINGS or path.is_dir():
         if ranks is not None or arguments:
             option = f"--ranks {ranks}" if ranks is not None else arguments[0]
             raise TargetError(
@@ -161,33 +189,38 @@ def _ranks_of(path: Path, ranks: int | None) -> int:
     return ranks
 
 
+def _check_mpi(target: str, given: dict[str, object]) -> None:
+    """Raise an error for what --mpi does not go with."""
+    if not target.endswith(".py"):
+        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option}: expected a script of torch, as mpi4py's calls have no order of streams "
+                f"and no recorded dependence of data, got {value} with --mpi: leave it out"
+            )
+
+
 def _of_mpi(
-    target: str,
-    arguments: list[str],
-    ranks: int | None,
-    seconds: tuple[float, float],
-    repaired: Path | None,
+    target: str, arguments: list[str], ranks: int | None, seconds: tuple[float, float]
 ) -> tuple[Program, Report]:
     """The program of an mpi4py script, and its verdict; `seconds` are those to run and to prove."""
     from primepar.preflight.mpi.capture import preflight_mpi
 
-    if repaired is not None:
-        raise ConfigError(
-            "--repair: expected a script of torch, as with --mpi nothing records which data "
-            f"depend on which, got {repaired}: leave it out"
-        )
-    if not target.endswith(".py"):
-        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
     return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), *seconds)
 
 
-def _lines(report: Report, program: Program) -> Iterator[str]:
+def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:
+    from primepar.preflight.fewest import enough
+
     count = sum(map(len, program.programs))
     yield from report.lines(
         f"on {program.ranks} ranks, {count} instructions",
         seconds=True,
         paint=paint,
     )
+    if report["deadlock-freedom"].verdict == "refuted":
+        yield from enough(program, transport)
 
 
 def _repair(program: Program, report: Report, output: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from primepar.schedule.program import (
@@ -17,6 +18,7 @@ from primepar.schedule.program import (
     Wait,
     messages_of,
 )
+from primepar.schedule.program_uses import initial_blocks
 from primepar.verify.explorer.blocks import RankMemories
 from primepar.verify.explorer.collectives import Call, agree, inputs, members, outputs, results
 from primepar.verify.explorer.contents import ZERO, CellSums
@@ -54,6 +56,9 @@ class Machine(RankMemories):
         for rank, blocks in enumerate(program.host_initial or ()):
             for block in blocks:
                 machine._load_host(rank, block)
+        if program.initial is None:
+            for block in chain.from_iterable(initial_blocks(program)):
+                machine._note_before(block)
         return machine
 
     @property
