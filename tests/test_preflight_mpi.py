@@ -201,8 +201,9 @@ def test_a_wrong_script_ends_in_one_line(tmp_path: Path, text: str, message: str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--repair", "x.json"), "--repair: expected a script of torch, as with --mpi nothing "
-         "records which data depend on which, got x.json: leave it out"),
+        (("--repair", "x.json"), "--repair: expected a script of torch, as mpi4py's calls have no "
+         "order of streams and no recorded dependence of data, got x.json with --mpi: leave it "
+         "out"),
         ((), "--ranks: expected the number of ranks of {}, got none: write -n 4 before it"),
     ],
 )  # fmt: skip

@@ -96,8 +96,11 @@ def preflight(
     from primepar.preflight.report.findings import findings
 
     if mpi:
-        _refuse_with_mpi({"--repair": repaired, "--slots": slots, "--order": order})
-        program, report = _of_mpi(target, arguments or [], ranks, limit, timeout)
+        _check_mpi(
+            target,
+            {"--repair": repaired, "--order": None if order == "free" else order, "--slots": slots},
+        )
+        program, report = _of_mpi(target, arguments or [], ranks, (limit, timeout))
     else:
         from primepar.preflight.verdict import verdict_of
 
@@ -186,30 +189,25 @@ def _ranks_of(path: Path, ranks: int | None) -> int:
     return ranks
 
 
-def _refuse_with_mpi(options: dict[str, object]) -> None:
-    """Raise `ConfigError` for an option that a script of mpi4py has no meaning for."""
-    reasons = {
-        "--repair": "nothing records which data depend on which",
-        "--slots": "each send names its mode",
-        "--order": "messages match by the rules of MPI",
-    }
-    for option, value in options.items():
-        if value not in (None, "free"):
+def _check_mpi(target: str, given: dict[str, object]) -> None:
+    """Raise an error for what --mpi does not go with."""
+    if not target.endswith(".py"):
+        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
+    for option, value in given.items():
+        if value is not None:
             raise ConfigError(
-                f"{option}: expected a script of torch, as with --mpi {reasons[option]}, "
-                f"got {value}: leave it out"
+                f"{option}: expected a script of torch, as mpi4py's calls have no order of streams "
+                f"and no recorded dependence of data, got {value} with --mpi: leave it out"
             )
 
 
 def _of_mpi(
-    target: str, arguments: list[str], ranks: int | None, limit: float, timeout: float
+    target: str, arguments: list[str], ranks: int | None, seconds: tuple[float, float]
 ) -> tuple[Program, Report]:
     """The program of an mpi4py script, and its verdict."""
     from primepar.preflight.mpi.capture import preflight_mpi
 
-    if not target.endswith(".py"):
-        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
-    return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), limit, timeout)
+    return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), *seconds)
 
 
 def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Captures an mpi4py script in every way in which its receives from any rank may match.
 
 A script whose branches depend on who sent first is another program in each run. So each run is
-judged as the program that it is, with the messages that its receives took; other runs take the
+decided as the program that it is, with the messages that its receives took; other runs take the
 others. Example: a master that takes results from any of two workers is run twice.
 """
 
@@ -48,7 +48,7 @@ def preflight_mpi(
     runs = 0
     for run in all_runs(partial(run_script, script, arguments), str(script), ranks, limit):
         runs += 1
-        program, report = judge(run, str(script), timeout)
+        program, report = decide(run, str(script), timeout)
         if report.verdict != "proved" or runs > MOST_RUNS:
             break
         first = first or (program, report)
@@ -75,7 +75,7 @@ def all_runs(
             left += [[*before, choice] for choice in range(1, run.choices[place])]
 
 
-def judge(run: MpiRun, script: str, timeout: float) -> tuple[Program, Report]:
+def decide(run: MpiRun, script: str, timeout: float) -> tuple[Program, Report]:
     """Return the program of a run, and its verdict for the messages that its receives took."""
     if not any(rank.instructions or rank.gaps for rank in run.recordings):
         raise CaptureError(

@@ -15,9 +15,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from primepar.preflight.mpi.point_to_point import PICKLED, Messages
-from primepar.preflight.mpi.rank_side import Outcome
+from primepar.preflight.mpi.rank_side import MpiOutcome
 from primepar.preflight.mpi.requests import Request, Status
-from primepar.preflight.mpi.values import OPS, Buffer, Op
+from primepar.preflight.mpi.values import OPS, MpiBuffer, Op
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -36,7 +36,7 @@ Use = Callable[[list[bytes]], Any]
 """What a member does with the data of all members."""
 
 
-class CollectiveCalls(Messages):
+class MpiCollectives(Messages):
     """The collectives of a communicator. `posts` turns a method into its form with a request."""
 
     @property
@@ -48,7 +48,7 @@ class CollectiveCalls(Messages):
         if not posted:
             return use(self._side.wait(self._side.post(node, [data]))[0].payloads)
 
-        def finish(outcome: Outcome, status: Status | None) -> Any:
+        def finish(outcome: MpiOutcome, status: Status | None) -> Any:
             return use(outcome.payloads)
 
         def post(request: str | None) -> list[int]:
@@ -62,10 +62,10 @@ class CollectiveCalls(Messages):
     def _names(self, name: str) -> tuple[str, ...]:
         return tuple(f"{name}[{place}]" for place in range(len(self._group)))
 
-    def _block(self, buffer: Buffer) -> str:
+    def _block(self, buffer: MpiBuffer) -> str:
         return self._side.buffer(buffer.place)
 
-    def _parts(self, buffer: Buffer | None) -> tuple[str, ...]:
+    def _parts(self, buffer: MpiBuffer | None) -> tuple[str, ...]:
         """Names for the parts of a buffer; none off the root."""
         return () if buffer is None else self._names(self._block(buffer))
 
@@ -82,7 +82,7 @@ class CollectiveCalls(Messages):
         return self._call(Barrier(**self._common()), b"", lambda data: None, posted)
 
     def Bcast(self, buf: Any, root: int = 0, posted: bool = False) -> Any:
-        buffer = Buffer.of(buf)
+        buffer = MpiBuffer.of(buf)
         node = Broadcast(**self._common(), block=self._block(buffer), root=self._group[root],
                          count=buffer.size, dtype=buffer.dtype)  # fmt: skip
         data = buffer.data() if root == self._own else b""
@@ -93,8 +93,8 @@ class CollectiveCalls(Messages):
     ) -> Any:
         """Reduce; each kind of call takes other members' data, in the order of the ranks."""
         source = recvbuf if sendbuf is IN_PLACE else sendbuf
-        given = Buffer.of(source)
-        into = Buffer.of(source if recvbuf is None else recvbuf)
+        given = MpiBuffer.of(source)
+        into = MpiBuffer.of(source if recvbuf is None else recvbuf)
         node = kind(**self._common(), block=self._block(into), reduction=op.reduction,
                     count=given.size, dtype=op.typed(given.dtype), **fields)  # fmt: skip
 
@@ -127,15 +127,15 @@ class CollectiveCalls(Messages):
     def Exscan(self, sendbuf: Any, recvbuf: Any, op: Op = OPS["SUM"], posted: bool = False) -> Any:
         return self._reducing(Scan, sendbuf, recvbuf, op, posted, exclusive=True)
 
-    def _given(self, sendbuf: Any, into: Buffer | None) -> Buffer:
+    def _given(self, sendbuf: Any, into: MpiBuffer | None) -> MpiBuffer:
         """What a member gives to a gather; in place it is its part of the result."""
         if sendbuf is not IN_PLACE or into is None:
-            return Buffer.of(sendbuf)
-        return Buffer(np.frombuffer(into.part(self._own, len(self._group)), into.dtype))
+            return MpiBuffer.of(sendbuf)
+        return MpiBuffer(np.frombuffer(into.part(self._own, len(self._group)), into.dtype))
 
     def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0, posted: bool = False) -> Any:
         size = len(self._group)
-        into = Buffer.of(recvbuf) if root == self._own else None
+        into = MpiBuffer.of(recvbuf) if root == self._own else None
         given = self._given(sendbuf, into)
         node = Gather(
             **self._common(), block=self._block(given), root=self._group[root], count=given.size,
@@ -145,7 +145,7 @@ class CollectiveCalls(Messages):
         return self._call(node, given.data(), lambda data: _fill(into, data), posted)
 
     def Allgather(self, sendbuf: Any, recvbuf: Any, posted: bool = False) -> Any:
-        into, size = Buffer.of(recvbuf), len(self._group)
+        into, size = MpiBuffer.of(recvbuf), len(self._group)
         given = self._given(sendbuf, into)
         node = AllGather(**self._common(), block=self._block(given), blocks=self._parts(into),
                          count=given.size, counts=into.sizes(size), dtype=given.dtype)  # fmt: skip
@@ -153,9 +153,9 @@ class CollectiveCalls(Messages):
 
     def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0, posted: bool = False) -> Any:
         size = len(self._group)
-        given = Buffer.of(sendbuf) if root == self._own else None
+        given = MpiBuffer.of(sendbuf) if root == self._own else None
         in_place = recvbuf is IN_PLACE and given is not None
-        into = given if given is not None and in_place else Buffer.of(recvbuf)
+        into = given if given is not None and in_place else MpiBuffer.of(recvbuf)
         node = Scatter(
             **self._common(), block=self._block(into), root=self._group[root], dtype=into.dtype,
             count=None if in_place else into.size,
@@ -171,8 +171,8 @@ class CollectiveCalls(Messages):
         return self._call(node, pickle.dumps(parts), use, posted)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any, posted: bool = False) -> Any:
-        size, into = len(self._group), Buffer.of(recvbuf)
-        given = into if sendbuf is IN_PLACE else Buffer.of(sendbuf)
+        size, into = len(self._group), MpiBuffer.of(recvbuf)
+        given = into if sendbuf is IN_PLACE else MpiBuffer.of(sendbuf)
         node = AllToAll(
             **self._common(), blocks=self._parts(given), into=self._names(self._block(into) + ">"),
             counts=given.sizes(size), into_counts=into.sizes(size), dtype=given.dtype,
@@ -197,8 +197,8 @@ class CollectiveCalls(Messages):
         op: Op = OPS["SUM"],
         posted: bool = False,
     ) -> Any:
-        into, size = Buffer.of(recvbuf), len(self._group)
-        given = Buffer.of(sendbuf)
+        into, size = MpiBuffer.of(recvbuf), len(self._group)
+        given = MpiBuffer.of(sendbuf)
         if recvcounts is not None:
             given = given._replace(counts=tuple(map(int, recvcounts)))
         node = ReduceScatter(
@@ -210,7 +210,7 @@ class CollectiveCalls(Messages):
             total = np.asarray(
                 reduce(op.function, [np.frombuffer(part, given.dtype) for part in data])
             )
-            whole = Buffer(total, given.sizes(size))
+            whole = MpiBuffer(total, given.sizes(size))
             into.fill(whole.part(self._own, size))
 
         return self._call(node, given.data(), use, posted)
@@ -277,15 +277,15 @@ class CollectiveCalls(Messages):
 
 
 def _taken(
-    data: list[Any], node: Any, own: int, root: int | None, group: tuple[int, ...]
+    data: list[Any], node: Any, place: int, root: int | None, group: tuple[int, ...]
 ) -> list[Any]:
     """What a member reduces: all data, of a scan those up to its own, and nothing off the root."""
     if isinstance(node, Scan):
-        return data[: own + (not node.exclusive)]
-    return data if root is None or group[own] == root else []
+        return data[: place + (not node.exclusive)]
+    return data if root is None or group[place] == root else []
 
 
-def _fill(into: Buffer | None, data: list[bytes]) -> None:
+def _fill(into: MpiBuffer | None, data: list[bytes]) -> None:
     """Write the parts of all members, each at its place."""
     if into is not None:
         for first, part in zip(into.starts(len(data)), data, strict=True):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
-from primepar.preflight.mpi.collectives import CollectiveCalls
+from primepar.preflight.mpi.collectives import MpiCollectives
 from primepar.preflight.mpi.point_to_point import PROC_NULL
 from primepar.schedule.program import SplitCommunicator
 
@@ -17,8 +17,8 @@ UNDEFINED = -32766
 class RankGroup:
     """A group of ranks, as ranks of the whole run."""
 
-    def __init__(self, ranks: Sequence[int], own: int) -> None:
-        self.ranks, self._own = tuple(ranks), own
+    def __init__(self, ranks: Sequence[int], this_rank: int) -> None:
+        self.ranks, self._own = tuple(ranks), this_rank
 
     def Get_size(self) -> int:
         """Its members."""
@@ -43,7 +43,7 @@ class RankGroup:
         """Nothing is to be freed."""
 
 
-class Comm(CollectiveCalls):
+class Comm(MpiCollectives):
     """A communicator of the whole run, or one that a split has made."""
 
     def Get_rank(self) -> int:
@@ -179,8 +179,8 @@ class CartComm(Comm):
     def Get_cart_rank(self, coords: Sequence[int]) -> int:
         """The rank at a place; outside of the grid there is none."""
         place = [
-            at % length if wraps else at
-            for at, length, wraps in zip(coords, self.dims, self.periods, strict=True)
+            index % length if wraps else index
+            for index, length, wraps in zip(coords, self.dims, self.periods, strict=True)
         ]
         return self._places.index(tuple(place)) if tuple(place) in self._places else PROC_NULL
 

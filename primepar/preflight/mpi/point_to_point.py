@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from primepar.preflight.mpi.rank_side import Outcome, RankSide
+from primepar.preflight.mpi.rank_side import MpiOutcome, RankSide
 from primepar.preflight.mpi.requests import Finish, Request, Status
-from primepar.preflight.mpi.values import Buffer
+from primepar.preflight.mpi.values import MpiBuffer
 from primepar.schedule.program import ANY, Group, IRecv, ISend, Recv, Send
 
 PROC_NULL = -2
@@ -56,7 +56,7 @@ class Messages:
         return pickle.dumps(value), {"block": self._side.name("object"), "dtype": PICKLED}
 
     def _buffer(self, given: Any) -> tuple[bytes, dict[str, Any]]:
-        buffer = Buffer.of(given)
+        buffer = MpiBuffer.of(given)
         return buffer.data(), {
             "block": self._side.buffer(buffer.place),
             "dtype": buffer.dtype,
@@ -65,9 +65,9 @@ class Messages:
 
     def _filled(self, given: Any) -> tuple[Finish, dict[str, Any], int]:
         """What writes a message to a buffer, what its receive states, and the room."""
-        buffer = Buffer.of(given)
+        buffer = MpiBuffer.of(given)
 
-        def finish(outcome: Outcome, status: Status | None) -> None:
+        def finish(outcome: MpiOutcome, status: Status | None) -> None:
             buffer.fill(outcome.payloads[0])
             size = len(outcome.payloads[0]) // buffer.elements.itemsize
             self._note(outcome, status, size)
@@ -78,11 +78,11 @@ class Messages:
             buffer.size,
         )
 
-    def _unpickled(self, outcome: Outcome, status: Status | None) -> Any:
+    def _unpickled(self, outcome: MpiOutcome, status: Status | None) -> Any:
         self._note(outcome, status, len(outcome.payloads[0]))
         return pickle.loads(outcome.payloads[0])
 
-    def _note(self, outcome: Outcome, status: Status | None, size: int) -> None:
+    def _note(self, outcome: MpiOutcome, status: Status | None, size: int) -> None:
         if status is not None:
             status.set(self._group.index(outcome.source), outcome.tag, size)
 
@@ -210,7 +210,7 @@ class Messages:
         room: int | None,
         source: int,
         recvtag: int,
-    ) -> Outcome | None:
+    ) -> MpiOutcome | None:
         """Send and receive together; None where nothing is received."""
         data, sent = made
         body: list[Any] = []

@@ -56,8 +56,8 @@ class Ended(msgspec.Struct, tag=True):
 FromMpiRank = Post | Await | Missing | Ended
 
 
-class Outcome(msgspec.Struct):
-    """What a post brought: the source and tag of a message, and its data, or that of all members.
+class MpiOutcome(msgspec.Struct):
+    """What came of a post: the source and tag of a message, and its data, or that of all members.
 
     Empty for a send.
     """
@@ -67,7 +67,7 @@ class Outcome(msgspec.Struct):
     payloads: list[bytes] = []
 
 
-_OUTCOMES = msgspec.msgpack.Decoder(list[Outcome])
+_OUTCOMES = msgspec.msgpack.Decoder(list[MpiOutcome])
 
 
 class NotModelledError(BaseException):
@@ -110,7 +110,7 @@ class RankSide:
         first, self._posted = self._posted, self._posted + count
         return list(range(first, self._posted))
 
-    def wait(self, numbers: Sequence[int], requests: Sequence[str] = ()) -> list[Outcome]:
+    def wait(self, numbers: Sequence[int], requests: Sequence[str] = ()) -> list[MpiOutcome]:
         """Wait until posts are done; `requests` are those that waits in the program name."""
         for request in requests:
             self.post(Wait(request), count=0)

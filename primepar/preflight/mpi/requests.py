@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from primepar.preflight.mpi.rank_side import Outcome, RankSide
+from primepar.preflight.mpi.rank_side import MpiOutcome, RankSide
 
 
 class Status:
@@ -37,8 +37,8 @@ class Status:
     Get_elements = Get_count
 
 
-Finish = Callable[[Outcome, Status | None], Any]
-"""Takes what a post brought, and returns what the user gets."""
+Finish = Callable[[MpiOutcome, Status | None], Any]
+"""Takes what came of a post, and returns what the user gets."""
 
 
 class Request:

@@ -29,7 +29,7 @@ from primepar.preflight.mpi.rank_side import (
     Ended,
     FromMpiRank,
     Missing,
-    Outcome,
+    MpiOutcome,
     Post,
     RankSide,
 )
@@ -74,7 +74,7 @@ class MpiScheduler:
         self._payloads: dict[tuple[int, int], bytes] = {}
         self._places: dict[tuple[int, int], Place] = {}
         self._rooms: dict[tuple[int, int], int | None] = {}
-        self._done: dict[tuple[int, int], Outcome] = {}
+        self._done: dict[tuple[int, int], MpiOutcome] = {}
         self._posted = [0] * ranks
         self._awaited: dict[int, list[int]] = {}
         """Ranks that wait, and for what."""
@@ -168,7 +168,7 @@ class MpiScheduler:
             if side.sends:
                 self._payloads[side.name] = next(payloads)
                 if side.mode != "synchronous":
-                    self._done[side.name] = Outcome()
+                    self._done[side.name] = MpiOutcome()
             else:
                 self._rooms[side.name] = next(rooms)
             self._mailboxes.post(side)
@@ -208,8 +208,8 @@ class MpiScheduler:
         send, receive = pair
         self._mailboxes.remove(pair)
         payload = self._payloads.pop(send.name)
-        self._done[send.name] = Outcome()
-        self._done[receive.name] = Outcome(send.rank, send.message.tag, [payload])
+        self._done[send.name] = MpiOutcome()
+        self._done[receive.name] = MpiOutcome(send.rank, send.message.tag, [payload])
         count, room = send.message.count, self._rooms[receive.name]
         if count is not None and room is not None:
             # More than there is room for is an error of MPI: then the two sides state other counts.
@@ -230,7 +230,7 @@ class MpiScheduler:
             return
         payloads = [made[rank][2][0] for rank in node.group]
         for rank, (_, posted, _) in made.items():
-            self._done[rank, posted] = Outcome(payloads=payloads)
+            self._done[rank, posted] = MpiOutcome(payloads=payloads)
         for rank in made:
             self._go_on_if_done(rank)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from primepar.preflight.mpi.collectives import IN_PLACE, CollectiveCalls
+from primepar.preflight.mpi.collectives import IN_PLACE, MpiCollectives
 from primepar.preflight.mpi.communicators import UNDEFINED, CartComm, Comm, RankGroup
 from primepar.preflight.mpi.point_to_point import PROC_NULL
 from primepar.preflight.mpi.rank_side import RankSide
@@ -25,9 +25,9 @@ POSTED = (
 
 
 def _posted(name: str) -> Any:
-    method = getattr(CollectiveCalls, name)
+    method = getattr(MpiCollectives, name)
 
-    def post(self: CollectiveCalls, *arguments: Any, **named: Any) -> Request:
+    def post(self: MpiCollectives, *arguments: Any, **named: Any) -> Request:
         request: Request = method(self, *arguments, **named, posted=True)
         return request
 
@@ -35,7 +35,7 @@ def _posted(name: str) -> Any:
 
 
 for _name in POSTED:
-    setattr(CollectiveCalls, f"I{_name.lower()}", _posted(_name))
+    setattr(MpiCollectives, f"I{_name.lower()}", _posted(_name))
 
 
 def install(side: RankSide) -> None:

@@ -71,7 +71,7 @@ OPS = {
 }
 
 
-class Buffer(NamedTuple):
+class MpiBuffer(NamedTuple):
     """A flat view of the user's memory, in elements; `counts` are those of each rank."""
 
     elements: Any
@@ -79,7 +79,7 @@ class Buffer(NamedTuple):
     displacements: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, given: Any) -> Buffer:
+    def of(cls, given: Any) -> MpiBuffer:
         """Read what mpi4py takes: an array, or a list of it with counts and a type."""
         parts = list(given) if isinstance(given, list | tuple) else [given]
         array = np.asarray(parts[0]) if not isinstance(parts[0], np.ndarray) else parts[0]
