@@ -139,8 +139,8 @@ def test_a_buffered_send_lets_another_message_be_first() -> None:
         "  where rank 0, instruction 0 (recv x <- any) takes rank 2, instruction 1 (send b -> 0)\n"
         "  where the system has buffered rank 2, instruction 0 (send c -> 1)"
     )
-    waits = replace(lists[2][0], mode="synchronous")
-    assert not sentence(program(*lists[:2], (waits, lists[2][1]), mpi=True))
+    waiting = [(replace(lists[rank][0], mode="synchronous"), lists[rank][1]) for rank in (1, 2)]
+    assert not sentence(program(lists[0], *waiting, mpi=True))
 
 
 def test_beyond_the_bound_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:

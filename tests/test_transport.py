@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import pytest
@@ -22,7 +23,7 @@ POSTED = (
 """Both ranks post their send first."""
 
 
-def program_of(*lists: list[object]) -> Program:
+def program_of(*lists: Sequence[object]) -> Program:
     """A program of these lists."""
     return Program("primepar-program", 1, len(lists), tuple(map(tuple, lists)))  # type: ignore[arg-type]
 

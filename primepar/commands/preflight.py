@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -14,6 +15,7 @@ from primepar.commands.verify import EXIT_CODES, LONGEST, paint, report_json
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_text
 from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
     from primepar.preflight.recording import RankRecording
@@ -52,6 +54,15 @@ def preflight(
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = 60.0,
+    order: Annotated[
+        str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
+    ] = "free",
+    slots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K", help="Sends that a receiver may be behind, or any.", show_default=False
+        ),
+    ] = None,
     output: Annotated[
         Path | None, _file("--output", "OUT.JSON", "Write the program.", "-o")
     ] = None,
@@ -78,15 +89,16 @@ def preflight(
     """
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
+    transport = _transport(target, order, slots)
     program, recorded = _program(target, arguments or [], ranks, limit)
     from primepar.preflight.report.findings import findings
     from primepar.preflight.verdict import verdict_of
 
-    report = verdict_of(program, recorded, target, timeout)
+    report = verdict_of(program, recorded, target, timeout, transport)
     if json:
         typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, program)))
+        typer.echo("\n".join(_lines(report, program, transport)))
     if output is not None:
         save_program(program, output)
         typer.echo(f"wrote {output}", err=True)
@@ -119,6 +131,18 @@ def _check(limit: float, timeout: float, files: dict[str, Path | None]) -> None:
             raise TargetError(f"{option}: expected a name that ends with {ending}, got {path}")
 
 
+def _transport(target: str, order: str, slots: str | None) -> Transport:
+    """Raise `ConfigError` for an order or a number of slots that there is not."""
+    from primepar.preflight.importers import XML_SLOTS
+
+    if order not in get_args(Order):
+        raise ConfigError(f"--order: expected {', '.join(get_args(Order))}, got {order!r}")
+    number = str(XML_SLOTS if target.endswith(".xml") else 0) if slots is None else slots
+    if number != "any" and not re.fullmatch("[0-9]{1,9}", number):
+        raise ConfigError(f"--slots: expected a number from 0, or any, got {slots!r}")
+    return Transport(None if number == "any" else int(number), cast(Order, order))
+
+
 def _program(
     target: str, arguments: list[str], ranks: int | None, limit: float
 ) -> tuple[Program, list[RankRecording]]:
@@ -126,7 +150,7 @@ def _program(
     from primepar.preflight.importers import ENDINGS, read_program
 
     path = Path(target)
-    if path.suffix == ".json" or path.suffix in ENDINGS:
+    if path.suffix == ".json" or path.suffix in ENDINGS or path.is_dir():
         if ranks is not None or arguments:
             option = f"--ranks {ranks}" if ranks is not None else arguments[0]
             raise TargetError(
@@ -149,13 +173,17 @@ def _program(
     return program_of(recorded, target), recorded
 
 
-def _lines(report: Report, program: Program) -> Iterator[str]:
+def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:
+    from primepar.preflight.fewest import enough
+
     count = sum(map(len, program.programs))
     yield from report.lines(
         f"on {program.ranks} ranks, {count} instructions",
         seconds=True,
         paint=paint,
     )
+    if report["deadlock-freedom"].verdict == "refuted":
+        yield from enough(program, transport)
 
 
 def _repair(program: Program, report: Report, output: Path) -> None:

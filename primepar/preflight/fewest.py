@@ -22,11 +22,30 @@ from primepar.schedule.one_order import StreamGraph, hangs_by
 from primepar.schedule.program import Group, Instruction, Message, Program, Recv
 from primepar.schedule.program import IRecv as PostedReceive
 from primepar.schedule.transport import Order, Transport
+from primepar.verify.program.proof import verify_program
 
 Channel = tuple[str, int, int]
 """Communicator, source and destination."""
 Units = dict[Channel, Channel]
 """Channel -> the first of those that some group starts together with it."""
+
+
+def enough(program: Program, transport: Transport) -> Iterator[str]:
+    """Yield what would be enough for a program that hangs in this transport; nothing if it is not.
+
+    Communicators are named where the operations of one run in order.
+    """
+    buffered = replace(transport, slots=None)
+    if verify_program(program, only="deadlock-freedom", transport=buffered).verdict == "proved":
+        slots = fewest_slots(program, transport.order)
+        yield f"  it would end with {slots} slots or more"
+    if transport.order == "free" or hangs_by(program, replace(transport, order="free")):
+        return
+    if verify_program(program, only="deadlock-freedom", buffered=True).verdict == "proved":
+        communicators = fewest_communicators(program, transport.slots)
+        if communicators is not None:
+            count = len(set(communicators.values()))
+            yield f"  it would end with its messages on {count} communicators"
 
 
 def fewest_slots(program: Program, order: Order = "free") -> int | None:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from primepar.preflight.meaning.evaluate import TermValues
-from primepar.preflight.meaning.gradients import gradients
+from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.recording import RankRecording, all_gaps
 from primepar.schedule.program import Program
+from primepar.schedule.transport import RENDEZVOUS, Transport
 from primepar.verify.program.proof import verify_program
 from primepar.verify.report import PropertyResult, Report, Verdict
 
@@ -20,18 +20,22 @@ _OF_PREFIXES = ("waiting-circle", "mismatch")
 
 
 def verdict_of(
-    program: Program, recorded: Sequence[RankRecording], target: str, timeout: float
+    program: Program,
+    recorded: Sequence[RankRecording],
+    target: str,
+    timeout: float,
+    transport: Transport = RENDEZVOUS,
 ) -> Report:
-    """Prove or refute a captured program, and its gradients where optimizers read any.
+    """Prove or refute a captured program, and what its data mean.
 
     With a gap nothing is proved: the verdict is unknown. A refutation stays one if all of its
     instructions come before the gaps of their ranks.
     """
-    report = verify_program(program, target, timeout=timeout)
+    report = verify_program(program, target, timeout=timeout, transport=transport)
     terms = [rank.terms for rank in recorded if rank.terms is not None]
-    if report["deadlock-freedom"].verdict == "proved" and any(rank.claims for rank in terms):
-        result = gradients(TermValues(program, terms), terms)
-        report = Report.of(target, (*report.properties, result))
+    if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
+        more = captured_properties(program, terms)
+        report = Report.of(target, (*report.properties, *more))
     gaps = all_gaps(recorded)
     if not gaps:
         return report

@@ -116,11 +116,14 @@ class Element:
     @cached_property
     def radices(self) -> dict[str, Index]:
         """Dim -> number of slices of each digit, over all phases, devices, steps and homes."""
-        radices: dict[str, list[int]] = {}
+        indices: dict[str, set[SliceIndex]] = {}
         for digits in (*self.digits.values(), *self.home_digits.values()):
             for dim, index in digits.items():
-                known = radices.setdefault(dim, [])
-                known += [1] * (len(index) - len(known))
+                indices.setdefault(dim, set()).add(index)
+        radices: dict[str, list[int]] = {}
+        for dim, every in indices.items():
+            known = radices[dim] = [1] * max(map(len, every))
+            for index in every:
                 for place, digit in enumerate(index):
                     if isinstance(digit, int):
                         known[place] = max(known[place], digit + 1)

@@ -13,6 +13,8 @@ from itertools import groupby
 from typing import NamedTuple, get_args
 
 from primepar.plan.cost.linear import Cost
+from primepar.plan.pipeline.computed_again import repeated
+from primepar.plan.pipeline.hidden_transfers import hidden_seconds
 from primepar.plan.pipeline.layer_activations import LayerActivations
 from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count, seconds_for_parameters
 from primepar.plan.pipeline.stage import Stage
@@ -80,10 +82,22 @@ class StageCost:
         update = terms.update if options.shard == "none" else terms.shard_update
         return ChunkSeconds(
             terms.compute + again.compute,
-            terms.communication + moved + again.communication + often,
+            terms.communication + moved + again.communication + often - self._hidden(options),
             once - update,
             update,
         )
+
+    def _hidden(self, options: TrainingOptions) -> float:
+        """Seconds of gathers and scatters of a micro-batch that products hide, in buckets."""
+        group, hidden = self.stage.group, 0.0
+        if options.bucket is None or not group.training.cluster.overlap:
+            return hidden
+        runs = repeated(self.stage.result.planner.operators, options.recompute)
+        for chosen in self.stage.chosen:
+            forward, backward = hidden_seconds(group, chosen, options.bucket)
+            times = 2 if chosen.name in runs.again and runs.sends else 1
+            hidden += times * forward + backward
+        return hidden
 
     def _for_parameters(self, options: TrainingOptions) -> tuple[float, float]:
         """Seconds that are not hidden, for every micro-batch and once in a step."""

@@ -49,7 +49,7 @@ class _Hooks:
         self.known: set[int] = set()
         """Parameters whose gradients are seen."""
         self.nodes: list[object] = []
-        """Keeps the nodes that have a hook alive."""
+        """Nodes with a hook, which must not be deleted."""
         self.steps: Counter[int] = Counter()
 
     def install(self) -> None:
