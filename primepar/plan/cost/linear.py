@@ -304,15 +304,16 @@ class _Linear:
         shared = tuple(link.shared for link in self.links.by_level)
         compute = communication = 0.0
         overlap, stages = self.training.cluster.overlap, self.moving.stages(phases, levels, shared)
-        for stage in stages:
+        for stage, count in stages:
             work = sum(self.training.seconds(share * self.operations, self._size(touched))
                        for share, touched in stage.work)  # fmt: skip
-            compute += work
+            compute += count * work
             if overlap:
-                communication += max(0.0, self._transfer(stage.hops) - work)
-            communication += self._transfer(stage.returns)
+                communication += count * max(0.0, self._transfer(stage.hops) - work)
+            communication += count * self._transfer(stage.returns)
         if not overlap:
-            communication += self._longest([load for stage in stages for load in stage.hops])
+            communication += self._longest((load, count) for stage, count in stages
+                                           for load in stage.hops)  # fmt: skip
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
 
@@ -331,7 +332,7 @@ class _Linear:
             return 1
         return 1 << sum(self.links.levels[bit] < level for bit in self.cut_bits)
 
-    def _longest(self, loads: Iterable[Load]) -> float:
+    def _longest(self, loads: Iterable[tuple[Load, int]]) -> float:
         """Seconds of the port that takes longest, over all steps of a sweep.
 
         Where no product hides a transfer, a step ends for each device as soon as it has its own
@@ -339,13 +340,13 @@ class _Linear:
         has other roots.
         """
         seconds: dict[tuple[int, int], float] = {}
-        for load in loads:
+        for load, count in loads:
             behind = self._behind(load.level)
             for port, mix, messages in load.by_port:
                 arrival = self.links.arrival(load.level, behind * self._sent(mix),
                                              behind * messages)  # fmt: skip
                 place = load.level, port
-                seconds[place] = seconds.get(place, 0.0) + arrival
+                seconds[place] = seconds.get(place, 0.0) + count * arrival
         return max(seconds.values(), default=0.0)
 
     def _all_reduce(self, phase: Phase) -> float:

@@ -114,8 +114,11 @@ class Moving:
         return tuple(sweeps(self.movement, tuple(PRODUCTS)))
 
     def stages(self, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-               ) -> tuple[SweepStage, ...]:  # fmt: skip
-        """Steps of a sweep with link loads, for the level of each bit and whether it is shared."""
+               ) -> tuple[tuple[SweepStage, int], ...]:  # fmt: skip
+        """Steps of a sweep with link loads, for the level of each bit and whether it is shared.
+
+        Each with the number of steps that are equal to it.
+        """
         return _stages(self, phases, levels, shared)
 
     @cached_property
@@ -201,14 +204,14 @@ def _share(moving: Moving, phase: Phase, tensor: str, last: bool) -> float:
 @lru_cache(maxsize=4096)
 def _stages(
     moving: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-) -> tuple[SweepStage, ...]:
+) -> tuple[tuple[SweepStage, int], ...]:
     sweep, ports = sweep_of(moving.movement, phases), _Ports(moving, levels, shared)
     stages = [SweepStage((), ports.hops(sweep.opening), ())]
     for number, step in enumerate(sweep.steps):
         work = tuple(_work(moving, phase, number) for phase in phases)
         hops = ports.hops((*step.operands, *step.partials))
         stages.append(SweepStage(work, hops, ports.returns(chain(*step.returns))))
-    return tuple(stages)
+    return tuple(Counter(stages).items())
 
 
 def _work(moving: Moving, phase: Phase, step: int) -> tuple[float, Shares]:
@@ -305,4 +308,4 @@ def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
 
 def _load(level: int, by_port: list[tuple[int, Shares, int]]) -> Load:
     mixes = sorted({mix for _, mix, _ in by_port})
-    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(by_port))
+    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(sorted(by_port)))
