@@ -18,6 +18,7 @@ from textwrap import fill
 from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
 from primepar.preflight.cases import CASES, FIXED, PREFIX, PublicCase
 from primepar.verify import verify_program
+from primepar.verify.repair.repair import repair, repair_lines
 
 PAGES = Path(__file__).resolve().parent / "cases"
 HEAD = f"""---
@@ -99,10 +100,19 @@ def section(case: PublicCase, folder: Path) -> Iterator[str]:
     yield f'!!! tip "Lesson"\n    {case.lesson}\n'
     yield f"Thread: {', '.join(map(link, case.threads))}. Refuted: {case.refuted}.\n"
     yield f"```text\n{report}\n```\n"
+    yield from repaired(case)
     panel = CounterexamplePanel(result.name, result.counterexample, result.details)
     picture = counterexample_svg(f"{report.target}: refuted", [panel])
     (folder / f"{case.name}.svg").write_text(picture, encoding="utf-8")
     yield f"![{case.title}]({case.name}.svg){{ .schedule }}\n"
+
+
+def repaired(case: PublicCase) -> Iterator[str]:
+    """The smallest reordering that makes the program pass, where there is one."""
+    repair_of_case = repair(case.wrong) if case.refuted == "deadlock-freedom" else None
+    if repair_of_case is not None:
+        moves = "\n".join(repair_lines(case.wrong, repair_of_case))
+        yield f"The smallest reordering that makes it pass:\n\n```text\n{moves}\n```\n"
 
 
 def link(thread: str) -> str:

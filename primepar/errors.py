@@ -63,6 +63,12 @@ class FormatError(PrimeParError):
     """A file of another tool, a schedule, a dump or an algorithm, cannot be read as a program."""
 
 
+class ThreadRaceError(PrimeParError):
+    """Two threads of one device access the same memory in no order, and one of them writes."""
+
+    exit_code = 1
+
+
 class PlanError(PrimeParError):
     """A plan does not fit the model and the mesh, or a method cannot be planned on them."""
 

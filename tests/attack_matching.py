@@ -27,7 +27,7 @@ def main(count: int, first: int = 0) -> None:
     """Attack `count` programs of each kind, from seed `first` on."""
     counts: Counter[str] = Counter()
     for seed in range(first, first + count):
-        for open_receives in (False,):
+        for open_receives in (False, True):
             program = ProgramMaker(seed, open_receives=open_receives).program()
             for buffered in (False, True):
                 prover, explorer = verdicts(program, buffered)

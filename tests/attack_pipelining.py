@@ -70,10 +70,10 @@ def step(case: ScheduleCase, rank: int, folder: Path) -> str:
     batch = integers(100, ROWS * case.micro_batches, WIDTH)
     target = integers(101, ROWS * case.micro_batches, WIDTH)
     dense, model = layers(case.stages), layers(case.stages)
-    loss(torch.nn.Sequential(*dense)(batch), target).backward()
-    store = dist.FileStore(str(folder / "store"), case.ranks)
+    torch.autograd.backward(loss(torch.nn.Sequential(*dense)(batch), target))
+    store = f"file://{folder / 'store'}"
     wait = timedelta(seconds=SECONDS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=case.ranks, timeout=wait)
+    dist.init_process_group("gloo", store, rank=rank, world_size=case.ranks, timeout=wait)
     try:
         schedule = schedule_of(case, rank, folder, model)
         schedule.step(*([batch] if 0 in _own(schedule) else []), target=target)

@@ -102,10 +102,8 @@ def main() -> int:
             if runs != {ends}:
                 differ += 1
                 print(f"seed {seed}, {transport}: proof {ends}, runs {runs}")
-    for transport in map(str, TRANSPORTS):
-        print(
-            f"{transport:<42} ends {counts[transport, True]:>6} hangs {counts[transport, False]:>6}"
-        )
+    for name in map(str, TRANSPORTS):
+        print(f"{name:<42} ends {counts[name, True]:>6} hangs {counts[name, False]:>6}")
     print(f"{count} programs in {len(TRANSPORTS)} transports: proof and run differ on {differ}")
     return int(differ > 0)
 

@@ -38,7 +38,7 @@ def write(case: Case, folder: Path) -> None:
 
 @cache
 def captured(cases: tuple[Case, ...]) -> list[Done]:
-    """What the command says of each case; workers of one pytest run share it."""
+    """What the command prints for each case; workers of one pytest run share it."""
     shared = os.environ.get(SHARED)
     if shared is None:
         return _run(cases)
@@ -59,7 +59,7 @@ def _run(cases: tuple[Case, ...]) -> list[Done]:
 
 
 def main() -> None:
-    """Read cases from the input, and print what the command says of each."""
+    """Read cases from the input, and print what the command prints for each."""
     import tempfile
 
     from command import run

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.preflight.meaning.evaluate import TermValues
-from primepar.preflight.meaning.gradients import gradients
+from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.schedule.program import AllGather, AllReduce, Instruction, Program, ReduceScatter
@@ -50,7 +49,7 @@ Step = Callable[[HandMadeRank], None]
 
 
 def verdict_on(step: Step, ranks: int) -> PropertyResult:
-    """Run a step on every rank, one after the other, and decide on its gradients."""
+    """Run a step on every rank, one after the other, and decide on the one property it asks."""
     every = [HandMadeRank(rank) for rank in range(ranks)]
     results: list[RankTerms] = []
     for recorded in every:
@@ -59,7 +58,8 @@ def verdict_on(step: Step, ranks: int) -> PropertyResult:
         results.append(recorded.recorder.result())
     lists = tuple(tuple(recorded.instructions) for recorded in every)
     program = Program("primepar-program", 1, ranks, lists)
-    return gradients(TermValues(program, results), results)
+    (result,) = captured_properties(program, results)
+    return result
 
 
 def parameter(size: int = 8) -> torch.Tensor:

@@ -31,6 +31,7 @@ def profile(folder: Path, asked: bool) -> int:
     with (
         patch.object(profile_clock, "SECONDS", 1e-6),
         patch.object(profile_clock, "REPEATS", 1),
+        patch.object(profile_clock, "TURNS", 1),
         Stopping() as stopping,
     ):
         if asked and rank == 1:
@@ -39,16 +40,19 @@ def profile(folder: Path, asked: bool) -> int:
         return profile_here(settings, Launch("torchrun", rank, size), world, stopping)
 
 
-def clocked() -> tuple[float, int]:
-    """Time of work by a clock that goes on by a second at each look, on rank 1 by two.
+def clocked() -> tuple[float, float, float, int]:
+    """Times of work by clocks that go on by a second at each look, and how often it was done.
 
-    Besides how often the work was done.
+    The clock of rank 1 is ten seconds ahead, and its CPU clock is twice as fast. With three cores,
+    with one, and in turn.
     """
-    mesh, seconds = Mesh(parse_sequence(f"M{dist.get_world_size()}")), count()
-    done: list[int] = []
-    watch = Stopwatch(mesh, lambda: 0, lambda: None,
-                      lambda: float(next(seconds) * (1 + mesh.rank)))  # fmt: skip
-    return watch(lambda: done.append(1)), len(done)
+    mesh, done = Mesh(parse_sequence(f"M{dist.get_world_size()}")), list[int]()
+    now, used = count(), count()
+    clocks = (lambda: float(10 * mesh.rank + next(now)),
+              lambda: float(next(used) * (1 + mesh.rank)))  # fmt: skip
+    many, one = (Stopwatch(mesh, lambda: 0, lambda _: None, cores, clocks) for cores in (3, 1))
+    works = [lambda: done.append(1)]
+    return many(*works), one(*works), many.in_turn(works)[0], len(done)
 
 
 def apart(folder: Path) -> str:
@@ -70,7 +74,7 @@ def apart(folder: Path) -> str:
     return "it was measured"
 
 
-def all_cases(folder: Path) -> tuple[int, int, tuple[float, int], str]:
+def all_cases(folder: Path) -> tuple[int, int, tuple[float, float, float, int], str]:
     """A whole profile, one that is stopped, the clock, and one on two machines."""
     whole, stopped = profile(folder, asked=False), profile(folder, asked=True)
     return whole, stopped, clocked(), apart(folder)

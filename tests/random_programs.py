@@ -26,7 +26,7 @@ from primepar.schedule.program import (
     Scan,
     Scatter,
     Send,
-    Split,
+    SplitCommunicator,
     Wait,
 )
 
@@ -132,7 +132,9 @@ class ProgramMaker:
         group, name = tuple(range(self.ranks)), self._name("m")
         without = self.random.randrange(self.ranks + 2)
         for rank in group:
-            self.lists[rank].append(Split(group, into=None if rank == without else name))
+            self.lists[rank].append(
+                SplitCommunicator(group, into=None if rank == without else name)
+            )
         self.made.insert(0, name)
         members = tuple(rank for rank in group if rank != without)
         for rank in members if self.random.random() < 0.5 else ():

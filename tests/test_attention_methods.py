@@ -31,6 +31,7 @@ from primepar.verify.every_size.attention import (
     prove_ring,
     prove_ulysses,
 )
+from primepar.verify.explorer.explore import explore
 
 Divided = RingAttention | Ulysses
 Nodes = list[Instruction]
@@ -93,6 +94,7 @@ def test_programs_are_exact_and_proved_with_traffic_and_memory_of_the_formulas(
     proof = verify_program(program)
     assert proof.verdict == "proved"
     assert {"memory", "traffic"} < {result.name for result in proof.properties}
+    assert explore(program).overall == "proved"
 
 
 def test_scores_whose_exponentials_are_no_numbers_change_nothing() -> None:

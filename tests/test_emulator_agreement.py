@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from phase_programs import RIGHT, Json, built
 
 from primepar.errors import EmulationError
+from primepar.preflight.cases.public_case import phase, program
 from primepar.reference import check_program, emulate
 from primepar.reference.check import memories
 from primepar.schedule import Program
+from primepar.schedule.program import AllReduce
 from primepar.verify import verify_program
+from primepar.verify.explorer.explore import explore
 
 Edit = tuple[str, int, int, int]
 """What is done to an instruction, on which rank, where, and one number more."""
@@ -96,3 +99,17 @@ def test_a_wrong_sum_that_nobody_reads_is_refused_by_the_emulator_alone() -> Non
     asked["final"] = [["a[0,0]"], ["a[0,0]"]]
     assert verify_program(built(asked)).verdict == "proved"
     assert not runs(built(asked))
+
+
+def test_a_sum_has_what_any_rank_held_before_also_for_ranks_that_read_it_earlier() -> None:
+    """Without `initial`. Rank 0 reads its sum before rank 1 adds a block that it never computed."""
+    gradient, update = phase("gradient", "x[M] -> g[0]", M=2), phase("update", "g[0] -> w[0]", R=2)
+    reduce = AllReduce((0, 1), block="g[0]")
+    early = program(
+        [[gradient(M=0), gradient(M=1), update(R=0), reduce], [reduce, update(R=1)]],
+        [gradient, update],
+    )
+    report = verify_program(early)
+    assert report["completion"].verdict == explore(early).verdict("completion") == "refuted"
+    assert "g[0] from before" in (report["completion"].counterexample or "")
+    assert "g[0] from before" in (check_program(early).message or "")

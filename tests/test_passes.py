@@ -106,7 +106,7 @@ def test_a_step_after_all_passes_is_proved(mesh: tuple[str, int], family: str) -
     assert all(map(int.__le__, peaks(program), peaks(planned)))
 
 
-@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=5, suppress_health_check=list(HealthCheck), deadline=None)
 @given(planned_steps())
 def test_under_any_plan_a_step_is_the_same(planned: tuple[Plan, int, int]) -> None:
     assert_same(lower_step(*planned, passes=()), lower_step(*planned))

@@ -11,10 +11,12 @@ from planner_cases import SMALL, TWO_LEVELS, UNTIED
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
+from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.pipeline.all_splits import all_splits
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.schedule import bubble, in_flight, step_seconds
+from primepar.plan.pipeline.schedule import bubble, step_seconds
 from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import PLAIN, Splits
 from primepar.plan.pipeline_layout import layers_by_stage
@@ -69,8 +71,8 @@ def test_a_step_of_equal_stages_takes_what_1f1b_does(stages: int, microbatches: 
 def test_the_bubble_and_the_stashes_by_hand() -> None:
     assert bubble(4, 8) == 3 / 8
     assert bubble(1, 1) == 0
-    assert [in_flight(stage, 4, 8) for stage in range(4)] == [4, 3, 2, 1]
-    assert [in_flight(stage, 4, 2) for stage in range(4)] == [2, 2, 2, 1]
+    assert [peak_stashes("1f1b", stage, 4, 8) for stage in range(4)] == [4, 3, 2, 1]
+    assert [peak_stashes("1f1b", stage, 4, 2) for stage in range(4)] == [2, 2, 2, 1]
     # the slowest stage takes 5 microbatches one by one, and the first goes through the others
     assert step_seconds([1.0, 2.0, 1.5], 5) == 5 * 2.0 + 1.0 + 1.5
 
@@ -144,8 +146,8 @@ def test_gradients_are_summed_once_in_a_step() -> None:
 
 def test_the_way_to_the_next_stage() -> None:
     """Stages of one device: a block of 8 rows by 64 columns goes there and its gradient back."""
-    all_splits = splits(replace(FOUR, context=8), part="blocks")
-    four = all_splits.pipeline(Split(4, 1, 1), 1)
+    of_blocks = splits(replace(FOUR, context=8), part="blocks")
+    four = of_blocks.pipeline(Split(4, 1, 1), 1)
     size = 8 * 64 * 4
     way = 2 * (1e-6 + size / 1e9)
     stage_seconds = sum(four.chunks[0].seconds(PLAIN))
@@ -156,7 +158,7 @@ def test_a_stage_has_no_more_devices_than_are_searched_one_by_one() -> None:
     large = changed(TWO_LEVELS, nodes=16, links=(
         TWO_LEVELS.links[0], changed(TWO_LEVELS.links[1], joins=64)
     ))  # fmt: skip
-    tried = list(splits(devices=64, cluster=large).all_splits())
+    tried = list(all_splits(FOUR, large, 64, splits().batch))
     assert max(split.parts for split in tried) == 32
     assert {split for split in tried if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
 

@@ -53,7 +53,7 @@ def test_the_least_memory_is_that_of_all_sums(first: int) -> None:
 
 
 def test_no_plan_holds_less_than_the_bound_of_its_parameters() -> None:
-    for seed in range(12 if IS_LONG else 4):
+    for seed in range(12 if IS_LONG else 2):
         random = Random(seed)
         planner = random_planner(random)
         least = LeastMemory(planner).parameters

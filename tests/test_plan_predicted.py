@@ -13,21 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lowered_steps import lower_step
 from planner_cases import TWO_LEVELS, cluster
+from profiles import IS_LONG
 from step_cases import bytes_held_by, calls_of_step, sent_by
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
+from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
 from primepar.plan.accounting.account import accounting, step_options
+from primepar.plan.accounting.events import BlockBytes, sent
 from primepar.plan.cluster import BYTES, Link, load_cluster
-from primepar.plan.cost.traffic import PredictedTraffic, traffic
+from primepar.plan.cost.sent_elements import sent_by_sequence
+from primepar.plan.cost.traffic import SWEEPS, PredictedTraffic, traffic
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
+from primepar.schedule import lower
+from primepar.schedule.operators import Linear
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 8, "context": 4}
 MODELS = {
@@ -37,7 +43,7 @@ MODELS = {
     "bloom": ModelConfig.of("bloom", **SIZES, vocabulary=32),
 }
 """Tied and not, with a vocabulary that 8 devices divide and one that they do not."""
-PLANS = 16
+PLANS = 100 if IS_LONG else 10
 
 
 @cache
@@ -84,6 +90,22 @@ def test_the_best_plan_of_a_published_model_does(name: str, devices: int) -> Non
     account = accounting(result.plan, 8, model.context, "bfloat16")
     assert traffic(result.plan, 8, model.context, masters=True).bytes("bfloat16") == account.sent
     assert account.held == tuple(bytes_held_by(program, "bfloat16"))
+
+
+@pytest.mark.parametrize(
+    "text", ["K2,P2x2,M2", "N2,S2x2,K2", "M3,T2x2x2", "P2x2,N2,P2x2", "Ks2,K2,Ns2", "N2,Os2x2,M2"]
+)
+def test_devices_along_cuts_send_alike(text: str) -> None:
+    """Cuts around what moves are left out and multiplied: the program of all devices sends that."""
+    sequence, shape = parse_sequence(text), Linear(M=96, N=96, K=96)
+    for spends_weight in (False, True):
+        for phases in SWEEPS:
+            program = lower(sequence, shape, phases, spends_weight)
+            size = BlockBytes(program, "float32").elements
+            assert sent_by_sequence(sequence, shape, phases, spends_weight=spends_weight) == tuple(
+                sum(sent(node, rank, size) for node in nodes)
+                for rank, nodes in enumerate(program.programs)
+            )
 
 
 @pytest.mark.parametrize("family", ["opt", "bloom"])

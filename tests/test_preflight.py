@@ -35,7 +35,7 @@ CASES = (*PROVED.values(), *REFUTED.values())
 
 
 def answer(case: Case) -> Done:
-    """What the command says of a case."""
+    """What the command prints for a case."""
     return captured(CASES)[CASES.index(case)]
 
 
@@ -43,7 +43,7 @@ def answer(case: Case) -> Done:
 def test_a_script_is_proved_as_it_is(script: str) -> None:
     done = answer(PROVED[script])
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{script}: proved on 4 ranks\n")
+    assert done.out.startswith(f"{script}: proved on 4 ranks, ")
 
 
 LINES = {
@@ -59,7 +59,7 @@ LINES = {
     "pipeline.py": "rank 3 waits in instruction 9 (recv x8 <- 2) at pipeline.py:20 for rank 2 to "
     "reach instruction 29 (isend x18 -> 3) at pipeline.py:23",
 }
-"""What each refutation says, with the changed line."""
+"""What each refutation prints, with the changed line."""
 
 
 @pytest.mark.parametrize("script", REFUTED)

@@ -141,6 +141,27 @@ def test_an_operation_on_a_sum_is_opaque_and_equal_where_its_inputs_are() -> Non
     assert "got one that is computed otherwise" in sentence(decided(step))
 
 
+@pytest.mark.parametrize("reduced", [True, False])
+def test_a_partial_sum_that_is_labelled_as_replicated(reduced: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        partial = torch.arange(4.0) * (1 + rank.rank)
+        rank.all_reduce(torch.ones(1), EVERYBODY)
+        if reduced:
+            rank.all_reduce(partial, EVERYBODY)
+        rank.recorder.replica(EVERYBODY, partial)
+
+    result = decided(step)
+    assert result.name == "replication"
+    if reduced:
+        assert result.verdict == "proved"
+    else:
+        assert sentence(result) == (
+            "rank 1, tensor labelled as replicated at step.py:7: expected the data of rank 0, got "
+            "data that is computed otherwise: label it Partial or Shard, or reduce it over ranks "
+            "0,1,2,3 before"
+        )
+
+
 @pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 60))
 def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     step = RandomStep(seed)

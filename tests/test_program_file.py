@@ -37,7 +37,7 @@ from primepar.schedule.program import (
     Scan,
     Scatter,
     Send,
-    Split,
+    SplitCommunicator,
     Wait,
 )
 from primepar.schedule.program_file import program_json, schema
@@ -64,8 +64,8 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     ReduceScatter((0, 1), blocks=("A", "B"), block="C", scale="1/2"),
     AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
     Barrier((0, 1)),
-    Split((0, 1), into="pair"),
-    Split((0, 1)),
+    SplitCommunicator((0, 1), into="pair"),
+    SplitCommunicator((0, 1)),
     Gather((0, 1), block="A", root=0, blocks=("A", "B"), counts=(1, 2)),
     Scatter((0, 1), block="A", root=0, blocks=("A", "B")),
     Gather((0, 1), block="A", root=1),

@@ -65,6 +65,7 @@ def test_the_page_has_every_case_with_its_report_and_its_picture(tmp_path: Path)
         assert f"{{ #{case.name} }}" in page
         assert f"```text\ncase:{case.name}: refuted\n" in page
         ElementTree.parse(tmp_path / f"{case.name}.svg")
+    assert page.count("\nThe smallest reordering that makes it pass:\n\n```text\non rank") == 5
     assert "[NVIDIA/Megatron-LM#1446](https://github.com/NVIDIA/Megatron-LM/issues/1446)" in page
     assert "](https://github.com/hpcaitech/ColossalAI/blob/main/colossalai/legacy/" in page
 

@@ -121,13 +121,13 @@ def faults(primitive: Primitive, side: int) -> dict[str, str]:
     return {name: fault for name, fault in sentences.items() if fault is not None}
 
 
-@settings(max_examples=settings().max_examples // 4)
+@settings(max_examples=settings().max_examples // 8)
 @given(st.one_of(nearly_right(), nearly_right(), any_maps))
 def test_the_verdict_for_every_side_agrees_with_every_small_side(maps: Maps) -> None:
     agrees_with_every_small_side(primitive_of(maps))
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(with_homes())
 def test_so_does_the_verdict_on_primitives_with_homes(drawn: tuple[Maps, Maps]) -> None:
     agrees_with_every_small_side(primitive_of(*drawn))
@@ -148,13 +148,13 @@ def agrees_with_every_small_side(primitive: Primitive) -> None:
     assert (report.verdict == "refuted") == any(wrong.values())
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(st.one_of(nearly_right(), any_maps))
 def test_the_search_agrees_with_the_program_and_the_emulator(maps: Maps) -> None:
     agrees_with_program_and_emulator(primitive_of(maps))
 
 
-@settings(max_examples=settings().max_examples // 2)
+@settings(max_examples=settings().max_examples // 4)
 @given(with_homes())
 def test_so_does_the_search_for_wrong_homes(drawn: tuple[Maps, Maps]) -> None:
     agrees_with_program_and_emulator(primitive_of(*drawn))

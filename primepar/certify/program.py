@@ -15,7 +15,7 @@ from primepar.certify.block_contents import ProgramNames
 from primepar.certify.matching import Matches, Place, Side, posts
 from primepar.certify.replay import Run
 from primepar.errors import ClaimError
-from primepar.schedule.program import Program, Split
+from primepar.schedule.program import Program, SplitCommunicator
 from primepar.schedule.program_file import instruction_line, program_json
 
 
@@ -79,7 +79,7 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
     for rank, nodes in enumerate(program.programs):
         for index, node in enumerate(nodes):
             modes = {getattr(message, "mode", "standard") for message in posts(node)}
-            if isinstance(node, Split) or modes - {"standard"}:
+            if isinstance(node, SplitCommunicator) or modes - {"standard"}:
                 expected = f"no split, and standard sends, at {_at((rank, index))}"
                 _refuse("program", expected, instruction_line(node))
     if len(given.levels) != ranks:

@@ -9,7 +9,7 @@ from itertools import chain
 from primepar.certify.block_contents import ZERO, Content, ProgramNames, reduced
 from primepar.certify.matching import Matches, Place, Side, posts
 from primepar.schedule import program as op
-from primepar.schedule.program_uses import frees, uses, writes
+from primepar.schedule.program_uses import frees, initial_blocks, uses, writes
 
 
 class Run:
@@ -31,6 +31,9 @@ class Run:
                 self._device[rank][block] = names.initial(block)
         for rank, blocks in enumerate(self.program.host_initial or ()):
             self._host[rank] |= {block: names.initial(block) for block in blocks}
+        if self.program.initial is None:
+            for block in chain.from_iterable(initial_blocks(self.program)):
+                names.initial(block)
 
     def start(self, place: Place) -> None:
         """Read the blocks that an instruction uses; a local one writes its blocks at once."""

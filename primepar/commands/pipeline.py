@@ -116,8 +116,8 @@ def pipeline(
         float | None,
         typer.Option(
             metavar="BYTES",
-            help="Sum gradients during backward, in buckets of this size.",
-            show_default="after backward",
+            help="Hide sums of gradients and gathers of rows, in buckets of this size.",
+            show_default="nothing is hidden",
         ),
     ] = None,
     row: Annotated[

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from primepar.commands.counterexamples import write_picture
 from primepar.commands.options import JsonOption, json_text
-from primepar.commands.verify import EXIT_CODES, LONGEST, styled
+from primepar.commands.verify import EXIT_CODES, LONGEST, paint, report_json
 from primepar.errors import ConfigError, TargetError
+from primepar.files import write_text
+from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
     from primepar.preflight.recording import RankRecording
@@ -19,11 +24,20 @@ if TYPE_CHECKING:
 MOST_RANKS = 4096
 
 
+def _file(long: str, name: str, text: str, *short: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        long, *short, metavar=name, help=text, show_default=False
+    )
+    return option
+
+
 def preflight(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="SCRIPT.PY", help="A script as torchrun would start it.", show_default=False
+            metavar="TARGET",
+            help="A script as torchrun starts it, program.json, or a file of another tool.",
+            show_default=False,
         ),
     ],
     arguments: Annotated[
@@ -32,89 +46,157 @@ def preflight(
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option("--ranks", "-n", metavar="N", help="Ranks to run it on.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="OUT.JSON", help="Write the program.", show_default=False
-        ),
+        typer.Option("--ranks", "-n", metavar="N", help="Ranks of a script.", show_default=False),
     ] = None,
     limit: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that each rank may run.")
+        float, typer.Option(metavar="S", help="Seconds that each rank of a script may run.")
     ] = 60.0,
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = 60.0,
+    order: Annotated[
+        str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
+    ] = "free",
+    slots: Annotated[
+        str | None,
+        typer.Option(
+            metavar="K", help="Sends that a receiver may be behind, or any.", show_default=False
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, _file("--output", "OUT.JSON", "Write the program.", "-o")
+    ] = None,
+    picture: Annotated[
+        Path | None, _file("--picture", "OUT.SVG", "Draw the counterexamples.")
+    ] = None,
+    repaired: Annotated[
+        Path | None,
+        _file("--repair", "OUT.JSON", "Find the fewest moves that make it pass, and write it."),
+    ] = None,
+    sarif: Annotated[
+        Path | None, _file("--sarif", "OUT.SARIF", "Write the findings for code scanning.")
+    ] = None,
+    github: Annotated[
+        bool, typer.Option("--github", help="Print annotations of GitHub's workflows too.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Prove the program that you are about to launch: it ends, and all ranks agree.
 
-    The script runs once per rank, unmodified, on CPU and without any communication. What each rank
+    A script runs once per rank, unmodified, on CPU and without any communication. What each rank
     would do is recorded with its line, and proved. Options come before the script, and what follows
     the script is its own. Ends with 0 if all is proved, 1 if something is refuted, 3 if unknown.
     """
-    count = _ranks(target, ranks)
+    _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
+                            "--sarif": sarif})  # fmt: skip
+    transport = _transport(target, order, slots)
+    program, recorded = _program(target, arguments or [], ranks, limit)
+    from primepar.preflight.report.findings import findings
+    from primepar.preflight.verdict import verdict_of
+
+    report = verdict_of(program, recorded, target, timeout, transport)
+    if json:
+        typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
+    else:
+        typer.echo("\n".join(_lines(report, program, transport)))
+    if output is not None:
+        save_program(program, output)
+        typer.echo(f"wrote {output}", err=True)
+    if picture is not None:
+        write_picture(report, picture)
+    if sarif is not None:
+        from primepar.preflight.report.sarif import sarif as sarif_text
+
+        write_text(sarif, sarif_text(findings(report), target), TargetError)
+        typer.echo(f"wrote {sarif}", err=True)
+    if github:
+        from primepar.preflight.report.annotations import workflow_commands
+
+        typer.echo("\n".join(workflow_commands(findings(report))))
+    if repaired is not None:
+        _repair(program, report, repaired)
+    raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _check(limit: float, timeout: float, files: dict[str, Path | None]) -> None:
+    """Raise `ConfigError` or `TargetError` for a value that cannot be meant."""
     for option, seconds in (("--limit", limit), ("--timeout", timeout)):
         if not 0.001 <= seconds <= LONGEST:
             raise ConfigError(
                 f"{option}: expected seconds from 0.001 to {LONGEST}, got {seconds:g}"
             )
-    if output is not None and output.suffix != ".json":
-        raise TargetError(f"--output: expected a name that ends with .json, got {output}")
-    script = Path(target)
-    if not script.is_file():
-        raise TargetError(f"{target}: expected a Python script, found none: check the path")
-    from primepar.preflight.capture.torch_capture import capture_torch
-    from primepar.preflight.recording import program_of
-    from primepar.preflight.verdict import verdict_of
-
-    recorded = capture_torch(script, arguments or [], count, limit)
-    report = verdict_of(recorded, target, timeout)
-    if json:
-        typer.echo(json_text(_as_json(report, recorded)), nl=False)
-    else:
-        typer.echo("\n".join(_lines(report, recorded)))
-    if output is not None:
-        from primepar.schedule import save_program
-
-        save_program(program_of(recorded, target), output)
-        typer.echo(f"wrote {output}", err=True)
-    raise typer.Exit(EXIT_CODES[report.verdict])
+    for option, path in files.items():
+        ending = {"--picture": ".svg", "--sarif": ".sarif"}.get(option, ".json")
+        if path is not None and path.suffix != ending:
+            raise TargetError(f"{option}: expected a name that ends with {ending}, got {path}")
 
 
-def _ranks(target: str, ranks: int | None) -> int:
+def _transport(target: str, order: str, slots: str | None) -> Transport:
+    """Raise `ConfigError` for an order or a number of slots that there is not."""
+    from primepar.preflight.importers import XML_SLOTS
+
+    if order not in get_args(Order):
+        raise ConfigError(f"--order: expected {', '.join(get_args(Order))}, got {order!r}")
+    number = str(XML_SLOTS if target.endswith(".xml") else 0) if slots is None else slots
+    if number != "any" and not re.fullmatch("[0-9]{1,9}", number):
+        raise ConfigError(f"--slots: expected a number from 0, or any, got {slots!r}")
+    return Transport(None if number == "any" else int(number), cast(Order, order))
+
+
+def _program(
+    target: str, arguments: list[str], ranks: int | None, limit: float
+) -> tuple[Program, list[RankRecording]]:
+    """The program of a target, and what was recorded if it is a script."""
+    from primepar.preflight.importers import ENDINGS, read_program
+
+    path = Path(target)
+    if path.suffix == ".json" or path.suffix in ENDINGS or path.is_dir():
+        if ranks is not None or arguments:
+            option = f"--ranks {ranks}" if ranks is not None else arguments[0]
+            raise TargetError(
+                f"{target}: expected a file alone, as it has its ranks, got {option} too: "
+                "leave it out"
+            )
+        return load_program(path) if path.suffix == ".json" else read_program(path), []
+    if not path.is_file():
+        raise TargetError(f"{target}: expected a script or a program, found none: check the path")
     if ranks is None:
         raise ConfigError(
             f"--ranks: expected the number of ranks of {target}, got none: write -n 4 before it"
         )
     if not 1 <= ranks <= MOST_RANKS:
         raise ConfigError(f"--ranks: expected a number from 1 to {MOST_RANKS}, got {ranks}")
-    return ranks
+    from primepar.preflight.capture.torch_capture import capture_torch
+    from primepar.preflight.recording import program_of
+
+    recorded = capture_torch(path, arguments, ranks, limit)
+    return program_of(recorded, target), recorded
 
 
-def _lines(report: Report, recorded: list[RankRecording]) -> Iterator[str]:
+def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:
+    from primepar.preflight.fewest import enough
+
+    count = sum(map(len, program.programs))
     yield from report.lines(
-        f"on {len(recorded)} ranks", seconds=True, paint=lambda text, verdict: styled(verdict)
+        f"on {program.ranks} ranks, {count} instructions",
+        seconds=True,
+        paint=paint,
     )
-    calls = sum(len(rank.instructions) for rank in recorded)
-    yield f"  {calls} instructions of {len(recorded)} ranks were captured"
+    if report["deadlock-freedom"].verdict == "refuted":
+        yield from enough(program, transport)
 
 
-def _as_json(report: Report, recorded: list[RankRecording]) -> dict[str, object]:
-    return {
-        "target": report.target,
-        "verdict": report.verdict,
-        "ranks": len(recorded),
-        "properties": [
-            {
-                "name": result.name,
-                "verdict": result.verdict,
-                "seconds": round(result.seconds, 6),
-                "counterexample": result.counterexample,
-                **({"reason": result.reason} if result.reason else {}),
-                **({"details": result.details} if result.details else {}),
-            }
-            for result in report.properties
-        ],
-    }
+def _repair(program: Program, report: Report, output: Path) -> None:
+    """Write the nearest program that passes, and print how it differs."""
+    from primepar.verify.repair.repair import repair, repair_lines
+
+    if report.verdict != "refuted":
+        typer.echo(f"nothing is refuted: {output} is not written", err=True)
+        return
+    repaired = repair(program)
+    if repaired is None:
+        typer.echo(f"no few moves of instructions make it pass: {output} is not written", err=True)
+        return
+    save_program(repaired.program, output)
+    typer.echo("\n".join(repair_lines(program, repaired)))
+    typer.echo(f"wrote {output}", err=True)

@@ -101,7 +101,7 @@ def verify(
     report, placed = verify_target(asked, side, buffered, timeout, batch, positions)
     scope, replay = _scope(report, step, side), _replay(making, target, resolved, report, side)
     if json:
-        typer.echo(json_text(_as_json(report, step)), nl=False)
+        typer.echo(json_text(report_json(report, step)), nl=False)
     else:
         typer.echo("\n".join(_lines(report, scope, _cause(report, placed), replay)))
     if output is not None:
@@ -173,8 +173,8 @@ def _replay(
     return f"primepar check {target}" + (f" --side {side}" if side else "")
 
 
-def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
-    """The report; a property has a `reason` only where there is one.
+def report_json(report: Report, step: TrainingStep | None = None) -> dict[str, object]:
+    """The report as `--json` prints it; a property has a `reason` only where there is one.
 
     Of a proof for all sides it has `certified`: whether the checker accepted its certificate.
 
@@ -204,19 +204,20 @@ def _as_json(report: Report, step: TrainingStep | None) -> dict[str, object]:
 
 
 def _lines(report: Report, scope: str, cause: list[str], replay: str) -> Iterator[str]:
-    yield from report.lines(scope, seconds=True, paint=_paint)
+    yield from report.lines(scope, seconds=True, paint=paint)
     yield from cause
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 
 
-def _paint(text: str, verdict: str) -> str:
+def paint(text: str, verdict: str) -> str:
+    """A text in the colour of a verdict."""
     return typer.style(text, fg=_COLOURS[verdict])
 
 
 def styled(verdict: str, width: int = 0) -> str:
     """A verdict in its colour."""
-    return _paint(f"{verdict:{width}}", verdict)
+    return paint(f"{verdict:{width}}", verdict)
 
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:

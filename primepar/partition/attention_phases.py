@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from primepar.schedule.instructions import Compute
+from primepar.schedule.program import Compute
 from primepar.schedule.signature import Signature, Tensor
 
 OPERANDS = ("q[M,H]", "kv[N,H]", "state[M,H]", "delta[M,H]", "do[M,H]")

@@ -38,8 +38,7 @@ from msgspec import Meta
 
 from primepar.partition.attention_phases import SIGNATURES, cuts, grid, sizes, work
 from primepar.partition.flux_gather import check_multiple
-from primepar.schedule.instructions import Free, Instruction, IRecv, ISend, Wait
-from primepar.schedule.program import Program
+from primepar.schedule.program import Free, Instruction, IRecv, ISend, Program, Wait
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.signature import Bound
 

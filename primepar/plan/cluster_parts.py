@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
 """Bytes of an element of each data type."""
-KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update")
-"""Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter."""
+KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update", "join")
+"""Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter.
+
+`join` copies blocks out of a tensor or into one: what is sent, and what has arrived.
+"""
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 """Collectives that may have times of their own; a reduce-scatter else takes an all-gather's."""
 Moved = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"]
@@ -185,8 +188,10 @@ class Passing(Struct, frozen=True, forbid_unknown_fields=True):
     """Times of one kind of memory-bound operators.
 
     An operation takes `launch` seconds, plus the bytes that it reads and writes over
-    `memory_bandwidth`.
+    `memory_bandwidth`. Attention that passes the scores of queries with keys through memory has
+    `scores`, how many it passes in a second.
     """
 
     launch: float
     memory_bandwidth: float
+    scores: float | None = None

@@ -148,7 +148,11 @@ def _without_other_cuts(element: Element) -> Element:
     return Element(Replicated(), (prod(element.axis_lengths),))
 
 
-@lru_cache(maxsize=1024)
 def sequence_of(operator: Operator, text: str) -> Sequence:
     """The sequence that a text names for an operator. Raises `SequenceError`."""
-    return parse_sequence(text, linear=operator.kind == "linear")
+    return _sequence(text, operator.kind == "linear")
+
+
+@lru_cache(maxsize=1024)
+def _sequence(text: str, linear: bool) -> Sequence:
+    return parse_sequence(text, linear=linear)

@@ -155,14 +155,22 @@ def preset_plan(
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
     try:
-        data, roles = _roles(within, stage_ranks)
+        sequences = preset_sequences(within, model, stage_ranks)
     except PlanError as error:
         raise PlanError(str(error) if pipeline is None else f"a stage of {name}: {error}") from None
-    sequences = {operator.name: data + roles.of(operator) for operator in operators(model)}
     try:
         return Plan(model=model, ranks=ranks, batch=batch, pipeline=pipeline, sequences=sequences)
     except PlanError as error:
         raise PlanError(f"{name} on {ranks} devices: {error}") from None
+
+
+def preset_sequences(name: str, model: ModelConfig, ranks: int) -> dict[str, str]:
+    """The sequences of a method without a pipeline, by operator; the model may not fit them.
+
+    Raises `PlanError` for a method or a mesh that do not fit.
+    """
+    data, roles = _roles(name, ranks)
+    return {operator.name: data + roles.of(operator) for operator in operators(model)}
 
 
 def preset_pair(name: str, ranks: int) -> tuple[str, str]:

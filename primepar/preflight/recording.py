@@ -23,6 +23,8 @@ class Gap(Struct, frozen=True):
     """A place like `train.py:42`."""
     what: str
     """Goes on after `the script`: `decides by a value that other ranks computed`."""
+    after: int = 0
+    """Instructions that the rank had recorded before."""
 
 
 class RankRecording(Struct):
@@ -51,10 +53,10 @@ def program_of(ranks: Sequence[RankRecording], script: str) -> Program:
     )
 
 
-def all_gaps(ranks: Sequence[RankRecording]) -> list[tuple[int, Gap]]:
-    """Return the gaps of all ranks, each place and kind once, with the first rank that has it."""
-    first: dict[Gap, int] = {}
+def all_gaps(ranks: Sequence[RankRecording]) -> list[str]:
+    """Return the gaps as sentences, each place and kind once, with the first rank that has it."""
+    first: dict[tuple[str, str], int] = {}
     for rank, recorded in enumerate(ranks):
         for gap in recorded.gaps:
-            first.setdefault(gap, rank)
-    return [(rank, gap) for gap, rank in first.items()]
+            first.setdefault((gap.source, gap.what), rank)
+    return [f"{source}: rank {rank} {what}" for (source, what), rank in first.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from primepar.schedule.node import Block, Blocks, Counts, Rank, Ranks, Transfer
+from primepar.schedule.node import Block, Blocks, CountedTransfer, Counts, Rank, Ranks
 from primepar.schedule.signature import (
     Coefficient,
     Name,
@@ -18,7 +18,7 @@ _WRITTEN = {
 """Collective -> its field with several blocks that it writes."""
 
 
-class _Collective(Transfer, frozen=True):
+class _Collective(CountedTransfer, frozen=True):
     group: Ranks
     communicator: Name = "world"
     request: Name | None = None
@@ -119,7 +119,7 @@ class Barrier(_Collective, frozen=True, tag="barrier"):
     """Return when every member is there."""
 
 
-class Split(_Collective, frozen=True, tag="split", kw_only=True):
+class SplitCommunicator(_Collective, frozen=True, tag="split", kw_only=True):
     """Make a communicator of the members of the group that state the same name `into`.
 
     A member that states None is in none of the new communicators.
@@ -159,5 +159,5 @@ class Scan(_Collective, frozen=True, tag="scan", kw_only=True):
 
 Collective = (
     AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-    | Split | Gather | Scatter | Scan
+    | SplitCommunicator | Gather | Scatter | Scan
 )  # fmt: skip

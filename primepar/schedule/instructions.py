@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from primepar.schedule.collectives import Collective
-from primepar.schedule.node import Block, Blocks, Node, Rank, Transfer
+from primepar.schedule.node import Block, Blocks, CountedTransfer, Node, Rank
 from primepar.schedule.signature import (
     LARGEST,
     Coefficient,
@@ -46,7 +46,7 @@ ANY = -1
 Mode = Literal["standard", "buffered", "synchronous", "ready"]
 
 
-class _Message(Transfer, frozen=True):
+class _Message(CountedTransfer, frozen=True):
     peer: Annotated[int, Meta(ge=ANY, le=LARGEST)]
     block: Block
     tag: int = 0

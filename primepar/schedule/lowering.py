@@ -32,7 +32,7 @@ from primepar.schedule.operators import (
 from primepar.schedule.program import Compute, Elements, Free, Instruction, Program, Wait
 from primepar.schedule.sequence import FlatSlices, Sequence
 from primepar.schedule.signature import Bound
-from primepar.schedule.sweep_steps import SweepStep, sweep_of, sweeps
+from primepar.schedule.sweep_steps import SweepStep, readers, sweep_of, sweeps
 from primepar.schedule.transfers import (
     Post,
     RankInstructions,
@@ -163,12 +163,7 @@ def _step(
     movement: Movement, phases: tuple[Phase, ...], step: int, moved: SweepStep
 ) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
-
-    def is_read(hop: Hop) -> bool:
-        readers = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
-        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in readers)
-        return any(hop.index in blocks for blocks in held)
-
+    is_read = readers(movement, phases, step)
     posts = [*_posts(moved.operands, label, is_read), *messages(moved.partials, label)]
     arriving: dict[int, set[str]] = {}
     for hop in moved.partials:

@@ -35,7 +35,7 @@ class Node(
     """Where it was written, `train.py:42`; messages name it."""
 
 
-class Transfer(Node, frozen=True, kw_only=True):
+class CountedTransfer(Node, frozen=True, kw_only=True):
     """What moves data between ranks. All of its sides that state a claim must state the same."""
 
     count: Rank | None = None

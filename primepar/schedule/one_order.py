@@ -60,6 +60,8 @@ class StreamGraph:
         self.before: list[list[int]] = []
         self.places: list[tuple[int, int]] = []
         """Node -> rank, and position of the instruction that it belongs to."""
+        self.ends: set[int] = set()
+        """The nodes that are ends of operations."""
         self.program = program
         self._members = message_members(program)
         self._channels: dict[tuple[str, int, int], tuple[list[int], list[int]]] = {}
@@ -116,6 +118,7 @@ class StreamGraph:
         before = [self._waited] if previous is None else [self._waited, previous]
         start = self._node(rank, place, before)
         self._streams[communicator] = self._node(rank, place, [start])
+        self.ends.add(start + 1)
         return start
 
     def _batch(self, rank: int, place: int, messages: Iterable[Message]) -> int:
@@ -218,21 +221,26 @@ def out_of_order(program: Program) -> str | None:
     It names the first two operations that wait for each other. Messages and calls without a
     partner are not its question: `primepar verify` refutes those before.
     """
-    return waiting_places(StreamGraph(program), ADVICE)
+    graph = StreamGraph(program)
+    return _waiting_places(graph, graph.circle(), ADVICE)
 
 
 def hangs_by(program: Program, transport: Transport) -> str | None:
     """Return why a program hangs where its messages travel in this way; None if it ends.
 
-    It is asked of a program whose messages and calls have their partners.
+    It names operations that have started, or wait for a slot. It is asked of a program whose
+    messages and calls have their partners.
     """
     program = on_pairs(program) if transport.order == "peer" else program
-    return waiting_places(StreamGraph(program, transport, joins_posts=False), TRANSPORT_ADVICE)
-
-
-def waiting_places(graph: StreamGraph, advice: str) -> str | None:
-    """Return the first two operations of a circle, and how to avoid it; None if there is none."""
+    graph = StreamGraph(program, transport, joins_posts=False)
     circle = graph.circle()
+    ends = [node for node in circle if node in graph.ends]
+    several = len({graph.places[node][0] for node in ends}) > 1
+    return _waiting_places(graph, ends if several else circle, TRANSPORT_ADVICE)
+
+
+def _waiting_places(graph: StreamGraph, circle: list[int], advice: str) -> str | None:
+    """Return the first two operations of a circle, and how to avoid it; None if there is none."""
     if not circle:
         return None
     places = dict.fromkeys(graph.places[node] for node in circle)

@@ -70,7 +70,7 @@ from primepar.schedule.collectives import (
     ReduceScatter,
     Scan,
     Scatter,
-    Split,
+    SplitCommunicator,
 )
 from primepar.schedule.instructions import (
     ANY,
@@ -149,7 +149,7 @@ __all__ = [
     "Scan",
     "Scatter",
     "Send",
-    "Split",
+    "SplitCommunicator",
     "Wait",
     "is_open",
     "messages_of",

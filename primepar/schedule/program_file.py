@@ -31,7 +31,7 @@ from primepar.schedule.program import (
     Scan,
     Scatter,
     Send,
-    Split,
+    SplitCommunicator,
     Wait,
 )
 from primepar.schedule.program_blocks import check_blocks
@@ -178,7 +178,7 @@ def _moved(node: Collective) -> str:
             return f"{' '.join(blocks)} -> {' '.join(into)}"
         case Scan(block=block, exclusive=exclusive):
             return f"exclusive {block}" if exclusive else block
-        case Split(into=into):
+        case SplitCommunicator(into=into):
             return f"into {into}" if into else "into none"
         case AllReduce(reduced=blocks):
             return " ".join(blocks)

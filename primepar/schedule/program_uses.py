@@ -30,14 +30,14 @@ from primepar.schedule.program import (
     Scan,
     Scatter,
     Send,
-    Split,
+    SplitCommunicator,
 )
 
 
 def gives(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member sends."""
     match collective:
-        case Barrier() | Split():
+        case Barrier() | SplitCommunicator():
             return ()
         case Broadcast(block=block, root=root):
             return (block,) if rank == root else ()
@@ -54,7 +54,7 @@ def gives(collective: Collective, rank: int) -> tuple[str, ...]:
 def gets(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member ends with."""
     match collective:
-        case Barrier() | Split():
+        case Barrier() | SplitCommunicator():
             return ()
         case AllGather(blocks=blocks) | Gather(blocks=blocks):
             return blocks

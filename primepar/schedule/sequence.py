@@ -116,14 +116,17 @@ class Element:
     @cached_property
     def radices(self) -> dict[str, Index]:
         """Dim -> number of slices of each digit, over all phases, devices, steps and homes."""
+        indices: dict[str, set[SliceIndex]] = {}
+        for digits in (*self.digits.values(), *self.home_digits.values()):
+            for dim, index in digits.items():
+                indices.setdefault(dim, set()).add(index)
         radices: dict[str, list[int]] = {}
-        named = (*self.digits.values(), *self.home_digits.values())
-        for dim, index in dict.fromkeys(pair for digits in named for pair in digits.items()):
-            known = radices.setdefault(dim, [])
-            known += [1] * (len(index) - len(known))
-            for place, digit in enumerate(index):
-                if isinstance(digit, int):
-                    known[place] = max(known[place], digit + 1)
+        for dim, every in indices.items():
+            known = radices[dim] = [1] * max(map(len, every))
+            for index in every:
+                for place, digit in enumerate(index):
+                    if isinstance(digit, int):
+                        known[place] = max(known[place], digit + 1)
         return {dim: tuple(known) for dim, known in radices.items()}
 
     def slices(self, phase: Phase, device: Coordinates, step: int, dim: Dim) -> tuple[int, ...]:
@@ -288,8 +291,6 @@ class Sequence:
         if len(self.elements) == 1:
             (element,) = self.elements
             slices = element.all_slices(phase, element.devices[rank], step)
-            if slices.keys() == self.grid.keys():
-                return slices
             return {dim: slices.get(dim, (0,)) for dim in self.grid}
         parts = list(self._split(rank, step))
         return {

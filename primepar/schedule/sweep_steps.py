@@ -6,12 +6,12 @@ program of a sequence, its cost and what it sends are read from these steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from primepar.schedule import liveness
 from primepar.schedule.movement import Hop, Movement, Return
-from primepar.schedule.operators import Phase
+from primepar.schedule.operators import PRODUCTS, Phase
 
 
 class SweepStep(NamedTuple):
@@ -51,6 +51,17 @@ def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, .
     """The sweeps of `liveness`; whether dO is shared is asked only where it can be."""
     shares = len(phases) > 1 and movement.shares_output_gradient
     return liveness.sweeps(shares, phases)
+
+
+def readers(movement: Movement, phases: tuple[Phase, ...], step: int) -> Callable[[Hop], bool]:
+    """Whether the source of a hop multiplies its block in a step."""
+
+    def is_read(hop: Hop) -> bool:
+        reading = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
+        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in reading)
+        return any(hop.index in blocks for blocks in held)
+
+    return is_read
 
 
 def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:

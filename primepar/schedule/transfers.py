@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from primepar.schedule.movement import Hop, Return
 from primepar.schedule.operators import block_name, scratch_name
@@ -76,31 +77,47 @@ def split(hops: tuple[Hop, ...], is_read: Callable[[Hop], bool]) -> tuple[list[H
     return single, spread
 
 
-def collectives(spread: list[_Spread], label: str) -> Iterator[tuple[int, Post]]:
-    """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
+class Spreading(NamedTuple):
+    """An all-gather of a block of each member of a group, or with a source a broadcast of one."""
+
+    group: tuple[int, ...]
+    blocks: tuple[str, ...]
+    source: int | None = None
+
+
+def spreadings(spread: Iterable[_Spread]) -> Iterator[Spreading]:
+    """All-gathers and broadcasts, in an order that all ranks agree on."""
     groups: dict[tuple[int, ...], dict[int, list[str]]] = {}
-    busy = {way.group for way in spread if way.is_read}
+    busy = set()
     for way in spread:
         groups.setdefault(way.group, {}).setdefault(way.source, []).append(way.block)
+        busy |= {way.group} if way.is_read else set()
     for group, by_source in groups.items():
         counts = {len(blocks) for blocks in by_source.values()}
         if set(by_source) == set(group) and len(counts) == 1 and group not in busy:
             for blocks in zip(*(by_source[member] for member in group), strict=True):
-                request = f"{label}* {blocks[0]}"
-                for rank, block in zip(group, blocks, strict=True):
-                    yield rank, AllGather(group, block=block, blocks=blocks, request=request)
+                yield Spreading(group, blocks)
         else:
-            for source, block in [
-                (source, block) for source, blocks in by_source.items() for block in blocks
-            ]:
-                call = Broadcast(group, block=block, root=source, request=f"{label}* {block}")
-                yield from ((rank, call) for rank in group)
+            for source, blocks_of_source in by_source.items():
+                yield from (Spreading(group, (block,), source) for block in blocks_of_source)
+
+
+def collectives(spread: Iterable[_Spread], label: str) -> Iterator[tuple[int, Post]]:
+    """Posted all-gathers and broadcasts with their ranks, in an order that all ranks agree on."""
+    for group, blocks, source in spreadings(spread):
+        request = f"{label}* {blocks[0]}"
+        if source is None:
+            for rank, block in zip(group, blocks, strict=True):
+                yield rank, AllGather(group, block=block, blocks=blocks, request=request)
+        else:
+            call = Broadcast(group, block=blocks[0], root=source, request=request)
+            yield from ((rank, call) for rank in group)
 
 
 def finish_sums(returns: tuple[Return, ...], label: str) -> RankInstructions:
     """Finish the sums of a step: reduce-scatters first, then what is left block by block."""
-    scatters, rest = _scatters(returns)
-    for group, blocks in scatters:
+    made, rest = scatters(returns)
+    for group, blocks in made:
         for rank, kept in zip(group, blocks, strict=True):
             yield rank, ReduceScatter(group, blocks=blocks, block=kept)
             yield from ((rank, Free(block)) for block in blocks if block != kept)
@@ -108,7 +125,7 @@ def finish_sums(returns: tuple[Return, ...], label: str) -> RankInstructions:
         yield from _one_home(total, label)
 
 
-def _scatters(
+def scatters(
     returns: tuple[Return, ...],
 ) -> tuple[list[tuple[tuple[int, ...], tuple[str, ...]]], list[Return]]:
     """Returns that make reduce-scatters, as (group, one block per member), and the others."""
@@ -119,15 +136,15 @@ def _scatters(
             groups.setdefault(total.ranks, {}).setdefault(total.homes[0], []).append(total)
         else:
             rest.append(total)
-    scatters = []
+    made = []
     for group, by_home in groups.items():
         if set(by_home) == set(group) and len({len(totals) for totals in by_home.values()}) == 1:
             for line in zip(*(by_home[member] for member in group), strict=True):
                 blocks = tuple(block_name(total.tensor, total.index) for total in line)
-                scatters.append((group, blocks))
+                made.append((group, blocks))
         else:
             rest += [total for totals in by_home.values() for total in totals]
-    return scatters, rest
+    return made, rest
 
 
 def _one_home(total: Return, label: str) -> RankInstructions:

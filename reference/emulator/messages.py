@@ -82,7 +82,7 @@ class Channels:
             if end.mode == "ready":
                 raise MismatchError(
                     "expected the receive of a ready send to be posted before, got none: post it "
-                    "earlier and tell this device, or drop the mode"
+                    "earlier, and let this device wait for it, or drop the mode"
                 )
             waiting.append(end)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from primepar.errors import MismatchError
-from primepar.schedule.program import Collective, Program, Split
+from primepar.schedule.program import Collective, Program, SplitCommunicator
 
 
 class MadeCommunicators:
@@ -13,7 +13,7 @@ class MadeCommunicators:
 
     def __init__(self, program: Program) -> None:
         nodes = (node for nodes in program.programs for node in nodes)
-        self._names = {node.into for node in nodes if isinstance(node, Split)} - {None}
+        self._names = {node.into for node in nodes if isinstance(node, SplitCommunicator)} - {None}
         self._made: dict[tuple[int, str], set[int]] = {}
 
     def check(self, rank: int, name: str, ranks: set[int], every: bool = False) -> None:
@@ -37,7 +37,7 @@ class MadeCommunicators:
 
     def note(self, rank: int, calls: Sequence[Collective], ranks: Sequence[int]) -> None:
         """Take note of a split that ends on a device; `calls` are those of all `ranks`."""
-        names = [call.into if isinstance(call, Split) else None for call in calls]
+        names = [call.into if isinstance(call, SplitCommunicator) else None for call in calls]
         name = names[ranks.index(rank)]
         if name is not None:
             if (rank, name) in self._made:

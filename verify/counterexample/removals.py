@@ -12,16 +12,14 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from primepar.schedule.program import (
+    ANY,
     BLOCK_LISTS,
-    AllGather,
-    AllToAll,
     Collective,
     Compute,
     Group,
     Instruction,
     Message,
     Program,
-    ReduceScatter,
     named_ranks,
 )
 from primepar.verify.program.matching import Matching, MessageEnd, Operation
@@ -139,7 +137,7 @@ def _is_affected(program: Program, unit: Collection[Item], removed: Collection[i
 def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     """An instruction with its ranks renumbered."""
     if isinstance(node, Message):
-        return replace(node, peer=new[node.peer])
+        return node if node.peer == ANY else replace(node, peer=new[node.peer])
     if isinstance(node, Group):
         return replace(
             node, body=tuple(cast(Any, _renumbered(message, new)) for message in node.body)
@@ -150,16 +148,15 @@ def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     if not places:
         raise ValueError("expected a rank in the group of a collective")
     changed: dict[str, Any] = {"group": tuple(new[node.group[place]] for place in places)}
-    if isinstance(node, AllGather | ReduceScatter | AllToAll):
-        changed["blocks"] = _picked(node.blocks, places)
-    if isinstance(node, AllToAll):
-        changed["into"] = _picked(node.into, places)
+    for name in ("blocks", "into", "counts", "into_counts"):
+        if getattr(node, name, None):
+            changed[name] = _picked(getattr(node, name), places)
     root = getattr(node, "root", None)
     return replace(node, **changed, **({} if root is None else {"root": new[root]}))
 
 
-def _picked(blocks: tuple[str, ...], places: Iterable[int]) -> tuple[str, ...]:
-    return tuple(blocks[place] for place in places if place < len(blocks))
+def _picked(items: tuple[Any, ...], places: Iterable[int]) -> tuple[Any, ...]:
+    return tuple(items[place] for place in places if place < len(items))
 
 
 def entries(program: Program) -> list[Entry]:

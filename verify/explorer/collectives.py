@@ -17,7 +17,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Scan,
     Scatter,
-    Split,
+    SplitCommunicator,
 )
 from primepar.verify.explorer.contents import CellSums, combined, scaled
 
@@ -28,7 +28,7 @@ Call = tuple[Collective, list[CellSums]]
 def inputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member sends."""
     match node:
-        case Barrier() | Split():
+        case Barrier() | SplitCommunicator():
             return ()
         case Scatter(blocks=blocks):
             return blocks
@@ -45,7 +45,7 @@ def inputs(node: Collective, rank: int) -> tuple[str, ...]:
 def outputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member receives."""
     match node:
-        case Barrier() | Split():
+        case Barrier() | SplitCommunicator():
             return ()
         case Scan(block=block):
             return (block,) if rank != node.group[0] or not node.exclusive else ()
@@ -115,7 +115,7 @@ def agree(calls: Mapping[int, Collective], mpi: bool) -> bool:
         len(getattr(node, name)) == len(node.group)
         for node in nodes
         for name in ("blocks", "into")
-        if hasattr(node, name) and not isinstance(node, Gather | Scatter | Split)
+        if hasattr(node, name) and not isinstance(node, Gather | Scatter | SplitCommunicator)
     ]
     return len(claims) == 1 and all(lists) and dispute(list(calls.items())) is None
 

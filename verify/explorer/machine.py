@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from primepar.schedule.program import (
@@ -13,10 +14,11 @@ from primepar.schedule.program import (
     Program,
     Recv,
     Send,
-    Split,
+    SplitCommunicator,
     Wait,
     messages_of,
 )
+from primepar.schedule.program_uses import initial_blocks
 from primepar.verify.explorer.blocks import RankMemories
 from primepar.verify.explorer.collectives import Call, agree, inputs, members, outputs, results
 from primepar.verify.explorer.contents import ZERO, CellSums
@@ -42,10 +44,11 @@ class Machine(RankMemories):
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
         nodes = (node for nodes in program.programs for node in nodes)
+        names = {node.into for node in nodes if isinstance(node, SplitCommunicator)}
         machine = cls(
             BlockNames(program), buffered, [RankState() for _ in range(program.ranks)],
             mailboxes=Mailboxes(program.rules == "mpi", {}),
-            splits=frozenset(node.into for node in nodes if isinstance(node, Split)) - {None},
+            splits=frozenset(names - {None}),
         )  # fmt: skip
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
@@ -53,6 +56,9 @@ class Machine(RankMemories):
         for rank, blocks in enumerate(program.host_initial or ()):
             for block in blocks:
                 machine._load_host(rank, block)
+        if program.initial is None:
+            for block in chain.from_iterable(initial_blocks(program)):
+                machine._note_before(block)
         return machine
 
     @property
@@ -237,7 +243,7 @@ class Machine(RankMemories):
             self._fail("races")
         given = [self._take(rank, block) for block in reads]
         state = self.ranks[rank]
-        if isinstance(node, Split) and node.into in state.made:
+        if isinstance(node, SplitCommunicator) and node.into in state.made:
             self._fail("deadlock-freedom")
             state.hangs = True
         if self._misuses(rank, node.communicator, set(node.group), every=True):
@@ -268,7 +274,7 @@ class Machine(RankMemories):
             return False
         for block, content in zip(outputs(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
-        if isinstance(node, Split) and node.into is not None:
+        if isinstance(node, SplitCommunicator) and node.into is not None:
             calls = self.calls[members(node)]
             self.ranks[rank].made[node.into] = tuple(
                 member

@@ -89,10 +89,8 @@ class TrafficRun:
 
     def run(self) -> bool:
         """Move until nothing moves; returns whether the program is finished."""
-        moves: list[Callable[[], bool]] = [
-            partial(self._advance, rank) for rank in range(self.program.ranks)
-        ]
-        moves += [self._begin, self._transfer]
+        moves: list[Callable[[], bool]] = [self._begin, self._transfer]
+        moves += [partial(self._advance, rank) for rank in range(self.program.ranks)]
         moved = True
         while moved:
             if self.chance is not None:

@@ -67,12 +67,13 @@ class MatchedCalls:
 
 def disputed_side(sides: Sequence[MessageEnd | Operation]) -> Fault | None:
     """The side that states another count or type of data than an earlier one; None if none does."""
-    found = dispute(list(_stating(sides)))
-    if found is None:
+    disagreement = dispute(list(_stating(sides)))
+    if disagreement is None:
         return None
-    return sides[found.second], (
-        f"expected {found.claim} {found.want} as in {place(sides[found.first])}, "
-        f"got {found.got}: write the same on all of its ranks"
+    first = place(sides[disagreement.first])
+    return sides[disagreement.second], (
+        f"expected {disagreement.claim} {disagreement.want} as in {first}, "
+        f"got {disagreement.got}: write the same on all of its ranks"
     )
 
 

@@ -84,10 +84,10 @@ class Matching:
         return any(end.message.peer == ANY for end in ends)
 
     @cached_property
-    def has_modes(self) -> bool:
-        """Whether some send is not a standard one."""
+    def modes(self) -> frozenset[str]:
+        """The modes of all sends but the standard one."""
         ends = (end for line in self.operations for operation in line for end in operation.starts)
-        return any(getattr(end.message, "mode", "standard") != "standard" for end in ends)
+        return frozenset(getattr(end.message, "mode", "standard") for end in ends) - {"standard"}
 
     def _add_fault(self, item: MessageEnd | Operation, what: str) -> None:
         self.faults.append(MatchingFault(item.index, item.rank, f"{place(item)}: {what}"))

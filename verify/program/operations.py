@@ -37,6 +37,8 @@ class MessageEnd:
     message: Message
     request: str | None = None
     """What a wait for it names; None where it is not posted."""
+    number: int = 0
+    """Its place in its group."""
     partner: MessageEnd | None = None
     """The other side; None where nothing matches it."""
 
@@ -51,6 +53,11 @@ class MessageEnd:
             return False
         mode = getattr(self.message, "mode", "standard")
         return mode == "buffered" or (buffered and mode != "synchronous")
+
+    @property
+    def may_be_buffered(self) -> bool:
+        """Whether the system may let it return before it is received."""
+        return self.sends and getattr(self.message, "mode", "") in ("standard", "ready")
 
     def __str__(self) -> str:
         return _on_rank(self.index, self.message)
@@ -139,7 +146,10 @@ class RankOperations:
     def _started(self, index: int, instruction: Instruction) -> Operation:
         request: str | None = getattr(instruction, "request", None)
         posts = tuple(
-            [MessageEnd(self.rank, index, message, request) for message in messages_of(instruction)]
+            [
+                MessageEnd(self.rank, index, message, request, number)
+                for number, message in enumerate(messages_of(instruction))
+            ]
         )
         operation = Operation(self.rank, index, instruction, posts, () if request else posts)
         if request is not None:

@@ -22,9 +22,10 @@ from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.program.coverage import cover
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
+from primepar.verify.program.open_receives import OpenSearch
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
-from primepar.verify.program.ready import unready
+from primepar.verify.program.ready_sends import unready
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
@@ -36,6 +37,7 @@ STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
 TAGS = "slots and orders are followed for standard sends without rules of MPI"
+READY = "ready sends are not followed in programs with receives from any rank"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -68,9 +70,9 @@ def verify_program(
     proof = _Proof(program, transport.slots != 0, Solver(), transport)
     questions: dict[str, Callable[[], str | None]] = {
         "coverage": lambda: cover(program, proof.solver),
-        "placement": proof.placement,
-        "completion": proof.completion,
-        "alignment": proof.alignment,
+        "placement": lambda: proof.question("placement"),
+        "completion": lambda: proof.question("completion"),
+        "alignment": lambda: proof.question("alignment"),
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
         "memory": proof.memory.over,
@@ -170,7 +172,7 @@ class _Proof:
         """Why it hangs by its transport alone; not asked where it hangs anyway."""
         if self.transport.is_plain or self.flow.faults or not self.waits.finishes:
             return None
-        if self.program.rules is not None or self.flow.has_modes:
+        if self.program.rules is not None or self.flow.modes:
             raise UnansweredError(TAGS)
         return hangs_by(self.program, self.transport)
 
@@ -189,6 +191,24 @@ class _Proof:
     def memory(self) -> Memory:
         return Memory(self.meaning)
 
+    def _in_each_matching(self, name: str) -> str | None:
+        """The first counterexample to a property among all that open receives may take."""
+        search = OpenSearch(self.flow, self.buffered)
+        for program in search.programs():
+            wrong = _Proof(program, self.buffered, self.solver, self.transport).question(name)
+            if wrong is not None:
+                return wrong
+        if search.stops:
+            raise UnansweredError(STOPS)
+        return None
+
+    def question(self, name: str) -> str | None:
+        """The answer to a question about data: placement, completion or alignment."""
+        if self.flow.is_open:
+            return self._in_each_matching(name)
+        answers = {"placement": self.placement, "completion": self.completion}
+        return answers.get(name, self.alignment)()
+
     def placement(self) -> str | None:
         return self._to_the_end(first_broken(self.run, "placement"))
 
@@ -206,10 +226,10 @@ class _Proof:
         return wrong
 
     def deadlock(self) -> str | None:
-        if self.flow.is_open:
-            raise UnansweredError("receives from any rank are not followed")
         if self.flow.faults:
             return self.flow.faults[0].sentence
+        if self.flow.is_open:
+            return self._deadlock_of_open()
         if not self.waits.finishes:
             return self.waits.circle(self.solver) + self._saved_by_buffers()
         if self.hanging is not None:
@@ -217,7 +237,17 @@ class _Proof:
         self.waits.check_order(self.solver)
         return unready(self.flow)
 
+    def _deadlock_of_open(self) -> str | None:
+        if "ready" in self.flow.modes:
+            raise UnansweredError(READY)
+        if not self.transport.is_plain:
+            raise UnansweredError(TAGS)
+        return OpenSearch(self.flow, self.buffered).wrong(self.solver)
+
     def buffers_needed(self) -> str | None:
+        if self.flow.is_open:
+            wrong = OpenSearch(self.flow, buffered=False).wrong(self.solver)
+            return wrong and ONLY_BUFFERED + wrong
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 

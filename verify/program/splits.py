@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from primepar.schedule.program import Collective, Split
+from primepar.schedule.program import Collective, SplitCommunicator
 from primepar.verify.deadline import in_time
 from primepar.verify.program.calls import Fault
 from primepar.verify.program.operations import MessageEnd, Operation
@@ -22,7 +22,7 @@ def members_made(matched: Mapping[Operation, tuple[Operation, ...]]) -> Members:
     made: Members = {}
     for call, calls in matched.items():
         node = call.instruction
-        if isinstance(node, Split) and node.into is not None:
+        if isinstance(node, SplitCommunicator) and node.into is not None:
             made[call.rank, node.into] = tuple(
                 sorted(other.rank for other in calls if _into(other) == node.into)
             )
@@ -55,7 +55,7 @@ def misused(operations: list[list[Operation]], made: Members) -> Iterator[Fault]
 
 def _into(operation: Operation) -> str | None:
     node = operation.instruction
-    return node.into if isinstance(node, Split) else None
+    return node.into if isinstance(node, SplitCommunicator) else None
 
 
 def _used(item: MessageEnd | Operation) -> str:

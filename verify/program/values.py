@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
 from primepar.schedule.meaning import Meaning, Phase
@@ -35,6 +36,7 @@ from primepar.schedule.program import (
     Scatter,
     Send,
 )
+from primepar.schedule.program_uses import initial_blocks
 from primepar.verify.deadline import in_time
 from primepar.verify.program.contents import (
     ZERO,
@@ -110,6 +112,10 @@ class SymbolicRun:
                 self._load_initial(rank, block)
         for rank, blocks in enumerate(program.host_initial or ()):
             self.host[rank].update({block: self.expected.initial(block) for block in blocks})
+        if program.initial is None:
+            # A sum has the data that any rank uses before it writes it, whichever rank is first.
+            for block in chain.from_iterable(initial_blocks(program)):
+                self.expected.initial(block)
 
     def follow(self, order: Sequence[Stretch]) -> None:
         """Run stretches in an order in which each comes after everything that it waits for."""

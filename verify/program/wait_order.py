@@ -23,6 +23,8 @@ from primepar.verify.program.matching import Matching, MessageEnd, Operation, ne
 from primepar.verify.program.solver import Solver
 
 _NEVER = -1
+Waiting = dict[int, tuple[Operation, list[tuple[int, MessageEnd | Operation]]]]
+"""Rank -> the operation that it hangs in, and what it waits for on which ranks."""
 
 
 class Stretch(NamedTuple):
@@ -151,29 +153,10 @@ class Waits:
         return f"{known}(assert (or false {broken}))"
 
     def circle(self, solver: Solver) -> str:
-        """The shortest circle of waiting ranks, as one sentence and one line for each of them.
+        """The shortest circle of waiting ranks (`circle_of`)."""
+        return circle_of(self._waiting(), solver)
 
-        Z3 confirms that no order satisfies it and that each of its waits is part of the reason.
-        Raises `UnansweredError` if it does not.
-        """
-        waiting = self._waiting()
-        circle = _shortest_circle({rank: [peer for peer, _ in awaited] for rank, (_, awaited) in
-                                   waiting.items()})  # fmt: skip
-        passed = {rank: z3.Int(f"passed{rank}") for rank in circle}
-        pairs = list(zip(circle, circle[1:] + circle[:1], strict=True))
-        names = {z3.Bool(f"wait{rank}"): passed[peer] < passed[rank] for rank, peer in pairs}
-        core = solver.core([z3.Implies(name, claim) for name, claim in names.items()], list(names))
-        if core is None or len(core) != len(names):
-            raise UnansweredError("the circle that the search found is not one: a bug of this tool")
-        lines = []
-        for rank, peer in pairs:
-            operation, awaited = waiting[rank]
-            wanted = next(item for other, item in awaited if other == peer)
-            lines.append(f"  rank {rank} waits in {operation} for rank {peer} to reach {wanted}")
-        collective = any(waiting[rank][0].call is not None for rank in circle)
-        return "\n".join([_sentence(circle, collective), *lines])
-
-    def _waiting(self) -> dict[int, tuple[Operation, list[tuple[int, MessageEnd | Operation]]]]:
+    def _waiting(self) -> Waiting:
         """Rank -> the operation that it hangs in, and what it waits for on which ranks."""
         hanging = {}
         for node, stretch in enumerate(self.stretches):
@@ -187,6 +170,29 @@ class Waits:
             ]
             hanging[stretch.rank] = (waiting, awaited)
         return hanging
+
+
+def circle_of(waiting: Waiting, solver: Solver) -> str:
+    """The shortest circle of waiting ranks, as one sentence and one line for each of them.
+
+    Z3 confirms that no order satisfies it and that each of its waits is part of the reason.
+    Raises `UnansweredError` if it does not.
+    """
+    circle = _shortest_circle({rank: [peer for peer, _ in awaited] for rank, (_, awaited) in
+                               waiting.items()})  # fmt: skip
+    passed = {rank: z3.Int(f"passed{rank}") for rank in circle}
+    pairs = list(zip(circle, circle[1:] + circle[:1], strict=True))
+    names = {z3.Bool(f"wait{rank}"): passed[peer] < passed[rank] for rank, peer in pairs}
+    core = solver.core([z3.Implies(name, claim) for name, claim in names.items()], list(names))
+    if core is None or len(core) != len(names):
+        raise UnansweredError("the circle that the search found is not one: a bug of this tool")
+    lines = []
+    for rank, peer in pairs:
+        operation, awaited = waiting[rank]
+        wanted = next(item for other, item in awaited if other == peer)
+        lines.append(f"  rank {rank} waits in {operation} for rank {peer} to reach {wanted}")
+    collective = any(waiting[rank][0].call is not None for rank in circle)
+    return "\n".join([_sentence(circle, collective), *lines])
 
 
 def _sentence(circle: list[int], collective: bool) -> str:

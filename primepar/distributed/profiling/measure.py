@@ -110,7 +110,8 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
     about = machine(asked, world)
     console.print(f"measuring {about.where}", markup=False)
     with _bar(console, works.count * RUNS) as done:
-        watch = Stopwatch(mesh, lambda: stopping.signal, done)
+        count = cores() if world.device.type == "cpu" else None
+        watch = Stopwatch(mesh, lambda: stopping.signal, done, count)
         try:
             samples = measure(works, watch)
             text = cluster_text(about, samples, hidden(works, watch))
@@ -136,12 +137,12 @@ def _check_one_machine(world: World) -> None:
 
 
 @contextmanager
-def _bar(console: Console, total: int) -> Iterator[Callable[[], None]]:
+def _bar(console: Console, total: int) -> Iterator[Callable[[float], None]]:
     """Show a progress bar on a terminal, and yield the function that advances it."""
     columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("measuring", total=total)
-        yield lambda: bar.advance(task)
+        yield lambda runs: bar.advance(task, runs)
 
 
 def machine(asked: Profile, world: World) -> MeasuredMachine:

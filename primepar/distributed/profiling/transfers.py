@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations, product
 
 import torch
-import torch.distributed as dist
+from msgspec.structs import replace
 
 from primepar.distributed.profiling.clock import Work
 from primepar.distributed.runtime.executor import Executor
@@ -18,12 +18,21 @@ from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators.single_operator import lower_move
 from primepar.passes import apply
 from primepar.schedule import Layout, Program
-from primepar.schedule.program import AllReduce
-from primepar.schedule.signature import Bound, Tensor
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    Collective,
+    Free,
+    ReduceScatter,
+)
+from primepar.schedule.program_uses import gets
+from primepar.schedule.signature import Tensor
 
 Measured = tuple[str, str, dict[str, float], Work]
 """Kind of work, its size as text, its terms in the cost model, and the work itself."""
 Takes = Callable[[int, int], dict[str, float]]
+CollectiveOf = Callable[[Ranks, str, tuple[str, ...]], Collective]
+"""Makes a rank's call from its group, its own block and the blocks of all members."""
 SIZES = (1 << 6, 1 << 13, 1 << 17, 1 << 20)
 """Elements of the block that each rank sends."""
 
@@ -39,6 +48,23 @@ def running(run: Executor, most: int = 1) -> Work:
             dtype = mesh.wide_dtype if run.shapes.wide(name) else mesh.dtype
             blocks[name] = torch.randn(shape, device=mesh.device, dtype=dtype)
     return lambda: run(dict(blocks))
+
+
+def freed(program: Program) -> Program:
+    """Return the program in which every rank frees at the end what it has made.
+
+    Then it makes no memory of its own in each run, as the operators of a step make none.
+    """
+    given, left = program.initial or (), program.final or ()
+    made = [tuple(name for name in final if name not in initial)
+            for initial, final in zip(given, left, strict=True)]  # fmt: skip
+    return replace(
+        program,
+        programs=tuple((*nodes, *map(Free, names))
+                       for nodes, names in zip(program.programs, made, strict=True)),
+        final=tuple(tuple(name for name in final if name not in names)
+                    for final, names in zip(left, made, strict=True)),
+    )  # fmt: skip
 
 
 class Transfers:
@@ -103,48 +129,45 @@ class Transfers:
         after = tuple(tuple((sender, 0) for sender in senders[rank]) for rank in range(mesh.ranks))
         source, target = (Layout((mesh.ranks, 1), held) for held in (before, after))
         program = lower_move(source, target, (mesh.ranks, size))
-        return running(Executor(mesh, program))
-
-    def _group(self, groups: list[Ranks]) -> tuple[Ranks, dist.ProcessGroup]:
-        members = next(group for group in groups if self.mesh.rank in group)
-        return members, self.mesh.group(members)
-
-    def _zeros(self, size: int | tuple[int, ...]) -> torch.Tensor:
-        """Return zeros: they can be summed any number of times."""
-        return torch.zeros(size, device=self.mesh.device, dtype=self.mesh.dtype)
+        return running(Executor(mesh, freed(program)))
 
     def summing(self, groups: list[Ranks], size: int) -> Work:
-        """Return an all-reduce over every group, as a step runs it: two ranks exchange messages."""
-        ranks = range(self.mesh.ranks)
-        row = {rank: number for number, group in enumerate(groups) for rank in group}
-        held = tuple((f"x[{row[rank]},0]",) for rank in ranks)
-        program = Program(
-            format="primepar-program",
-            version=1,
-            ranks=self.mesh.ranks,
-            programs=tuple(
-                (AllReduce(group=groups[row[rank]], block=held[rank][0]),) for rank in ranks
-            ),
-            initial=held,
-            final=held,
-            tensors={"x": Tensor(cuts=(tuple(range(len(groups) + 1)), (0, size)))},
-            memory=Bound(device=2 * size),
-        )
-        run = Executor(self.mesh, apply(program))
-        (name,) = held[self.mesh.rank]
-        return lambda: run({name: self._zeros((1, size))})
+        """Return an all-reduce over every group; two ranks exchange messages."""
+        return self._together(groups, size, lambda group, block, _: AllReduce(group, block=block))
 
     def gathering(self, groups: list[Ranks], size: int) -> Work:
-        """Return an all-gather over every group."""
-        members, group = self._group(groups)
-        tensor, everyone = self._zeros(size), [self._zeros(size) for _ in members]
-        return lambda: dist.all_gather(everyone, tensor, group=group)
+        """Return an all-gather over every group of a block from each rank."""
+        return self._together(
+            groups, size, lambda group, block, blocks: AllGather(group, block=block, blocks=blocks)
+        )
 
     def scattering(self, groups: list[Ranks], size: int) -> Work:
-        """Return a reduce-scatter over every group."""
-        members, group = self._group(groups)
-        tensor, parts = self._zeros(size), [self._zeros(size) for _ in members]
-        return lambda: dist.reduce_scatter(tensor, parts, group=group)
+        """Return a reduce-scatter over every group that leaves a block on each rank."""
+        return self._together(
+            groups,
+            size,
+            lambda group, block, blocks: ReduceScatter(group, block=block, blocks=blocks),
+            parts=True,
+        )
+
+    def _together(
+        self, groups: list[Ranks], size: int, call: CollectiveOf, parts: bool = False
+    ) -> Work:
+        """Return a collective over every group; with `parts` each rank has all blocks before."""
+        ranks, programs, initial = range(self.mesh.ranks), [], []
+        for rank in ranks:
+            group = next(members for members in groups if rank in members)
+            blocks = tuple(f"x[{member},0]" for member in group)
+            node = call(group, f"x[{rank},0]", blocks)
+            initial.append(blocks if parts else (f"x[{rank},0]",))
+            programs.append((node, *map(Free, dict.fromkeys((*gets(node, rank), *initial[-1])))))
+        cuts = tuple(size * row for row in range(self.mesh.ranks + 1)), (0, 1)
+        program = Program(
+            format="primepar-program", version=1, ranks=self.mesh.ranks, programs=tuple(programs),
+            initial=tuple(initial), final=((),) * self.mesh.ranks,
+            tensors={"x": Tensor(cuts=cuts)},
+        )  # fmt: skip
+        return running(Executor(self.mesh, apply(program)))
 
 
 def _hop(_: int, sent_bytes: int) -> dict[str, float]:

@@ -6,26 +6,28 @@ columns of the blocks of one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import asdict
 
 import msgspec
 import torch
 
 from primepar.distributed.kernels import KERNELS
 from primepar.distributed.profiling.clock import Stopwatch, Work
-from primepar.distributed.profiling.transfers import Measured, Transfers, running
+from primepar.distributed.profiling.transfers import Measured, Transfers, freed, running
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import post
 from primepar.models import ModelConfig, Operator, operators
+from primepar.models.config import Family
 from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import preset_plan
 from primepar.plan.profile.counts import counts
 from primepar.plan.profile.fit import Sample
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Compute, IRecv, ISend
-from primepar.schedule.signature import Template
+from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Join
+from primepar.schedule.signature import Template, Tensor
 
 PRODUCTS = ((32, 64, 64), (64, 128, 128), (128, 256, 256), (32, 512, 512), (256, 256, 512),
             (512, 256, 256), (64, 512, 1024), (512, 512, 512), (256, 1024, 512),
@@ -35,7 +37,15 @@ PASSES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)
 MODELS = ((32, 64), (128, 128), (256, 256), (512, 512))
 """Rows and columns of the operators other than linear ones."""
 UPDATES = (1 << 8, 1 << 14, 1 << 17, 1 << 20)
+JOINS = (32, 128, 512)
+"""Rows and columns of a tensor that is joined of two halves of its columns."""
 VOCABULARY = 256
+KINDS = ("embedding", "norm", "attention", "activation", "add", "loss")
+"""Kinds of operators that are measured."""
+ATTENTIONS: tuple[Family, ...] = ("llama", "bloom")
+"""Families whose attention is measured too, with more heads."""
+HEAD = 32
+"""Elements of one of their heads."""
 OVERLAPPED = 1 << 19
 """Elements of the block that is sent while products run."""
 OVERLAPS = 5
@@ -49,19 +59,19 @@ class Works:
         self.mesh, self.scale = mesh, scale
         self.item, self.transfers = mesh.dtype.itemsize, Transfers(mesh, scale)
 
-    def all(self) -> Iterator[Measured]:
-        """Yield all work in the order of the cluster file; a collective iterator."""
+    def local(self) -> Iterator[Measured]:
+        """Yield all work without messages."""
         yield from self.products()
         yield from self.passes()
         yield from self.operators()
         yield from self.updates()
-        yield from self.transfers.all()
+        yield from self.joins()
 
     @property
     def count(self) -> int:
         """Number of measurements."""
-        kinds = len({operator.kind for operator in operators(self._model(64, 64))} - {"linear"})
-        return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES)
+        kinds = len(KINDS) + len(ATTENTIONS)
+        return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES) + len(JOINS)
                 + self.transfers.count + OVERLAPS)  # fmt: skip
 
     def _random(self, *shape: int) -> torch.Tensor:
@@ -79,7 +89,7 @@ class Works:
         """Return one product of this size on each rank."""
         mesh = self.mesh
         program = lower(mesh.sequence, Linear(M=mesh.ranks * M, N=N, K=K), ("forward",))
-        return running(Executor(mesh, program))
+        return running(Executor(mesh, freed(program)))
 
     def passes(self) -> Iterator[Measured]:
         """Yield copies, which read and write every element once."""
@@ -88,32 +98,37 @@ class Works:
             takes = {"starts": 1.0, "bytes": 2.0 * source.numel() * self.item}
             yield "pass", f"{source.numel()} elements", takes, _copying(source, target)
 
-    def _model(self, rows: int, hidden: int) -> ModelConfig:
-        return ModelConfig.of("gpt", layers=1, hidden=hidden, heads=4, context=min(rows, 128),
+    def _model(self, rows: int, hidden: int, family: Family = "gpt", heads: int = 4) -> ModelConfig:
+        return ModelConfig.of(family, layers=1, hidden=hidden, heads=heads, context=min(rows, 128),
                               vocabulary=VOCABULARY)  # fmt: skip
 
     def operators(self) -> Iterator[Measured]:
-        """Yield operators other than linear ones, forward and backward, replicated on all ranks."""
-        by_kind: dict[str, list[Measured]] = {}
+        """Yield operators other than linear ones, forward and backward, replicated on all ranks.
+
+        Those of one size follow one another, as in a step.
+        """
         for rows, hidden in MODELS:
-            model = self._model(self.scale * rows, self.scale * hidden)
-            batch = self.scale * rows // model.context
-            settings = StepSettings(model, batch, model.context)
-            one_device = preset_plan("data", model, 1)
-            program = lower_step(one_device, batch, model.context, "gradients")
-            first = {operator.kind: operator for operator in reversed(operators(model))}
-            for kind, operator in first.items():
-                if kind != "linear":
-                    work_counts = counts(model, operator, batch, str(self.mesh.dtype).split(".")[1])
-                    takes = {"starts": work_counts.starts, "operations": work_counts.operations,
-                             "bytes": work_counts.bytes}  # fmt: skip
-                    size = f"{batch * model.context} x {operator.K}"
-                    part = part_of(program, operator, self.mesh.ranks)
-                    run = Executor(self.mesh, part, settings)
-                    work = running(run, VOCABULARY)
-                    by_kind.setdefault(kind, []).append((kind, size, takes, work))
-        for measurements in by_kind.values():
-            yield from measurements
+            sizes = self.scale * rows, self.scale * hidden
+            yield from self._operators(self._model(*sizes), sizes[0], KINDS)
+            for family in ATTENTIONS:
+                model = self._model(*sizes, family, max(4, sizes[1] // HEAD))
+                yield from self._operators(model, sizes[0], ("attention",))
+
+    def _operators(
+        self, model: ModelConfig, rows: int, kinds: Collection[str]
+    ) -> Iterator[Measured]:
+        """Yield the first operator of each of some kinds."""
+        batch, ranks = rows // model.context, self.mesh.ranks
+        dtype = str(self.mesh.dtype).split(".")[1]
+        settings = StepSettings(model, batch, model.context)
+        program = lower_step(preset_plan("data", model, 1), batch, model.context, "gradients")
+        first = {operator.kind: operator for operator in reversed(operators(model))}
+        for kind, operator in first.items():
+            if kind in kinds:
+                takes = asdict(counts(model, operator, batch, dtype))
+                part = freed(part_of(program, operator, ranks))
+                work = running(Executor(self.mesh, part, settings), VOCABULARY)
+                yield kind, f"{rows} x {operator.K}", takes, work
 
     def updates(self) -> Iterator[Measured]:
         """Yield AdamW of one parameter, with its term in the norm of the gradient."""
@@ -122,6 +137,22 @@ class Works:
             takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
             work = self._updating(w, m, m.square(), gradient)
             yield "update", f"{w.numel()} elements", takes, work
+
+    def joins(self) -> Iterator[Measured]:
+        """Yield joins of blocks that are side by side, whose rows are apart in the whole."""
+        for size in JOINS:
+            side = self.scale * size
+            halves = ("x.half[0,0]", "x.half[0,1]")
+            nodes: tuple[Instruction, ...] = Join(halves, "x[0,0]"), *map(Free, (*halves, "x[0,0]"))
+            program = Program(
+                format="primepar-program", version=1, ranks=self.mesh.ranks,
+                programs=(nodes,) * self.mesh.ranks, initial=(halves,) * self.mesh.ranks,
+                final=((),) * self.mesh.ranks,
+                tensors={"x.half": Tensor(cuts=((0, side), (0, side // 2, side))),
+                         "x": Tensor(cuts=((0, side), (0, side)))},
+            )  # fmt: skip
+            takes = {"starts": 1.0, "bytes": 2.0 * side * side * self.item}
+            yield "join", f"{side} x {side}", takes, running(Executor(self.mesh, program))
 
     def _updating(self, *blocks: torch.Tensor) -> Work:
         """Return an update of a parameter and its moments by a gradient."""
@@ -174,11 +205,12 @@ def _copying(source: torch.Tensor, target: torch.Tensor) -> Work:
 
 def measure(works: Works, watch: Stopwatch) -> list[Sample]:
     """Measure all work: each with its terms and its seconds; a collective call."""
-    measurements = list(works.all())
-    times = watch.seconds([work for *_, work in measurements])
+    local, transfers = list(works.local()), list(works.transfers.all())
+    times = watch.in_turn([work for *_, work in local])
+    times += watch.seconds([work for *_, work in transfers])
     return [
         Sample(what, size, takes, seconds)
-        for (what, size, takes, _), seconds in zip(measurements, times, strict=True)
+        for (what, size, takes, _), seconds in zip((*local, *transfers), times, strict=True)
     ]
 
 

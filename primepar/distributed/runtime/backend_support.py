@@ -24,12 +24,12 @@ from primepar.schedule.program import (
     Program,
     Scan,
     Scatter,
-    Split,
+    SplitCommunicator,
     messages_of,
 )
 from primepar.schedule.program_uses import gets, gives
 
-_NOT_RUN = Gather | Scatter | Scan | Split
+_NOT_RUN = Gather | Scatter | Scan | SplitCommunicator
 MESSAGES = frozenset(("send", "recv", "isend", "irecv"))
 REMEDY = "start torch.distributed with gloo on CPUs, nccl on GPUs"
 FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))

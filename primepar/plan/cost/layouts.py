@@ -112,15 +112,15 @@ class Layouts:
         ]
         loads = tuple(np.concatenate(part) for part in zip(*(part.loads for part in parts),
                                                            strict=True))  # fmt: skip
-        moved, pieces = (np.concatenate([getattr(part, name) for part in parts])
-                         for name in ("moved_PQ", "pieces_PQ"))  # fmt: skip
-        return Ways(self.links, loads, moved, pieces)
+        moved, pieces, copied = (np.concatenate([getattr(part, name) for part in parts])
+                                 for name in ("moved_PQ", "pieces_PQ", "copied_PQ"))  # fmt: skip
+        return Ways(self.links, loads, moved, pieces, copied)
 
     def _ways(self, here: Boxes, there: Boxes) -> Ways:
         devices = self.links.devices
         remote_DPQ = there.sizes_P - here.shared_with(there)
         moved_PQ, pieces_PQ = remote_DPQ.sum(axis=0), sizes(here.fixed_P[:, None] | there.fixed_P)
-        loads = []
+        loads, copied_PQ = [], remote_DPQ.max(axis=0) + there.sizes_P
         for level, link in enumerate(self.links.by_level):
             joined = 1 << sum(bit_level <= level for bit_level in self.links.levels)
             through = remote_DPQ
@@ -132,7 +132,7 @@ class Layouts:
             if link.shared and below > 1:
                 through = through.reshape(-1, below, *moved_PQ.shape).sum(axis=1)
             loads.append(through.max(axis=0))
-        return Ways(self.links, tuple(loads), moved_PQ, pieces_PQ)
+        return Ways(self.links, tuple(loads), moved_PQ, pieces_PQ, copied_PQ)
 
     def received(self, sources: Several[int], targets: Several[int]) -> Floats:
         """The largest share that a device lacks, from each source to each target layout."""
@@ -234,13 +234,15 @@ class Ways:
 
     `loads` has for every level what its busiest port receives, `moved_PQ` what all devices receive
     together (PrimePar, equations 8 and 9). `pieces_PQ` is the share in one message: what one device
-    has of what another one needs.
+    has of what another one needs. `copied_PQ` is what a device copies where anything moves: blocks
+    out of the tensor that it sends, and into the one that it needs.
     """
 
     links: ClusterLinks
     loads: tuple[Floats, ...]
     moved_PQ: Floats
     pieces_PQ: Floats
+    copied_PQ: Floats
 
     def seconds(self, size: float) -> NDArray[np.float64]:
         """Seconds of each redistribution for a tensor of `size` bytes."""
@@ -251,4 +253,6 @@ class Ways:
             start = link.messages(load * np.float64(size)) + link.gap * further
             np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
+        copies = self.links.rearranged(self.copied_PQ * np.float64(size))
+        np.add(longest, copies, out=longest, where=self.moved_PQ > 0)
         return longest

@@ -16,9 +16,10 @@ from typing import NamedTuple
 from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
+from primepar.plan.cost.collective_calls import RingCall, sent
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.replica_links import ReplicaLinks
-from primepar.plan.cost.sweeps import Load, Shares, moving
+from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
 MOMENTS = 2
@@ -88,10 +89,14 @@ class Training:
     def _passing(self) -> dict[str, Passing]:
         return {kind: self.cluster.passing(kind) for kind in ("linear", *KINDS)}
 
-    def seconds(self, operations: float, elements: float, kind: str = "linear") -> float:
+    def seconds(
+        self, operations: float, elements: float, kind: str = "linear", scores: float = 0.0
+    ) -> float:
         """Seconds of a kernel: its launch, operations at the achieved rate, and memory traffic."""
         passing = self._passing[kind]
         touched = elements * self.item / passing.memory_bandwidth
+        if passing.scores is not None:
+            touched += scores / passing.scores
         seconds: float = self._work[kind].seconds(operations, passing.launch + touched)
         return seconds
 
@@ -304,16 +309,19 @@ class _Linear:
         shared = tuple(link.shared for link in self.links.by_level)
         compute = communication = 0.0
         overlap, stages = self.training.cluster.overlap, self.moving.stages(phases, levels, shared)
-        for stage, count in stages:
+        for stage in stages:
             work = sum(self.training.seconds(share * self.operations, self._size(touched))
                        for share, touched in stage.work)  # fmt: skip
-            compute += count * work
+            compute += work
+            gathers = sum(map(self._call, stage.gathers))
             if overlap:
-                communication += count * max(0.0, self._transfer(stage.hops) - work)
-            communication += count * self._transfer(stage.returns)
+                communication += max(0.0, gathers + self._transfer(stage.hops) - work)
+            else:
+                communication += gathers
+            communication += self._transfer(stage.returns) + sum(map(self._call, stage.sums))
         if not overlap:
-            communication += self._longest((load, count) for stage, count in stages
-                                           for load in stage.hops)  # fmt: skip
+            communication += self._longest([load for stage in stages for load in stage.hops])
+        communication += self._joined(stages)
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
 
@@ -326,13 +334,34 @@ class _Linear:
             busiest[load.level] = sent, behind * load.messages
         return self.links.transfer(busiest)
 
+    def _joined(self, stages: tuple[SweepStage, ...]) -> float:
+        """Seconds to join what arrives before the first products to what is there.
+
+        Besides, sums that return in messages are added to those at home.
+        """
+        opening, first, *_ = stages
+        arrived = {tensor for load in opening.hops for mix in load.ports for tensor, _ in mix}
+        touched = max(
+            (self._size(tuple(share for share in shares if share[0] in arrived))
+             for _, shares in first.work), default=0.0)  # fmt: skip
+        added = max((self._sent(mix) for stage in stages for load in stage.returns
+                     for mix in load.ports), default=0.0)  # fmt: skip
+        sizes = touched * self.training.item, added
+        return sum(float(self.links.rearranged(size)) for size in sizes if size)
+
+    def _call(self, call: RingCall) -> float:
+        """Seconds of a collective over devices of the primitive."""
+        size = self.elements[call.tensor.removeprefix("d")] * self._item(call.tensor)
+        bits = [self.bits[bit] for bit in call.bits]
+        return self.links.ring(bits, *sent(call, size), call.name)
+
     def _behind(self, level: int) -> int:
         """Number of devices behind a port of a level, along the bits of the cuts."""
         if not self.links.by_level[level].shared:
             return 1
         return 1 << sum(self.links.levels[bit] < level for bit in self.cut_bits)
 
-    def _longest(self, loads: Iterable[tuple[Load, int]]) -> float:
+    def _longest(self, loads: Iterable[Load]) -> float:
         """Seconds of the port that takes longest, over all steps of a sweep.
 
         Where no product hides a transfer, a step ends for each device as soon as it has its own
@@ -340,13 +369,13 @@ class _Linear:
         has other roots.
         """
         seconds: dict[tuple[int, int], float] = {}
-        for load, count in loads:
+        for load in loads:
             behind = self._behind(load.level)
             for port, mix, messages in load.by_port:
                 arrival = self.links.arrival(load.level, behind * self._sent(mix),
                                              behind * messages)  # fmt: skip
                 place = load.level, port
-                seconds[place] = seconds.get(place, 0.0) + count * arrival
+                seconds[place] = seconds.get(place, 0.0) + arrival
         return max(seconds.values(), default=0.0)
 
     def _all_reduce(self, phase: Phase) -> float:

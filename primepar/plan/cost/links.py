@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from primepar.errors import ClusterError
 from primepar.plan.cluster import Cluster, Collective, Link
@@ -63,6 +64,11 @@ class ClusterLinks:
             return 0.0
         link = self.by_level[level]
         return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
+
+    def rearranged(self, size: Any) -> Any:
+        """Seconds to copy `size` bytes of blocks; 0 where the cluster has no such time."""
+        times = self.cluster.operators.get("join")
+        return 0.0 if times is None else times.launch + 2 * size / times.memory_bandwidth
 
     def ring(
         self, bits: Sequence[int], sent: float, steps: int, collective: Collective,

@@ -98,8 +98,10 @@ class LocalOperatorCost:
         model, training = self.model, self.training
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
         operations = 4 * outputs * training.positions
-        forward = training.seconds(operations, inputs + outputs, "attention")
-        backward = training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention")
+        scores = outputs / model.head_dim * training.positions
+        forward = training.seconds(operations, inputs + outputs, "attention", scores)
+        backward = training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention",
+                                    BACKWARD * scores)  # fmt: skip
         keys = self._held(2 * model.kv_heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)

@@ -216,6 +216,9 @@ class LeastWays:
                 ports = self._bandwidth(level, devices)
                 least = latency + share * np.float64(devices * size / ports)
                 np.maximum(bound, least, out=bound, where=share > 0)
+        received = np.maximum(self.mean[0], self.whole[0])
+        copies = links.rearranged((received + self.near[-1]) * np.float64(size))
+        np.add(bound, copies, out=bound, where=received > 0)
         return bound
 
     def _alone(self, size: float) -> NDArray[np.float64]:

@@ -11,15 +11,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import chain
 from math import prod
 from typing import NamedTuple
 
+from primepar.plan.cost.collective_calls import RingCall, gathered, summed
 from primepar.schedule.holdings import Holdings, both
 from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.sequence import Element, Sequence
-from primepar.schedule.sweep_steps import sweep_of, sweeps
+from primepar.schedule.sweep_steps import readers, sweep_of, sweeps
 
 Shares = tuple[tuple[str, float], ...]
 """Tensor -> share of it."""
@@ -42,12 +42,15 @@ class SweepStage(NamedTuple):
     """One step of a sweep: products together with P2P hops, then sums that return to their homes.
 
     `work` has, for each phase, the share of the operator's multiplications and of the blocks that
-    they touch. The first step has no work: it is the prologue.
+    they touch. The first step has no work: it is the prologue. `gathers` are at the same time as
+    hops, `sums` as returns.
     """
 
     work: tuple[tuple[float, Shares], ...]
     hops: tuple[Load, ...]
     returns: tuple[Load, ...]
+    gathers: tuple[RingCall, ...]
+    sums: tuple[RingCall, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,11 +117,8 @@ class Moving:
         return tuple(sweeps(self.movement, tuple(PRODUCTS)))
 
     def stages(self, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-               ) -> tuple[tuple[SweepStage, int], ...]:  # fmt: skip
-        """Steps of a sweep with link loads, for the level of each bit and whether it is shared.
-
-        Each with the number of steps that are equal to it.
-        """
+               ) -> tuple[SweepStage, ...]:  # fmt: skip
+        """Steps of a sweep with link loads, for the level of each bit and whether it is shared."""
         return _stages(self, phases, levels, shared)
 
     @cached_property
@@ -204,14 +204,19 @@ def _share(moving: Moving, phase: Phase, tensor: str, last: bool) -> float:
 @lru_cache(maxsize=4096)
 def _stages(
     moving: Moving, phases: tuple[Phase, ...], levels: tuple[int, ...], shared: tuple[bool, ...]
-) -> tuple[tuple[SweepStage, int], ...]:
+) -> tuple[SweepStage, ...]:
     sweep, ports = sweep_of(moving.movement, phases), _Ports(moving, levels, shared)
-    stages = [SweepStage((), ports.hops(sweep.opening), ())]
+    sequence, block = moving.sequence, moving.block
+    gathers, hops = gathered(sequence, block, sweep.opening, lambda _: False)
+    stages = [SweepStage((), ports.hops(hops), (), gathers, ())]
     for number, step in enumerate(sweep.steps):
         work = tuple(_work(moving, phase, number) for phase in phases)
-        hops = ports.hops((*step.operands, *step.partials))
-        stages.append(SweepStage(work, hops, ports.returns(chain(*step.returns))))
-    return tuple(Counter(stages).items())
+        is_read = readers(moving.movement, phases, number)
+        gathers, hops = gathered(sequence, block, step.operands, is_read)
+        sums, returns = summed(sequence, block, step.returns)
+        loads = ports.hops((*hops, *step.partials)), ports.returns(returns)
+        stages.append(SweepStage(work, *loads, gathers, sums))
+    return tuple(stages)
 
 
 def _work(moving: Moving, phase: Phase, step: int) -> tuple[float, Shares]:
@@ -308,4 +313,4 @@ def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
 
 def _load(level: int, by_port: list[tuple[int, Shares, int]]) -> Load:
     mixes = sorted({mix for _, mix, _ in by_port})
-    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(sorted(by_port)))
+    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(by_port))

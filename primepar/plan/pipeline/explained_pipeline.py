@@ -10,9 +10,9 @@ from primepar.models.operations import flops_per_token
 from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.linear import Cost
 from primepar.plan.pipeline.computed_again import Repeated, repeated
-from primepar.plan.pipeline.given_pipeline import GivenPipeline
+from primepar.plan.pipeline.given_pipeline import given_pipeline
+from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
-from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.stage import ChosenOption
 from primepar.plan.pipeline.stage_cost import StageCost
@@ -25,12 +25,11 @@ MOST_PASSES_COUNTED = 512
 
 def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
     """Explain a plan next to the best split of the same devices. Raises what pricing raises."""
-    given = GivenPipeline.of(splits, plan, batch)
+    given = given_pipeline(splits, plan, batch)
     fastest = splits.ranked()[0]
-    best = GivenPipeline.of(splits, split_plan(fastest, plan.model), batch)
     model, cluster = plan.model, splits.cluster
     chosen = list(_choices(given))
-    total = {choice.operator: _all(choice) for choice in _choices(best)}
+    total = {choice.operator: _all(choice) for choice in _choices(fastest)}
     compared = [
         replace(
             choice,
@@ -84,19 +83,19 @@ def _account(plan: Plan, batch: int, dtype: str) -> StepAccount | None:
     return accounting(plan, batch, plan.model.context, dtype)
 
 
-def _stages(given: GivenPipeline) -> str:
-    layout, options = given.layout, given.options
+def _stages(given: Pipeline) -> str:
+    options = given.options
     shards = ", optimizer states in shards" if options.shard == "optimizer" else ""
     again = (
         "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
     )
     return (
-        f"{layout.schedule} of {layout.stages} x {layout.micro_batches} stages x micro-batches"
+        f"{options.schedule} of {given.split.stages} x {given.microbatches} stages x micro-batches"
         f"{shards}{again}: times are means over stages"
     )
 
 
-def _choices(given: GivenPipeline) -> Iterator[ChosenSequence]:
+def _choices(given: Pipeline) -> Iterator[ChosenSequence]:
     """The operators of all chunks. What is received from another stage moves to the first."""
     first = 0
     for chunk, received in zip(given.chunks, (0.0, *given.boundaries), strict=True):
@@ -112,18 +111,18 @@ def _layers(chunk: StageCost) -> int:
 
 
 def _choice(
-    given: GivenPipeline,
+    given: Pipeline,
     runs: Repeated,
     chosen: ChosenOption,
     first: int,
     received: float,
 ) -> ChosenSequence:
-    cost, options, layout = chosen.cost, given.options, given.layout
+    cost, options = chosen.cost, given.options
     again, moves = (chosen.name in names for names in (runs.again, runs.received))
     sends = again and runs.sends
     often, once = seconds_for_parameters(cost._asdict(), options.shard)
     update = cost.update if options.shard == "none" else cost.shard_update
-    times, stages = layout.micro_batches, layout.stages
+    times, stages = given.microbatches, given.split.stages
     messages = cost.communication + often + sends * cost.forward_communication
     states = cost.states
     if options.shard != "none" and cost.parameters:

@@ -42,7 +42,7 @@ def choices(pipeline: Pipeline) -> list[Recompute]:
 
     Of choices with the same costs the first is taken, of `none`, `full` and the others by length.
     """
-    layers = [layer for chunk in pipeline.chunks for layer, _ in chunk.layers]
+    layers = [layer for chunk in pipeline.distinct for layer, _ in chunk.layers]
     received = frozenset(
         layer_operator(chosen.name) for layer in layers for chosen in layer.chosen
         if chosen.forward or chosen.cost.stash > chosen.cost.unmoved

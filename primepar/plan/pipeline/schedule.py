@@ -9,22 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from primepar.partition.pipeline.formulas import UNIT, peak_stashes
+from primepar.partition.pipeline.formulas import UNIT
 from primepar.partition.pipeline.formulas import bubble as bubble_of
-from primepar.plan.pipeline.training_options import PlannedSchedule
 
 
 def bubble(stages: int, microbatches: int, chunks: int = 1) -> float:
     """Idle time of a stage over its work, where all chunks take equal time."""
     return bubble_of("1f1b", stages, microbatches) / (chunks * microbatches * sum(UNIT))
-
-
-def in_flight(
-    stage: int, stages: int, microbatches: int,
-    schedule: PlannedSchedule = "1f1b", chunks: int = 1,
-) -> int:  # fmt: skip
-    """Maximum number of stashes that a stage keeps, each of one micro-batch and one chunk."""
-    return peak_stashes(schedule, stage, stages, microbatches, chunks)
 
 
 def step_seconds(stages: Sequence[float], microbatches: int, chunks: int = 1) -> float:

@@ -23,6 +23,7 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.replica_links import ReplicaLinks
+from primepar.plan.pipeline.all_splits import all_splits, divisors, no_split
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.operator_choice import fastest_choice
 from primepar.plan.pipeline.pipeline_cost import Pipeline
@@ -37,7 +38,6 @@ from primepar.plan.pipeline.training_options import (
 from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.options import Catalogue
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]
@@ -74,24 +74,6 @@ class Splits:
             )
         self.cluster.rate(self.dtype)
 
-    def all_splits(self) -> Iterator[Split]:
-        """All splits that the layers and the batch allow.
-
-        A replica of a stage has a power of two of devices, at most `EXACT`, for which the search is
-        exact. They fill groups of a level of links, or are a part of one.
-        """
-        for stages in _divisors(self.devices):
-            for replicas in _divisors(self.devices // stages):
-                parts = self.devices // (stages * replicas)
-                if parts & (parts - 1) or parts > EXACT or not self._is_even(parts):
-                    continue
-                if stages <= self.model.layers and not self.batch % replicas:
-                    yield Split(stages, replicas, parts)
-
-    def _is_even(self, parts: int) -> bool:
-        joins = [link.joins for link in self.cluster.links]
-        return all(max(parts, size) % min(parts, size) == 0 for size in joins[:-1])
-
     def ranked(self) -> list[Pipeline]:
         """The best pipeline of every split: those that fit the memory first, the fastest first.
 
@@ -100,22 +82,14 @@ class Splits:
         """
         pipelines: list[Pipeline] = []
         refusal = None
-        for split in reversed([*self.all_splits()]):
+        for split in reversed([*all_splits(self.model, self.cluster, self.devices, self.batch)]):
             try:
                 pipelines.append(self.best(split, known=self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
         if not pipelines:
-            raise refusal or self._no_split()
+            raise refusal or no_split(self.model, self.devices, self.batch)
         return sorted(pipelines, key=self._rank)
-
-    def _no_split(self) -> PlanError:
-        power = 1 << self.devices.bit_length() - 1
-        return PlanError(
-            f"expected devices that are stages, at most {self.model.layers}, by replicas that "
-            f"divide the batch of {self.batch}, by at most {EXACT} devices, a power of two, got "
-            f"{self.devices}: take {power}, or another --batch"
-        )
 
     def _no_interleaving(self) -> PlanError:
         devices = f"{self.devices} device{'s' * (self.devices != 1)}"
@@ -251,7 +225,7 @@ class Splits:
         self, split: Split, shards: Several[Shard], sequences: Sequences | None
     ) -> Iterator[Pipeline]:
         """Yield all micro-batches and options that keep all activations."""
-        for size in _divisors(self.batch // split.replicas):
+        for size in divisors(self.batch // split.replicas):
             for options in self._options(split, size, shards):
                 yield self.pipeline(split, size, sequences, options)
 
@@ -294,13 +268,17 @@ class Splits:
             plain = self.pipeline(split, size, None, options)
             alpha = weight * plain.seconds / passes / self.cluster.memory
             aim = aim._replace(alpha=alpha, flights=plain.most_in_flight)
-        count, costs = split.stages * chunks, []
+        count, costs = split.stages * chunks, dict[StagePart, StageCost]()
+        places = []
         for number, layers in enumerate(layers_by_stage(self.model.layers, count)):
             place = StagePart(layers, number == 0, number == count - 1)
-            stage = (group.searched(place, aim) if sequences is None
-                     else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
-            costs.append(StageCost(stage))
-        return Pipeline(self.cluster, split, size, microbatches, options, tuple(costs))
+            places.append(place)
+            if place not in costs:
+                stage = (group.searched(place, aim) if sequences is None
+                         else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
+                costs[place] = StageCost(stage)
+        every = tuple(costs[place] for place in places)
+        return Pipeline(self.cluster, split, size, microbatches, options, every)
 
     def group(self, split: Split, size: int) -> StageDevices:
         """The devices of a replica of a stage, for micro-batches of `size` sequences."""
@@ -319,7 +297,3 @@ class Splits:
             self._groups[key] = StageDevices(model, training, catalogue.like(model, training),
                                              self.space, self.part, ways)  # fmt: skip
         return self._groups[key]
-
-
-def _divisors(number: int) -> Iterable[int]:
-    return (factor for factor in range(1, number + 1) if not number % factor)

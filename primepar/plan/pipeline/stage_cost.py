@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from heapq import nlargest
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from primepar.plan.cost.linear import Cost
+from primepar.plan.pipeline.computed_again import repeated
+from primepar.plan.pipeline.hidden_transfers import hidden_seconds
 from primepar.plan.pipeline.layer_activations import LayerActivations
 from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count, seconds_for_parameters
 from primepar.plan.pipeline.stage import Stage
@@ -80,10 +82,22 @@ class StageCost:
         update = terms.update if options.shard == "none" else terms.shard_update
         return ChunkSeconds(
             terms.compute + again.compute,
-            terms.communication + moved + again.communication + often,
+            terms.communication + moved + again.communication + often - self._hidden(options),
             once - update,
             update,
         )
+
+    def _hidden(self, options: TrainingOptions) -> float:
+        """Seconds of gathers and scatters of a micro-batch that products hide, in buckets."""
+        group, hidden = self.stage.group, 0.0
+        if options.bucket is None or not group.training.cluster.overlap:
+            return hidden
+        runs = repeated(self.stage.result.planner.operators, options.recompute)
+        for chosen in self.stage.chosen:
+            forward, backward = hidden_seconds(group, chosen, options.bucket)
+            times = 2 if chosen.name in runs.again and runs.sends else 1
+            hidden += times * forward + backward
+        return hidden
 
     def _for_parameters(self, options: TrainingOptions) -> tuple[float, float]:
         """Seconds that are not hidden, for every micro-batch and once in a step."""
@@ -175,14 +189,25 @@ class StageCost:
 
         Whole gradients, and whole parameters, are there for one operator.
         """
-        running = max(
-            chosen.cost.running + _whole(chosen.cost, shard) for chosen in self.stage.chosen
-        )
-        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
         counted = [(count, *known.bytes(recompute)) for known, count in self.layers]
         kept = sum(count * kept for count, kept, _ in counted)
         again = max((again for _, _, again in counted), default=0.0)
-        return self.terms.stash - inside + kept, running + again
+        return self._outside + kept, self._running[shard] + again
+
+    @cached_property
+    def _outside(self) -> float:
+        """Bytes of the stash of operators that are in no layer."""
+        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
+        return self.terms.stash - inside
+
+    @cached_property
+    def _running(self) -> dict[Shard, float]:
+        """Bytes of the operator that holds most in addition, while it runs."""
+        costs = [chosen.cost for chosen in self.stage.chosen]
+        return {
+            shard: max(cost.running + _whole(cost, shard) for cost in costs)
+            for shard in get_args(Shard)
+        }
 
 
 def _whole(cost: Cost, shard: Shard) -> float:

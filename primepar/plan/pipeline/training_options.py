@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from primepar.errors import PlanError
+from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 """What is in shards; each includes what is before it."""
@@ -25,6 +26,7 @@ Recompute = Literal["none", "selective", "full"] | tuple[str, ...]
 RecomputeChoice = Literal["none", "selective", "full", "operators"]
 """What to choose from; with `operators` those of a layer that run again are chosen one by one."""
 PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
+"""Schedules to choose from."""
 MOST_CHUNKS = 8
 """Most chunks of a stage that are considered."""
 EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
@@ -40,16 +42,18 @@ class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     shard: Shard = "none"
     recompute: Recompute = "none"
-    schedule: PlannedSchedule = "1f1b"
+    schedule: ScheduleName = "1f1b"
     chunks: int = 1
     bucket: float | None = None
 
     def __post_init__(self) -> None:
-        if (self.schedule == "1f1b") != (self.chunks == 1):
-            fewest = "1 chunk" if self.schedule == "1f1b" else "2 chunks or more"
+        fewest, several = chunks_of(self.schedule), self.schedule == "interleaved-1f1b"
+        if self.chunks < fewest or (self.chunks > fewest and not several):
+            more = " or more" if several else ""
             raise PlanError(
-                f"chunks: expected {fewest} of a stage under {self.schedule}, got {self.chunks}: "
-                "take interleaved-1f1b for several, 1f1b for one"
+                f"chunks: expected {fewest} chunk{'s' * (fewest > 1)}{more} of a stage under "
+                f"{self.schedule}, got {self.chunks}: take interleaved-1f1b for several, 1f1b for "
+                "one"
             )
         if self.bucket is not None and not 0 < self.bucket < float("inf"):
             raise PlanError(

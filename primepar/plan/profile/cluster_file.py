@@ -141,6 +141,8 @@ def _operator(
     yield f"[operators.{kind}]"
     yield f"launch = {fitted.seconds['starts']:.4g}    # measured: the intercept"
     yield f"memory_bandwidth = {_rate(fitted, 'bytes', passes)}    # measured: the slope"
+    if kind == "attention":
+        yield f"scores = {_rate(fitted, 'scores', of_kind)}    # measured: the slope, per second"
 
 
 def _rate(fitted: Fit, name: str, samples: Sequence[Sample]) -> str:

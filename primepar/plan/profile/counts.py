@@ -1,7 +1,7 @@
 """What the cost model counts for an operator on one device: launches, operations and bytes.
 
-No formula is duplicated: the cost model is evaluated on clusters where one of the three takes a
-second each and the others take no time.
+No formula is duplicated: the cost model is evaluated on clusters where one of them takes a second
+each and the others take no time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from math import inf
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
-from primepar.plan.cluster import Cluster, Link, Rate
+from primepar.plan.cluster import Cluster, Link, Passing, Rate
 from primepar.plan.cost.device_slices import Spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training
@@ -21,23 +21,24 @@ from primepar.plan.cost.local_operators import LocalOperatorCost, Lookup, embedd
 
 @dataclass(frozen=True)
 class Counts:
-    """Launches, operations of products, and bytes through a device's memory."""
+    """Launches, operations of products, bytes through a device's memory, and scores."""
 
     starts: float = 0.0
     operations: float = 0.0
     bytes: float = 0.0
+    scores: float = 0.0
+    """Of queries with keys, as often as attention passes them."""
 
 
 def counts(model: ModelConfig, operator: Operator, batch: int, dtype: str) -> Counts:
     """Counts of one training step of an operator that is not linear, on one device."""
-    starts, operations, bytes_ = (
-        _seconds(model, operator, batch, dtype, cluster)
-        for cluster in (_cluster(launch=1), _cluster(rate=1), _cluster(bandwidth=1))
-    )
-    return Counts(starts, operations, bytes_)
+    clusters = _cluster(launch=1), _cluster(rate=1), _cluster(bandwidth=1), _cluster(scores=1)
+    return Counts(*(_seconds(model, operator, batch, dtype, cluster) for cluster in clusters))
 
 
-def _cluster(launch: float = 0, rate: float = inf, bandwidth: float = inf) -> Cluster:
+def _cluster(
+    launch: float = 0, rate: float = inf, bandwidth: float = inf, scores: float = inf
+) -> Cluster:
     return Cluster(
         name="one device",
         nodes=1,
@@ -48,6 +49,7 @@ def _cluster(launch: float = 0, rate: float = inf, bandwidth: float = inf) -> Cl
         overlap=False,
         rates={dtype: Rate(inf, rate) for dtype in ("float64", "float32", "float16", "bfloat16")},
         links=(Link(1, 0, inf, False),),
+        operators={"attention": Passing(launch, bandwidth, scores)},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from primepar.errors import PlanError
-from primepar.plan.presets import preset_plan
+from primepar.plan.presets import preset_sequences
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
@@ -16,14 +16,18 @@ def degrees(planner: Planner, preset: str = "megatron") -> Iterator[tuple[str, S
 
     With as many copies as devices the plan is that of data parallelism alone.
     """
-    devices, batch = planner.training.links.devices, planner.training.batch
+    devices = planner.training.links.devices
     for bit in range(planner.training.links.bits + 1):
         name = f"M{1 << bit},{preset}" if bit else preset
         if devices == 1 << bit:
             name = "data"
         try:
-            plan = preset_plan(name, planner.model, devices, batch)
-            yield name, Given.with_sequences(planner, plan.sequences).result
+            sequences = preset_sequences(name, planner.model, devices)
+            given = Given.with_sequences(planner, sequences)
+            for operator in planner.operators:
+                if operator.kind == "attention":  # heads refuse most degrees, and at once
+                    given.options(operator.name)
+            yield name, given.result
         except PlanError:
             continue
 

@@ -7,6 +7,7 @@ the times of each kind are scaled until cost model and simulator agree on one de
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
@@ -23,6 +24,8 @@ def phases_passing(
 ) -> dict[str, Passing]:
     """Phase of a step -> its launch time and bytes per second, for kinds that the cluster has.
 
+    `join` is that of cuts and joins.
+
     `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
@@ -30,12 +33,18 @@ def phases_passing(
     priced = _priced_counts(model, batch, dtype)
     executed = _program_counts(model, batch, cluster, dtype)
     by_kind = {
-        kind: Passing(passing.launch * priced[kind].starts / executed[kind].starts,
-                      passing.memory_bandwidth * executed[kind].bytes / priced[kind].bytes)
-        for kind, passing in cluster.operators.items()
+        kind: _converted(passing, priced[kind], executed[kind])
+        for kind, passing in cluster.operators.items() if kind in executed
     }  # fmt: skip
     kinds = {phase: kind_of(phase, plan.operators) for phase in program.phases or {}}
-    return {phase: by_kind[kind] for phase, kind in kinds.items() if kind in by_kind}
+    joins = {kind: times for kind, times in cluster.operators.items() if kind == "join"}
+    return joins | {phase: by_kind[kind] for phase, kind in kinds.items() if kind in by_kind}
+
+
+def _converted(passing: Passing, priced: Counts, executed: Counts) -> Passing:
+    """The times of a kind for the counts of a program."""
+    seconds = priced.bytes / passing.memory_bandwidth + priced.scores / (passing.scores or inf)
+    return Passing(passing.launch * priced.starts / executed.starts, executed.bytes / seconds)
 
 
 def kind_of(phase: str, operators: Iterable[Operator]) -> str:
@@ -58,8 +67,9 @@ def _priced_counts(model: ModelConfig, batch: int, dtype: str) -> dict[str, Coun
             numbers = counts(model, operator, batch, dtype)
             total = totals.get(operator.kind, Counts())
             totals[operator.kind] = Counts(
-                total.starts + numbers.starts, 0, total.bytes + numbers.bytes
-            )
+                total.starts + numbers.starts, 0, total.bytes + numbers.bytes,
+                total.scores + numbers.scores,
+            )  # fmt: skip
     return totals
 
 

@@ -133,7 +133,7 @@ class Work:
         if isinstance(node, Fetch | Evict):
             assert self._host is not None, "refused before"
             return self._number(self.bytes(node.block)) / self._host
-        launch, memory = self._passing.get(getattr(node, "phase", None) or "", self._others)
+        launch, memory = self._passing.get(getattr(node, "phase", "join") or "", self._others)
         passing = launch + self._number(self.touched(node)) / memory
         given = getattr(node, "phase", None) in self._operations
         times = self._attending if given else self._product

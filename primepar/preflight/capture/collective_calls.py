@@ -14,15 +14,17 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.carried_values import put, reduced
-from primepar.preflight.capture.communicator import Communicator
+from primepar.preflight.capture.communicator import Buffer, Communicator
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
+    Gather,
     Reduce,
     ReduceScatter,
+    Scatter,
 )
 from primepar.schedule.signature import Reduction
 
@@ -53,16 +55,35 @@ class CollectiveCalls:
         """Record a scatter of a root's tensors."""
         root, output = self._members[opts.rootRank], outputs[0]
         here = root == self._own.rank
-        if here:
-            self._recorder.reading(inputs[0][0])
+        blocks = [self._recorder.reading(tensor) for tensor in inputs[0]] if here else []
         block = self._recorder.naming(output)
 
         def fill(values: list[list[torch.Tensor]]) -> None:
             put(output, values[0][self._place])
 
         return self._own.call(
-            lambda request: Broadcast(block=block, root=root, **self.shared(request, output)),
-            inputs[0] if here else [], [(output, block)], [root], fill,
+            lambda request: Scatter(
+                block=block, root=root, blocks=tuple(blocks), **self.shared(request, output)
+            ),
+            _buffers(inputs[0], blocks) if here else [], [Buffer(output, block)], [root], fill,
+        )  # fmt: skip
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> RecordedWork:
+        """Record a gather of all members' tensors on a root."""
+        root, tensor = self._members[opts.rootRank], inputs[0]
+        block, here = self._recorder.reading(tensor), root == self._own.rank
+        blocks = [self._recorder.naming(output) for output in outputs[0]] if here else []
+
+        def fill(values: list[list[torch.Tensor]]) -> None:
+            for output, part in zip(outputs[0], values, strict=True):
+                put(output, part[0])
+
+        return self._own.call(
+            lambda request: Gather(
+                block=block, root=root, blocks=tuple(blocks), **self.shared(request, tensor)
+            ),
+            [Buffer(tensor, block)], _buffers(outputs[0], blocks) if here else [],
+            self._members if here else [], fill,
         )  # fmt: skip
 
     def broadcast(self, tensors: Tensors, opts: Any) -> RecordedWork:
@@ -75,8 +96,8 @@ class CollectiveCalls:
         block = self._recorder.reading(tensor) if here else self._recorder.naming(tensor)
         return self._own.call(
             lambda request: Broadcast(block=block, root=root, **self.shared(request, tensor)),
-            [tensor] if here else [],
-            [] if here else [(tensor, block)],
+            [Buffer(tensor, block)] if here else [],
+            [] if here else [Buffer(tensor, block)],
             [root],
             lambda values: put(tensor, values[0][0]),
         )
@@ -95,7 +116,7 @@ class CollectiveCalls:
                 block=blocks[0], also=tuple(blocks[1:]), reduction=reduction, scale=scale,
                 **self.shared(request, *tensors),
             ),
-            tensors, list(zip(tensors, blocks, strict=True)), self._members, fill,
+            _buffers(tensors, blocks), _buffers(tensors, blocks), self._members, fill,
         )  # fmt: skip
 
     allreduce_coalesced = allreduce
@@ -113,8 +134,8 @@ class CollectiveCalls:
                 scale=scale,
                 **self.shared(request, tensor),
             ),
-            tensors,
-            [(tensor, block)] if root == self._own.rank else [],
+            [Buffer(tensor, block)],
+            [Buffer(tensor, block)] if root == self._own.rank else [],
             self._members,
             lambda values: put(tensor, reduced([part[0] for part in values], name)),
         )
@@ -133,7 +154,6 @@ class CollectiveCalls:
     ) -> RecordedWork:
         """Record an all-gather into one tensor."""
         block = self._recorder.reading(tensor)
-        self._recorder.naming(output)
         parts, names = self._parts(output), self._recorder.buffers.names
         return self._all_gather(tensor, block, parts, names(output, len(parts)), output)
 
@@ -161,14 +181,12 @@ class CollectiveCalls:
             for output in outputs:
                 if output.shape == tensor.shape:
                     output.detach().copy_(tensor)
-        written = (
-            [(whole, blocks[0])] if whole is not None else list(zip(outputs, blocks, strict=True))
-        )
+        written = _buffers(outputs, blocks) if whole is None else [Buffer(whole, blocks[0])]
         return self._own.call(
             lambda request: AllGather(
                 block=block, blocks=tuple(blocks), **self.shared(request, tensor)
             ),
-            [tensor], written, self._members, fill,
+            [Buffer(tensor, block)], written, self._members, fill,
         )  # fmt: skip
 
     def reduce_scatter(
@@ -182,7 +200,7 @@ class CollectiveCalls:
         self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> RecordedWork:
         """Record a reduce-scatter of one tensor."""
-        self._recorder.reading(tensor)
+        self._recorder.reading(tensor, parts=True)
         parts = self._parts(tensor)
         blocks = self._recorder.buffers.names(tensor, len(parts))
         return self._reduce_scatter(output, parts, blocks, opts)
@@ -210,7 +228,7 @@ class CollectiveCalls:
                 blocks=tuple(blocks), block=block, reduction=reduction, scale=scale,
                 **self.shared(request, output),
             ),
-            inputs, [(output, block)], self._members, fill,
+            _buffers(inputs, blocks), [Buffer(output, block)], self._members, fill,
         )  # fmt: skip
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RecordedWork:
@@ -228,8 +246,7 @@ class CollectiveCalls:
         opts: Any = None,
     ) -> RecordedWork:
         """Record an all-to-all of one tensor, cut equally or into given sizes."""
-        self._recorder.reading(tensor)
-        self._recorder.naming(output)
+        self._recorder.reading(tensor, parts=True)
         names = self._recorder.buffers.names
         return self._all_to_all(
             self._parts(output, output_sizes), names(output, len(self._members)),
@@ -254,12 +271,12 @@ class CollectiveCalls:
 
         for output in outputs:
             zero(output)
-        written = [(whole, into[0])] if whole is not None else list(zip(outputs, into, strict=True))
+        written = _buffers(outputs, into) if whole is None else [Buffer(whole, into[0])]
         return self._own.call(
             lambda request: AllToAll(
                 blocks=tuple(blocks), into=tuple(into), **self.shared(request), **even
             ),
-            inputs, written, self._members, fill,
+            _buffers(inputs, blocks), written, self._members, fill,
         )  # fmt: skip
 
     def shared(self, request: str, *tensors: torch.Tensor) -> dict[str, Any]:
@@ -289,6 +306,10 @@ class CollectiveCalls:
         """One work of several."""
         works[-1].earlier = works[:-1]
         return works[-1]
+
+
+def _buffers(tensors: Tensors, blocks: Sequence[str]) -> list[Buffer]:
+    return [Buffer(*pair) for pair in zip(tensors, blocks, strict=True)]
 
 
 def size_of(*tensors: torch.Tensor) -> dict[str, Any]:

@@ -4,20 +4,43 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import storage_id
-from primepar.preflight.capture.carried_values import packed, small, unpacked, whole
+from primepar.preflight.capture.carried_values import packed, put, small, unpacked, whole
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
-from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.recorder import RankRecorder, posted_form
 from primepar.preflight.capture.works import RecordedWork
-from primepar.schedule.program import Instruction
+from primepar.schedule.program import Group, Instruction, Recv, Send
 
 Tensors = Sequence[torch.Tensor]
 Fill = Callable[[list[list[torch.Tensor]]], None]
 """Writes the outputs of a collective, of the values that its senders gave."""
+
+
+class Buffer(NamedTuple):
+    """A tensor and the block that instructions name."""
+
+    tensor: torch.Tensor
+    block: str
+
+
+class PostedMessage(NamedTuple):
+    """One side of one message."""
+
+    instruction: Send | Recv
+    buffer: Buffer
+
+
+class Expected(NamedTuple):
+    """Values that come from other ranks under keys, and what writes them into the outputs."""
+
+    keys: list[str]
+    outputs: Tensors
+    fill: Fill | None
 
 
 class Communicator:
@@ -34,8 +57,8 @@ class Communicator:
     def call(
         self,
         make: Callable[[str], Instruction],
-        reads: Tensors = (),
-        writes: Sequence[tuple[torch.Tensor, str]] = (),
+        reads: Sequence[Buffer] = (),
+        writes: Sequence[Buffer] = (),
         senders: Sequence[int] = (),
         fill: Fill | None = None,
     ) -> RecordedWork:
@@ -45,48 +68,61 @@ class Communicator:
         """
         head = f"{self.name}|{self._calls}"
         self._calls += 1
-        outputs = [tensor for tensor, _ in writes]
-        return self._post(make, reads, writes, f"{head}|{self.rank}",
-                          [f"{head}|{rank}" for rank in senders],
-                          outputs, fill)  # fmt: skip
+        if reads:
+            self._give(f"{head}|{self.rank}", [buffer.tensor for buffer in reads])
+        keys = [f"{head}|{rank}" for rank in senders]
+        outputs = [buffer.tensor for buffer in writes]
+        return self._post(make, reads, writes, [Expected(keys, outputs, fill)])
 
-    def message(
-        self, make: Callable[[str], Instruction], tensor: torch.Tensor, block: str, peer: int,
-        sends: bool,
-    ) -> RecordedWork:  # fmt: skip
-        """Record a posted message, and return its work."""
-        ends = (self.rank, peer) if sends else (peer, self.rank)
-        key = f"{self.name}|{ends[0]}>{ends[1]}|{self._messages[ends]}"
-        self._messages[ends] += 1
-        if sends:
-            return self._post(make, [tensor], (), key, (), (), None)
-        return self._post(make, (), [(tensor, block)], "", [key], [tensor], _fill_one(tensor))
+    def messages(self, posted: Sequence[PostedMessage], batch: bool = False) -> RecordedWork:
+        """Record one posted message, or a batch that starts together, and return its work."""
+        reads, writes, expected = [], [], []
+        for instruction, buffer in posted:
+            sends, peer = isinstance(instruction, Send), instruction.peer
+            ends = (self.rank, peer) if sends else (peer, self.rank)
+            key = f"{self.name}|{ends[0]}>{ends[1]}|{self._messages[ends]}"
+            self._messages[ends] += 1
+            if sends:
+                self._give(key, [buffer.tensor])
+                reads.append(buffer)
+            else:
+                writes.append(buffer)
+                expected.append(Expected([key], [buffer.tensor], _fill_one(buffer.tensor)))
+
+        def make(request: str) -> Instruction:
+            body = tuple(message.instruction for message in posted)
+            return Group(body=body, request=request) if batch else posted_form(body[0], request)
+
+        return self._post(make, reads, writes, expected)
 
     def _post(
-        self, make: Callable[[str], Instruction], reads: Tensors,
-        writes: Sequence[tuple[torch.Tensor, str]], own_key: str, keys: Sequence[str],
-        outputs: Tensors, fill: Fill | None,
-    ) -> RecordedWork:  # fmt: skip
+        self,
+        make: Callable[[str], Instruction],
+        reads: Sequence[Buffer],
+        writes: Sequence[Buffer],
+        expected: Sequence[Expected],
+    ) -> RecordedWork:
         recorder = self.recorder
-        if reads and own_key:
-            self._give(own_key, reads)
         request = recorder.request()
-        instruction = make(request)
-        recorder.add(instruction)
+        recorder.add(make(request))
         place = len(recorder.recording.instructions) - 1
-        recorder.terms.call(place, reads, [tensor for tensor, _ in writes])
-        arrive = self._arrival(keys, outputs, fill)
-        work = RecordedWork(recorder, request, outputs, arrive if whole(outputs) else None)
+        written = [buffer.tensor for buffer in writes]
+        recorder.terms.call(place, [buffer.tensor for buffer in reads], written)
+        work = RecordedWork(recorder, request, written)
         for tensor, block in writes:
             recorder.written(tensor, block)
             work.fly(tensor, block, receives=True)
-        received = {storage_id(tensor) for tensor, _ in writes}
-        for tensor in reads:
+        received = {storage_id(tensor) for tensor in written}
+        for tensor, block in reads:
             if storage_id(tensor) not in received:
-                work.fly(tensor, recorder.buffers.name(tensor), receives=False)
-        if arrive is not None and not whole(outputs):
-            for tensor in outputs:
-                recorder.pending[storage_id(tensor)] = arrive
+                work.fly(tensor, block, receives=False)
+        for keys, outputs, fill in expected:
+            arrive = self._arrival(keys, outputs, fill)
+            if arrive is not None and whole(outputs):
+                work.arrivals.append(arrive)
+            elif arrive is not None:
+                for tensor in outputs:
+                    recorder.pending[storage_id(tensor)] = arrive
         return work
 
     def _give(self, key: str, tensors: Tensors) -> None:
@@ -119,6 +155,4 @@ class Communicator:
 
 
 def _fill_one(tensor: torch.Tensor) -> Fill:
-    from primepar.preflight.capture.carried_values import put
-
     return lambda values: put(tensor, values[0][0])

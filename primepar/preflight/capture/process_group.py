@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
 from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
-from primepar.preflight.capture.communicator import Communicator
+from primepar.preflight.capture.communicator import Buffer, Communicator, PostedMessage
 from primepar.preflight.capture.works import RecordedWork
-from primepar.schedule.program import Barrier, IRecv, ISend
+from primepar.schedule.program import Barrier, Recv, Send
 
 Tensors = Sequence[torch.Tensor]
 
@@ -45,26 +45,32 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> RecordedWork:
         """Record a send."""
-        peer, block = self._members[destination], self._recorder.reading(tensors[0])
-        return self._own.message(
-            lambda request: ISend(
-                peer=peer, block=block, tag=tag, communicator=self._own.name, request=request,
-                **size_of(tensors[0]),
-            ),
-            tensors[0], block, peer, sends=True,
-        )  # fmt: skip
+        return self._own.messages([self.sent(tensors[0], destination, tag)])
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> RecordedWork:
         """Record a receive."""
-        peer, block = self._members[source], self._recorder.naming(tensors[0])
-        zero(tensors[0])
-        return self._own.message(
-            lambda request: IRecv(
-                peer=peer, block=block, tag=tag, communicator=self._own.name, request=request,
-                **size_of(tensors[0]),
-            ),
-            tensors[0], block, peer, sends=False,
-        )  # fmt: skip
+        return self._own.messages([self.received(tensors[0], source, tag)])
+
+    def batch(self, messages: Sequence[PostedMessage]) -> RecordedWork:
+        """Record messages that start together."""
+        return self._own.messages(messages, batch=True)
+
+    def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> PostedMessage:
+        """A send of a batch."""
+        buffer = Buffer(tensor, self._recorder.reading(tensor))
+        return PostedMessage(Send(**self._message(buffer, destination, tag)), buffer)
+
+    def received(self, tensor: torch.Tensor, source: int, tag: int) -> PostedMessage:
+        """A receive of a batch."""
+        zero(tensor)
+        buffer = Buffer(tensor, self._recorder.naming(tensor))
+        return PostedMessage(Recv(**self._message(buffer, source, tag)), buffer)
+
+    def _message(self, buffer: Buffer, place: int, tag: int) -> dict[str, Any]:
+        return {
+            "peer": self._members[place], "block": buffer.block, "tag": tag,
+            "communicator": self._own.name, **size_of(buffer.tensor),
+        }  # fmt: skip
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:
         """Record a receive from rank 0 with a gap: any rank may send."""

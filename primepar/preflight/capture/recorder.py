@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from msgspec.structs import asdict, replace
@@ -59,9 +58,9 @@ class RankRecorder:
 
     def gap(self, what: str) -> None:
         """Record something that no instruction expresses."""
-        gap = Gap(source_line(), what)
-        if gap not in self.recording.gaps:
-            self.recording.gaps.append(gap)
+        source, gaps = source_line(), self.recording.gaps
+        if all((gap.source, gap.what) != (source, what) for gap in gaps):
+            gaps.append(Gap(source, what, len(self.recording.instructions)))
 
     def steered(self, how: str = "decides by") -> None:
         """Record that the script goes on by a value of other ranks, which is not here."""
@@ -84,9 +83,12 @@ class RankRecorder:
         finally:
             self._quiet = before
 
-    def reading(self, tensor: torch.Tensor) -> str:
-        """Name a buffer that is about to be sent; record first how it was computed."""
-        block = self.naming(tensor)
+    def reading(self, tensor: torch.Tensor, parts: bool = False) -> str:
+        """Name a buffer that is about to be sent; record first how it was computed.
+
+        If it is sent in parts, its first part stands for all of them.
+        """
+        block = self.buffers.names(tensor, 1)[0] if parts else self.naming(tensor)
         computed = self.buffers.computed(tensor, block, self.inherited)
         if computed is not None:
             self.add(computed)
@@ -165,12 +167,14 @@ class RankRecorder:
 def blocking(instruction: Instruction) -> Instruction:
     """The blocking form of a posted instruction."""
     match instruction:
-        case ISend():
-            return Send(**_without_request(instruction))
-        case IRecv():
-            return Recv(**_without_request(instruction))
+        case ISend() | IRecv():
+            fields = asdict(instruction)
+            del fields["request"]
+            return Send(**fields) if isinstance(instruction, ISend) else Recv(**fields)
     return replace(instruction, request=None)
 
 
-def _without_request(instruction: Instruction) -> dict[str, Any]:
-    return {name: value for name, value in asdict(instruction).items() if name != "request"}
+def posted_form(message: Send | Recv, request: str) -> Instruction:
+    """The posted form of a message."""
+    kind = ISend if isinstance(message, Send) else IRecv
+    return kind(**asdict(message), request=request)

@@ -1,7 +1,9 @@
 """Runs a function once per rank, each in a process of its own that is forked from this one.
 
 What the ranks share, such as torch, is imported once, before the first fork. Two ranks run at a
-time. A rank that needs a value of another one waits meanwhile, and others go on.
+time. A rank that needs a value of another one waits meanwhile, and others go on. Where too many
+wait for the memory of a laptop, the next ones end, and start anew once their values are there: a
+script that does the same again gives the same values again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
@@ -30,6 +33,8 @@ from primepar.preflight.recording import RankRecording
 
 Body = Callable[[int, RankLink], RankRecording]
 """What runs in the process of a rank."""
+MOST_WAITING = 64
+"""Processes that wait for values at a time; each has some 30 MiB of its own."""
 _GRACE = 5.0
 """Seconds after the limit until a rank that does not report is ended from outside."""
 
@@ -49,7 +54,12 @@ class _Run:
     def __init__(self, ranks: int, body: Body, limit: float, at_once: int, script: str) -> None:
         self.ranks, self.body, self.limit, self.script = ranks, body, limit, script
         self.at_once = at_once
-        self.started = 0
+        self.next = deque(range(ranks))
+        """Ranks to start, in this order."""
+        self.parked: dict[int, list[str]] = {}
+        """Ranks that are to start anew, with the keys that they need."""
+        self.hopeless: set[int] = set()
+        """Parked ranks whose values never come."""
         self.recordings: dict[int, RankRecording] = {}
         self.values: dict[str, bytes | None] = {}
         self.asked: dict[int, list[str]] = {}
@@ -73,12 +83,11 @@ class _Run:
         return [self.recordings[rank] for rank in range(self.ranks)]
 
     def _step(self) -> None:
-        while self.started < self.ranks and len(self.deadlines) < self.at_once:
-            self._start(self.started)
-            self.started += 1
+        while self.next and len(self.deadlines) < self.at_once:
+            self._start(self.next.popleft())
         if not self.deadlines:
-            for rank in list(self.asked):
-                self._reply(rank, None)
+            self._give_up()
+            return
         wait = max(0.0, min(self.deadlines.values()) - monotonic())
         for key, _ in self.selector.select(wait):
             self._hear(key.data)
@@ -101,19 +110,33 @@ class _Run:
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
         self.selector.register(ours, selectors.EVENT_READ, rank)
 
+    def _give_up(self) -> None:
+        """Nobody runs and nobody is left to start: no value that is missing ever comes."""
+        self.hopeless |= self.parked.keys()
+        self.next += self.parked
+        self.parked.clear()
+        self.missing.clear()
+        for rank in list(self.asked):
+            self._reply(rank, None)
+
     def _hear(self, rank: int) -> None:
         match read(self.connections[rank]):
             case ValueMessage(key=key, value=value):
-                self.values[key] = value
+                if self.values.setdefault(key, value) != value:
+                    raise CaptureError(
+                        f"{self.script}: expected rank {rank} to do the same when it starts anew, "
+                        "got other values: seed its random numbers"
+                    )
                 for waiting in self.missing.pop(key, ()):
-                    self._reply_if_complete(waiting)
+                    self._go_on_if_complete(waiting)
             case ValueRequest(keys=keys):
                 self.asked[rank] = keys
                 del self.deadlines[rank]
                 for key in keys:
                     if key not in self.values:
                         self.missing.setdefault(key, set()).add(rank)
-                self._reply_if_complete(rank)
+                if not self._go_on_if_complete(rank):
+                    self._wait(rank, keys)
             case RankEnd() as end:
                 self._end(rank, end)
             case None:
@@ -123,10 +146,25 @@ class _Run:
                     f"ended by {_how(status)}: run it under a debugger on one rank"
                 )
 
-    def _reply_if_complete(self, rank: int) -> None:
-        keys = self.asked.get(rank, ())
-        if keys and all(key in self.values for key in keys):
+    def _go_on_if_complete(self, rank: int) -> bool:
+        """Whether all values that a rank waits for are there; then it goes on, or starts anew."""
+        keys = self.asked.get(rank) or self.parked.get(rank, [])
+        if not all(key in self.values for key in keys):
+            return False
+        if rank in self.parked:
+            del self.parked[rank]
+            self.next.append(rank)
+        else:
             self._reply(rank, [self.values[key] for key in keys])
+        return True
+
+    def _wait(self, rank: int, keys: list[str]) -> None:
+        """Let a rank wait, or end it until its values are there."""
+        if rank in self.hopeless:
+            self._reply(rank, None)
+        elif len(self.asked) > MOST_WAITING:
+            self.parked[rank] = self.asked.pop(rank)
+            self._close(rank, kill=True)
 
     def _reply(self, rank: int, values: list[bytes | None] | None) -> None:
         for key in self.asked.pop(rank):
@@ -154,15 +192,14 @@ class _Run:
         )
 
     def _close(self, rank: int, kill: bool = False) -> None:
-        connection = self.connections.pop(rank)
-        self.selector.unregister(connection)
-        connection.close()
-        self.deadlines.pop(rank, None)
-        process = self.processes.pop(rank)
+        process, connection = self.processes.pop(rank), self.connections.pop(rank)
         if kill:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
+        self.selector.unregister(connection)
+        connection.close()
+        self.deadlines.pop(rank, None)
 
 
 def _how(status: int) -> str:
@@ -177,12 +214,15 @@ def _advice(raised: str) -> str:
 
 
 def _child(rank: int, body: Body, link: RankLink) -> NoReturn:
+    """Run a rank; nothing of the parent's code goes on in its process."""
     try:
         link.end(RankEnd(body(rank, link)))
     except ScriptRaisedError as error:
         link.end(RankEnd(raised=error.text, source=error.source))
     except BaseException as error:
         link.end(RankEnd(raised=f"{type(error).__name__}: {error}"))
+    finally:
+        os._exit(1)
 
 
 class ScriptRaisedError(Exception):

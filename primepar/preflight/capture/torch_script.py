@@ -26,7 +26,7 @@ from primepar.preflight.capture.runner import ScriptRaisedError
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.capture.unknown_numbers import watch_numbers
 from primepar.preflight.capture.watched_operations import WatchedOperations
-from primepar.preflight.meaning.hooks import follow_gradients
+from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
 from primepar.preflight.recording import RankRecording
 
 BACKEND = "preflight"
@@ -48,6 +48,7 @@ def run_script(
     watch_numbers(recorder)
     try:
         follow_gradients(recorder.terms)
+        follow_labels(recorder.terms)
         with WatchedOperations(recorder), recorder.terms:
             runpy.run_path(str(script), run_name="__main__")
     except NeverComesError:
@@ -106,7 +107,7 @@ class _StandIns:
             dist.Backend.register_backend(
                 BACKEND, self._create, extended_api=True, devices=["cpu", "cuda", "meta"]
             )
-        for name in ("init_process_group", "new_group", "get_backend"):
+        for name in ("init_process_group", "new_group", "get_backend", "batch_isend_irecv"):
             original = getattr(c10d, name)
             _replace(original, name, getattr(self, f"_{name}")(original))
 
@@ -145,6 +146,22 @@ class _StandIns:
             return name.rpartition(":")[2] if ":" in name else name
 
         return get_backend
+
+    def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., list[dist.Work]]:
+        def batch_isend_irecv(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
+            """Start messages together: one work, as with NCCL, once for each of them."""
+            c10d._check_p2p_op_list(p2p_op_list)
+            group = p2p_op_list[0].group or c10d._get_default_group()
+            assert isinstance(group, RecordedGroup)
+            messages = [
+                (group.sent if op.op is dist.isend else group.received)(
+                    op.tensor, op.group_peer, op.tag
+                )
+                for op in p2p_op_list
+            ]
+            return [group.batch(messages)] * len(messages)
+
+        return batch_isend_irecv
 
 
 def _replace(original: object, name: str, stand_in: object) -> None:

@@ -21,10 +21,11 @@ class RecordedWork(dist.Work):
         recorder: RankRecorder,
         request: str,
         outputs: Sequence[torch.Tensor] = (),
-        arrive: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        self._recorder, self._request, self._arrive = recorder, request, arrive
+        self._recorder, self._request = recorder, request
+        self.arrivals: list[Callable[[], None]] = []
+        """What fetches values that the script may read after the wait."""
         self._outputs = list(outputs)
         self._flights: list[tuple[torch.Tensor, BufferFlight]] = []
         self._done = False
@@ -51,8 +52,8 @@ class RecordedWork(dist.Work):
             self._recorder.land(tensor, flight)
         self._flights.clear()
         self._recorder.wait(self._request)
-        if self._arrive is not None:
-            self._arrive()
+        for arrive in self.arrivals:
+            arrive()
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Wait for the communication; true as it never fails here."""

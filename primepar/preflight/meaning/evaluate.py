@@ -20,7 +20,7 @@ from primepar.preflight.meaning.terms import (
     RankTerms,
     Received,
     Scaled,
-    Weighted,
+    WeightedTerm,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -85,7 +85,7 @@ class TermValues:
         match node:
             case Applied(inputs=inputs) | Added(inputs=inputs):
                 return [TermPlace(rank, number) for number in inputs]
-            case Weighted(input=number, weight=weight):
+            case WeightedTerm(input=number, weight=weight):
                 return [TermPlace(rank, number), TermPlace(rank, weight)]
             case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
                 return [TermPlace(rank, number)]
@@ -106,7 +106,7 @@ class TermValues:
                 return opaque(digest_of(name, *map(digest, inputs)), length)
             case Mapped(digest=name, length=length):
                 return self._mapped(name, inputs[0], length)
-            case Weighted(divides=divides):
+            case WeightedTerm(divides=divides):
                 name = digest_of(f"divided {divides}", digest(inputs[1]))
                 return self._mapped(name, inputs[0], size(inputs[0]))
             case Scaled(factor=factor):

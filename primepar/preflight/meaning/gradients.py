@@ -107,7 +107,7 @@ class _GradientQuestions:
                 yield replicas
 
     def _constant(self, rank: int, claim: GradientClaim) -> bool:
-        """Whether all elements of a parameter were equal, so that equal ones tell nothing."""
+        """Whether all elements of a parameter were equal, so that equal ones prove nothing."""
         node = self.terms[rank].nodes[claim.parameter]
         return isinstance(node, Leaf) and node.constant
 

@@ -8,6 +8,8 @@ from functools import wraps
 from typing import Any
 
 import torch
+from torch.distributed import get_process_group_ranks
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -19,6 +21,26 @@ def follow_gradients(recorder: TermRecorder) -> None:
     _Hooks(recorder).install()
 
 
+def follow_labels(recorder: TermRecorder) -> None:
+    """Have a recorder see which tensors `DTensor.from_local` labels as replicated."""
+    original = DTensor.from_local
+
+    @wraps(original)
+    def from_local(
+        local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **named: Any
+    ) -> DTensor:
+        result = original(local_tensor, device_mesh, placements, **named)
+        mesh = result.device_mesh
+        for dim, placement in enumerate(result.placements):
+            if placement.is_replicate() and mesh.get_coordinate() is not None:
+                group = tuple(get_process_group_ranks(mesh.get_group(dim)))
+                recorder.replica(group, local_tensor)
+        return result
+
+    vars_of_class: Any = DTensor
+    vars_of_class.from_local = staticmethod(from_local)
+
+
 class _Hooks:
     def __init__(self, recorder: TermRecorder) -> None:
         self.recorder = recorder
@@ -27,7 +49,7 @@ class _Hooks:
         self.known: set[int] = set()
         """Parameters whose gradients are seen."""
         self.nodes: list[object] = []
-        """Keeps the nodes that have a hook alive."""
+        """Nodes with a hook, which must not be deleted."""
         self.steps: Counter[int] = Counter()
 
     def install(self) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.meaning.storages import Storages, span
-from primepar.preflight.meaning.terms import Added, Joined, Mapped, Scaled, Weighted
+from primepar.preflight.meaning.terms import Added, Joined, Mapped, Scaled, WeightedTerm
 
 _COPIES = {"aten::clone", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
 _PRODUCTS = {"aten::mul", "aten::mul_"}
@@ -66,7 +66,7 @@ class LinearTerms:
             return self._scaled(node, 1 / factor if divides else factor)
         if isinstance(args[1], torch.Tensor) and args[1].numel() == 1:
             weight = self.storages.read(args[1])
-            return self.storages.add(Weighted(node, weight, divides))
+            return self.storages.add(WeightedTerm(node, weight, divides))
         return None
 
     def _sum(self, args: Sequence[Any], kwargs: dict[str, Any], output: torch.Tensor) -> int | None:

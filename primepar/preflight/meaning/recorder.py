@@ -28,6 +28,7 @@ from primepar.preflight.meaning.terms import (
     GradientClaim,
     RankTerms,
     Received,
+    ReplicaClaim,
 )
 
 _COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
@@ -48,6 +49,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.storages = Storages()
         self.linear = LinearTerms(self.storages)
         self.claims: list[GradientClaim] = []
+        self.replicas: list[ReplicaClaim] = []
         self.calls: list[CapturedCall] = []
         self._functional: list[int] = []
         """Of a functional collective: the terms of its inputs, which it copies unseen."""
@@ -84,9 +86,17 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             sums = self.storages.read(_local(gradient).detach())
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
 
+    def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
+        """Note that a tensor is labelled as replicated over a group of ranks."""
+        with _disable_current_modes():
+            node = self.storages.read(_local(tensor).detach())
+        self.replicas.append(ReplicaClaim(group, node, self.source()))
+
     def result(self) -> RankTerms:
         """What was recorded."""
-        return RankTerms(tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims))
+        return RankTerms(
+            tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims), tuple(self.replicas)
+        )
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None

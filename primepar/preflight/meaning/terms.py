@@ -54,7 +54,7 @@ class Scaled(TermNode, frozen=True):
     factor: str
 
 
-class Weighted(TermNode, frozen=True):
+class WeightedTerm(TermNode, frozen=True):
     """The input times, or divided by, a term of one element, such as a clipped norm."""
 
     input: int
@@ -81,7 +81,7 @@ class Gradient(TermNode, frozen=True):
     length: int
 
 
-Term = Leaf | Received | Applied | Mapped | Scaled | Weighted | Added | Joined | Gradient
+Term = Leaf | Received | Applied | Mapped | Scaled | WeightedTerm | Added | Joined | Gradient
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):
@@ -104,9 +104,19 @@ class GradientClaim(Struct, frozen=True, array_like=True):
     """Where the optimizer's step is called, `train.py:42`."""
 
 
+class ReplicaClaim(Struct, frozen=True, array_like=True):
+    """A tensor that a script labels as replicated over a group of ranks."""
+
+    group: tuple[int, ...]
+    term: int
+    source: str
+    """Where it is labelled, `model.py:12`."""
+
+
 class RankTerms(Struct, frozen=True, array_like=True):
     """What the recorder of one rank returns."""
 
     nodes: tuple[Term, ...]
     calls: tuple[CapturedCall, ...]
     claims: tuple[GradientClaim, ...]
+    replicas: tuple[ReplicaClaim, ...] = ()

@@ -1,8 +1,8 @@
 """Ready sends: each must start only after its receive has been posted, in every run.
 
 What a rank knows is what must have started before it came here: on its own rank all that comes
-before, and for each wait that has returned what it waited for, and so on. A standard send tells
-nothing, as the system may have buffered it. Example: rank 1 posts a receive and then joins a
+before, and for each wait that has returned what it waited for, and so on. A standard send does
+not count, as the system may have buffered it. Example: rank 1 posts a receive and then joins a
 barrier; a ready send of rank 0 after the barrier is safe, one before it is not.
 """
 

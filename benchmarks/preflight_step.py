@@ -1,0 +1,75 @@
+"""A training step of a small transformer, cut into stages by torch's pipelining and by DTensor.
+
+It is a script as torchrun starts it; `python -m benchmarks.preflight` captures it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import OrderedDict
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+POSITIONS = 16
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward block, with norms before them."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        hidden = 2 * heads
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
+        self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden) for _ in range(4))
+        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the layer."""
+        y = self.norms[0](x)
+        heads = [
+            part(y).unflatten(-1, (-1, 2)).transpose(1, 2) for part in (self.q, self.k, self.v)
+        ]
+        attended = nn.functional.scaled_dot_product_attention(*heads)
+        x = x + self.o(attended.transpose(1, 2).flatten(-2))
+        down: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+        return x + down
+
+
+def main() -> None:
+    """Run one training step on the mesh of the command line."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("stages", type=int)
+    parser.add_argument("tensor", type=int)
+    asked = parser.parse_args()
+    names = ("pipeline", "tensor")
+    mesh = init_device_mesh("cpu", (asked.stages, asked.tensor), mesh_dim_names=names)
+    group, rank = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
+    layer = Layer(heads=asked.tensor)
+    parallelize_module(layer, mesh["tensor"], {
+        **{name: ColwiseParallel() for name in ("q", "k", "v", "up")},
+        **{name: RowwiseParallel() for name in ("o", "down")},
+    })  # fmt: skip
+    module = nn.Sequential(OrderedDict({f"layer{rank}": layer}))
+    stage = PipelineStage(module, rank, asked.stages, torch.device("cpu"), group=group)
+    schedule = Schedule1F1B(stage, asked.stages, loss_fn=nn.functional.mse_loss)
+    data = torch.zeros(asked.stages, POSITIONS, 2 * asked.tensor)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    if rank == 0:
+        schedule.step(data)
+    elif rank == asked.stages - 1:
+        schedule.step(target=data)
+    else:
+        schedule.step()
+    optimizer.step()
+
+
+if __name__ == "__main__":
+    main()

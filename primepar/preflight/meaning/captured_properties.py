@@ -1,0 +1,24 @@
+"""The properties of captured data, in addition to those of every program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.gradients import gradients
+from primepar.preflight.meaning.replication import replication
+from primepar.preflight.meaning.terms import RankTerms
+from primepar.schedule.program import Program
+from primepar.verify.report import PropertyResult
+
+
+def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterator[PropertyResult]:
+    """Yield those that are asked, of a program that runs to its end.
+
+    Gradients are asked if an optimizer reads some, replication if a tensor is labelled so.
+    """
+    values = TermValues(program, terms)
+    if any(of_rank.claims for of_rank in terms):
+        yield gradients(values, terms)
+    if any(of_rank.replicas for of_rank in terms):
+        yield replication(values, terms)
