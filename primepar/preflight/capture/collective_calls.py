@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.carried_values import put, reduced
-from primepar.preflight.capture.communicator import NamedBuffer, Communicator
+from primepar.preflight.capture.communicator import Communicator, NamedBuffer
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import (
     AllGather,

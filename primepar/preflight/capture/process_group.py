@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
 from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
-from primepar.preflight.capture.communicator import NamedBuffer, Communicator, PostedMessage
+from primepar.preflight.capture.communicator import Communicator, NamedBuffer, PostedMessage
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import Barrier, Recv, Send
