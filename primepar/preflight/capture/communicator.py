@@ -28,7 +28,7 @@ class NamedBuffer(NamedTuple):
     block: str
 
 
-class PostedMessage(NamedTuple):
+class NamedMessage(NamedTuple):
     """One side of one message."""
 
     instruction: Send | Recv
@@ -74,7 +74,7 @@ class Communicator:
         outputs = [buffer.tensor for buffer in writes]
         return self._post(make, reads, writes, [ExpectedValues(keys, outputs, fill)])
 
-    def messages(self, posted: Sequence[PostedMessage], batch: bool = False) -> RecordedWork:
+    def messages(self, posted: Sequence[NamedMessage], batch: bool = False) -> RecordedWork:
         """Record one posted message, or a batch that starts together, and return its work."""
         reads, writes, expected = [], [], []
         for instruction, buffer in posted:

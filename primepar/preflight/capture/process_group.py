@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
 from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
-from primepar.preflight.capture.communicator import Communicator, NamedBuffer, PostedMessage
+from primepar.preflight.capture.communicator import Communicator, NamedBuffer, NamedMessage
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import Barrier, Recv, Send
@@ -52,20 +52,20 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
         """Record a receive."""
         return self._own.messages([self.received(tensors[0], source, tag)])
 
-    def batch(self, messages: Sequence[PostedMessage]) -> RecordedWork:
+    def batch(self, messages: Sequence[NamedMessage]) -> RecordedWork:
         """Record messages that start together."""
         return self._own.messages(messages, batch=True)
 
-    def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> PostedMessage:
+    def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> NamedMessage:
         """A send of a batch."""
         buffer = NamedBuffer(tensor, self._recorder.reading(tensor))
-        return PostedMessage(Send(**self._message(buffer, destination, tag)), buffer)
+        return NamedMessage(Send(**self._message(buffer, destination, tag)), buffer)
 
-    def received(self, tensor: torch.Tensor, source: int, tag: int) -> PostedMessage:
+    def received(self, tensor: torch.Tensor, source: int, tag: int) -> NamedMessage:
         """A receive of a batch."""
         zero(tensor)
         buffer = NamedBuffer(tensor, self._recorder.naming(tensor))
-        return PostedMessage(Recv(**self._message(buffer, source, tag)), buffer)
+        return NamedMessage(Recv(**self._message(buffer, source, tag)), buffer)
 
     def _message(self, buffer: NamedBuffer, place: int, tag: int) -> dict[str, Any]:
         return {
