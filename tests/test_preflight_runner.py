@@ -1,0 +1,65 @@
+"""Ranks that need values of others: they wait, start anew, or hang where no value ever comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from primepar.errors import CaptureError
+from primepar.preflight.capture import runner
+from primepar.preflight.capture.rank_link import NeverComesError, RankLink
+from primepar.preflight.capture.runner import run_ranks
+from primepar.preflight.recording import RankRecording
+
+RANKS = 12
+
+
+@pytest.fixture(autouse=True)
+def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than three ranks that wait have to end and start anew."""
+    monkeypatch.setattr(runner, "MOST_WAITING", 3)
+
+
+def gathered(rank: int, link: RankLink) -> RankRecording:
+    """All ranks gather a value of each, and then a chain goes from the last rank to the first."""
+    link.give(f"own {rank}", bytes([rank]))
+    values = link.ask([f"own {other}" for other in range(RANKS)])
+    assert values == [bytes([other]) for other in range(RANKS)]
+    if rank < RANKS - 1:
+        assert link.ask([f"chain {rank + 1}"]) == [bytes([rank + 1])]
+    link.give(f"chain {rank}", bytes([rank]))
+    return RankRecording()
+
+
+def circle(rank: int, link: RankLink) -> RankRecording:
+    """Each rank asks its right neighbour before it gives anything."""
+    try:
+        link.ask([f"own {(rank + 1) % RANKS}"])
+    except NeverComesError:
+        return RankRecording(stopped=True)
+    link.give(f"own {rank}", b"")
+    return RankRecording()
+
+
+def changing(rank: int, link: RankLink) -> RankRecording:
+    """A rank gives another value when it starts anew."""
+    import os
+
+    link.give(f"own {rank}", str(os.getpid()).encode())
+    return gathered(rank, link)
+
+
+def test_values_reach_all_ranks_though_few_may_wait() -> None:
+    assert [rank.stopped for rank in run_ranks(RANKS, gathered, 20)] == [False] * RANKS
+
+
+def test_ranks_hang_where_values_never_come() -> None:
+    assert [rank.stopped for rank in run_ranks(RANKS, circle, 20)] == [True] * RANKS
+
+
+def test_a_rank_that_does_otherwise_when_it_starts_anew_is_refused() -> None:
+    message = (
+        r"^script: expected rank \d+ to do the same when it starts anew, got other values: seed "
+        r"its random numbers$"
+    )
+    with pytest.raises(CaptureError, match=message):
+        run_ranks(RANKS, changing, 20)
