@@ -52,18 +52,18 @@ OTHER = {
     "raises": Case(
         "ring.py", changes=ring_with("if rank == 2:", "    raise ValueError('no\\nway')")
     ),
-    "exits": Case("ring.py", changes=ring_with("if rank == 1:", "    raise SystemExit(3)")),
-    "gpu": Case("ring.py", changes=ring_with("total = total.cuda()")),
+    "exits": Case("ring.py", TWO, changes=ring_with("if rank == 1:", "    raise SystemExit(3)")),
+    "gpu": Case("ring.py", TWO, changes=ring_with("total = total.cuda()")),
     "endless": Case(
-        "ring.py", ("-n", "4", "--limit", "0.5"), ring_with("while rank == 3:", "    pass")
+        "ring.py", (*TWO, "--limit", "0.5"), ring_with("while rank == 1:", "    pass")
     ),
-    "dies": Case("ring.py", changes=ring_with("import os", "os._exit(7)")),
-    "silent": Case("ring.py", changes=(("import torch.distributed as dist\n", ""),
+    "dies": Case("ring.py", TWO, changes=ring_with("import os", "os._exit(7)")),
+    "silent": Case("ring.py", TWO, changes=(("import torch.distributed as dist\n", ""),
                                        ("dist.init_process_group", "exit() or torch.full"))),
     "no file": Case("none.py"),
     "no ranks": Case("ring.py", ()),
     "zero ranks": Case("ring.py", ("-n", "0")),
-    "decides": Case("ring.py", changes=ring_with(
+    "decides": Case("ring.py", TWO, changes=ring_with(
         "dist.all_reduce(total)", "if total.max().item() > 3:", "    dist.barrier()")),
     "decides late": Case("ring.py", changes=(
         ("rank % 2 == 0", "rank >= 0"),
@@ -85,7 +85,7 @@ OTHER = {
         "work = dist.all_reduce(total, async_op=True)", "total.add_(1)", "work.wait()")),
     "not awaited": Case("ring.py", ("-n", "2"), changes=ring_with(
         "dist.isend(total, 1 - rank)", "dist.recv(mine, 1 - rank)")),
-    "batch": Case("ring.py", changes=ring_with(
+    "batch": Case("ring.py", TWO, changes=ring_with(
         "peers = ((rank + 1) % ranks, (rank - 1) % ranks)",
         "for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, total, peers[0]),",
         "                                    dist.P2POp(dist.irecv, mine, peers[1])]):",

@@ -46,12 +46,12 @@ WRONG = {
     "it there, or give the script its arguments after its name",
     "gpu": f"ring.py: expected rank 0 to run to its end, got {NO_CUDA} at ring.py:16: preflight "
     "has no GPU: let the script choose device cpu or meta where there is none",
-    "endless": "ring.py: expected rank 3 to end within 0.5 s, got no end at ring.py:16: run fewer "
+    "endless": "ring.py: expected rank 1 to end within 0.5 s, got no end at ring.py:16: run fewer "
     "steps, or give more time with --limit",
     "dies": "ring.py: expected rank 0 to run to its end, got its process ended by exit code 7: run "
     "it under a debugger on one rank",
     "silent": "ring.py: expected a script that communicates through torch.distributed, got no call "
-    "on any of 4 ranks: call its training step at the top level",
+    "on any of 2 ranks: call its training step at the top level",
     "no file": "none.py: expected a script or a program, found none: check the path",
     "no ranks": "--ranks: expected the number of ranks of ring.py, got none: write -n 4 before it",
     "zero ranks": "--ranks: expected a number from 1 to 4096, got 0",
