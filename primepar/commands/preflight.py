@@ -79,6 +79,9 @@ def preflight(
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations of GitHub's workflows too.")
     ] = False,
+    mpi: Annotated[
+        bool, typer.Option("--mpi", help="A script of mpi4py, as mpirun starts it.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Prove the program that you are about to launch: it ends, and all ranks agree.
@@ -90,11 +93,19 @@ def preflight(
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
     transport = _transport(target, order, slots)
-    program, recorded = _program(target, arguments or [], ranks, limit)
     from primepar.preflight.report.findings import findings
-    from primepar.preflight.verdict import verdict_of
 
-    report = verdict_of(program, recorded, target, timeout, transport)
+    if mpi:
+        _check_mpi(
+            target,
+            {"--repair": repaired, "--order": None if order == "free" else order, "--slots": slots},
+        )
+        program, report = _of_mpi(target, arguments or [], ranks, (limit, timeout))
+    else:
+        from primepar.preflight.verdict import verdict_of
+
+        program, recorded = _program(target, arguments or [], ranks, limit)
+        report = verdict_of(program, recorded, target, timeout, transport)
     if json:
         typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
     else:
@@ -158,19 +169,45 @@ def _program(
                 "leave it out"
             )
         return load_program(path) if path.suffix == ".json" else read_program(path), []
-    if not path.is_file():
-        raise TargetError(f"{target}: expected a script or a program, found none: check the path")
-    if ranks is None:
-        raise ConfigError(
-            f"--ranks: expected the number of ranks of {target}, got none: write -n 4 before it"
-        )
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ConfigError(f"--ranks: expected a number from 1 to {MOST_RANKS}, got {ranks}")
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
 
-    recorded = capture_torch(path, arguments, ranks, limit)
+    recorded = capture_torch(path, arguments, _ranks_of(path, ranks), limit)
     return program_of(recorded, target), recorded
+
+
+def _ranks_of(path: Path, ranks: int | None) -> int:
+    """The ranks of a script. Raises an error if there is no script, or no number of ranks."""
+    if not path.is_file():
+        raise TargetError(f"{path}: expected a script or a program, found none: check the path")
+    if ranks is None:
+        raise ConfigError(
+            f"--ranks: expected the number of ranks of {path}, got none: write -n 4 before it"
+        )
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ConfigError(f"--ranks: expected a number from 1 to {MOST_RANKS}, got {ranks}")
+    return ranks
+
+
+def _check_mpi(target: str, given: dict[str, object]) -> None:
+    """Raise an error for what --mpi does not go with."""
+    if not target.endswith(".py"):
+        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{option}: expected a script of torch, as mpi4py's calls have no order of streams "
+                f"and no recorded dependence of data, got {value} with --mpi: leave it out"
+            )
+
+
+def _of_mpi(
+    target: str, arguments: list[str], ranks: int | None, seconds: tuple[float, float]
+) -> tuple[Program, Report]:
+    """The program of an mpi4py script, and its verdict."""
+    from primepar.preflight.mpi.capture import preflight_mpi
+
+    return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), *seconds)
 
 
 def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:

@@ -11,7 +11,7 @@ A state where no choice is left and a rank has not ended is a deadlock. The sear
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -25,6 +25,8 @@ from primepar.verify.program.wait_order import circle_of
 
 MOST_STATES = 20_000
 MOST_MATCHINGS = 200
+Place = tuple[int, int, int]
+"""Rank, instruction, and position in its group."""
 SHOWN = 8
 """Choices that a sentence lists."""
 Pair = tuple[MessageEnd, MessageEnd]
@@ -52,10 +54,15 @@ class WrongEnd(NamedTuple):
 
 
 class OpenSearch:
-    """The states of a program with receives from any rank."""
+    """The states of a program with receives from any rank.
 
-    def __init__(self, flow: Matching, buffered: bool) -> None:
-        self.flow, self.buffered = flow, buffered
+    With `taken`, those of one run: each receive takes what it took there, or nothing.
+    """
+
+    def __init__(
+        self, flow: Matching, buffered: bool, taken: Mapping[Place, Place] | None = None
+    ) -> None:
+        self.flow, self.buffered, self._taken = flow, buffered, taken
         self.stops = False
         """Whether some matching that was followed stops before its end."""
 
@@ -103,14 +110,19 @@ class OpenSearch:
                     f"receives from any rank lead to more than {limit} states: "
                     "name their peers, or take fewer ranks"
                 )
-            pairs = [pair for pair in _fitting(state.waiting) if pair[1].message.peer == ANY]
+            fitting = [pair for pair in _fitting(state.waiting) if pair[1].message.peer == ANY]
+            pairs = [pair for pair in fitting if self._is_followed(*pair)]
             disputed = next((pair for pair in pairs if disputed_side(pair)), None)
             if disputed is not None:
                 yield WrongEnd(state, disputed)
-            elif pairs:
+            elif fitting:
                 ready += [*self._buffered(state), *self._choices(state, pairs)]
             else:
                 yield state if self._is_end(state) else WrongEnd(state)
+
+    def _is_followed(self, send: MessageEnd, receive: MessageEnd) -> bool:
+        """Whether a receive may take a message, by the `taken` ones of one run."""
+        return self._taken is None or self._taken.get(receive.place) == send.place
 
     def _is_end(self, state: State) -> bool:
         lengths = map(len, self.flow.operations)

@@ -55,6 +55,11 @@ class MessageEnd:
         return mode == "buffered" or (buffered and mode != "synchronous")
 
     @property
+    def place(self) -> tuple[int, int, int]:
+        """Rank, instruction, and position in its group."""
+        return self.rank, self.index, self.number
+
+    @property
     def may_be_buffered(self) -> bool:
         """Whether the system may let it return before it is received."""
         return self.sends and getattr(self.message, "mode", "") in ("standard", "ready")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.program.coverage import cover
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
-from primepar.verify.program.open_receives import OpenSearch
+from primepar.verify.program.open_receives import OpenSearch, Place
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
 from primepar.verify.program.ready_sends import unready
@@ -48,6 +48,7 @@ def verify_program(
     timeout: float = 60.0,
     only: str | None = None,
     transport: Transport = RENDEZVOUS,
+    taken: Mapping[Place, Place] | None = None,
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
@@ -61,13 +62,14 @@ def verify_program(
     decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
     completion and alignment are not asked unless they fail before it. `only` asks a single
     property, whatever it needs. `transport` makes messages travel in another way than by rendezvous
-    in any order; `buffered` is any number of slots.
+    in any order; `buffered` is any number of slots. `taken` are the messages that receives from any
+    rank took in one run; without it all that they may take are followed.
     """
     if buffered:
         transport = replace(transport, slots=None)
     if transport.order == "peer":
         program, transport = on_pairs(program), replace(transport, order="communicator")
-    proof = _Proof(program, transport.slots != 0, Solver(), transport)
+    proof = _Proof(program, transport.slots != 0, Solver(), transport, taken)
     questions: dict[str, Callable[[], str | None]] = {
         "coverage": lambda: cover(program, proof.solver),
         "placement": lambda: proof.question("placement"),
@@ -154,6 +156,7 @@ class _Proof:
     buffered: bool
     solver: Solver
     transport: Transport
+    taken: Mapping[Place, Place] | None = None
 
     @cached_property
     def meaning(self) -> Meaning:
@@ -193,7 +196,7 @@ class _Proof:
 
     def _in_each_matching(self, name: str) -> str | None:
         """The first counterexample to a property among all that open receives may take."""
-        search = OpenSearch(self.flow, self.buffered)
+        search = OpenSearch(self.flow, self.buffered, self.taken)
         for program in search.programs():
             wrong = _Proof(program, self.buffered, self.solver, self.transport).question(name)
             if wrong is not None:
@@ -242,11 +245,11 @@ class _Proof:
             raise UnansweredError(READY)
         if not self.transport.is_plain:
             raise UnansweredError(TAGS)
-        return OpenSearch(self.flow, self.buffered).wrong(self.solver)
+        return OpenSearch(self.flow, self.buffered, self.taken).wrong(self.solver)
 
     def buffers_needed(self) -> str | None:
         if self.flow.is_open:
-            wrong = OpenSearch(self.flow, buffered=False).wrong(self.solver)
+            wrong = OpenSearch(self.flow, False, self.taken).wrong(self.solver)
             return wrong and ONLY_BUFFERED + wrong
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)

@@ -73,7 +73,7 @@ class RankLink:
         """Return the values of these keys. Raises `NeverComesError` if one is never given."""
         left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         write(self._connection, ValueRequest(keys))
-        values = _VALUES.decode(_read(self._connection))
+        values = _VALUES.decode(receive_bytes(self._connection))
         signal.setitimer(signal.ITIMER_REAL, left)
         if values is None:
             raise NeverComesError
@@ -98,12 +98,13 @@ def write(connection: socket.socket, message: Any) -> None:
 def read(connection: socket.socket) -> FromRank | None:
     """Return the next message of a rank; None if its process died."""
     try:
-        return _DECODER.decode(_read(connection))
+        return _DECODER.decode(receive_bytes(connection))
     except EOFError:
         return None
 
 
-def _read(connection: socket.socket) -> bytes:
+def receive_bytes(connection: socket.socket) -> bytes:
+    """Return the next message as it was written. Raises `EOFError` at the end."""
     size = _HEAD.unpack(_exactly(connection, _HEAD.size))[0]
     return _exactly(connection, size)
 
