@@ -32,6 +32,7 @@ from primepar.schedule.program import (
     SplitCommunicator,
     Wait,
 )
+from primepar.schedule.program_uses import initial_blocks
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
 from primepar.verify.explorer.explore import explore
@@ -58,6 +59,9 @@ def test_random_programs_have_one_verdict(seed: int) -> None:
         drawn = ProgramMaker(seed, open_receives=open_receives).program()
         prover, explorer = verdicts(drawn, buffered=seed % 2 == 1)
         assert prover == explorer
+        if verify_program(drawn).verdict == "proved":
+            blocks = initial_blocks(drawn)
+            emulate(drawn, [{name: np.zeros(1) for name in names} for names in blocks])
 
 
 HEAD_ON: tuple[tuple[Instruction, ...], ...] = (
