@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
 POSITIONS = 16
 
 
-class Layer(nn.Module):
+class StepLayer(nn.Module):
     """Attention and a feed-forward block, with norms before them."""
 
     def __init__(self, heads: int) -> None:
@@ -52,7 +52,8 @@ def main() -> None:
     names = ("pipeline", "tensor")
     mesh = init_device_mesh("cpu", (asked.stages, asked.tensor), mesh_dim_names=names)
     group, rank = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
-    layer = Layer(heads=asked.tensor)
+    torch.manual_seed(rank)
+    layer = StepLayer(heads=asked.tensor)
     parallelize_module(layer, mesh["tensor"], {
         **{name: ColwiseParallel() for name in ("q", "k", "v", "up")},
         **{name: RowwiseParallel() for name in ("o", "down")},

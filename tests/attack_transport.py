@@ -38,7 +38,7 @@ def traffic_program(seed: int) -> Program:
     chance = random.Random(seed)
     ranks = chance.choice((2, 2, 3, 4))
     lists: list[list[Instruction]] = [[] for _ in range(ranks)]
-    for number in range(chance.randint(1, 14)):
+    for number in range(chance.randint(1, 9)):
         name = chance.choice(("world", "world", "other"))
         if chance.random() < 0.12:
             group = tuple(range(ranks)) if chance.random() < 0.5 else (0, 1)
@@ -46,12 +46,25 @@ def traffic_program(seed: int) -> Program:
                 lists[rank].append(AllReduce(group, name, block=f"g{number}"))
             continue
         source, target = chance.sample(range(ranks), 2)
+        burst = chance.choice((1, 1, 1, 2, 3, 4))
         # Tags are not drawn: messages match in order. One kind of block, as data is not asked.
-        lists[source].append(Send(target, f"s{number}", communicator=name))
-        lists[target].append(Recv(source, f"r{number}", communicator=name))
+        for part in range(burst):
+            lists[source].append(Send(target, f"s{number}.{part}", communicator=name))
+            lists[target].append(Recv(source, f"r{number}.{part}", communicator=name))
+        if burst > 1:
+            _signal(lists, source, target, number, burst)
     groups = chance.random() < 0.5
     programs = [_varied(chance, _shuffled(chance, nodes), groups) for nodes in lists]
     return Program("primepar-program", 1, ranks, tuple(map(tuple, programs)))
+
+
+def _signal(
+    lists: list[list[Instruction]], source: int, target: int, number: int, burst: int
+) -> None:
+    """Add a message after a burst that its receiver takes before the burst."""
+    lists[source].append(Send(target, f"s{number}", communicator="signal"))
+    place = len(lists[target]) - burst
+    lists[target].insert(place, Recv(source, f"r{number}", communicator="signal"))
 
 
 def _shuffled(chance: random.Random, nodes: list[Instruction]) -> list[Instruction]:

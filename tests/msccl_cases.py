@@ -114,7 +114,11 @@ def changed(algorithm: AlgorithmText, chance: random.Random) -> AlgorithmText:
         end = chance.choice(("source", "destination"))
         buffer = getattr(step, end)[0]
         many = algorithm.inputs if buffer == "i" else algorithm.outputs
-        steps[place] = replace(step, **{end: (buffer, chance.randrange(many))})
+        location = (buffer, chance.randrange(many))
+        if end == "source":
+            steps[place] = replace(step, source=location)
+        else:
+            steps[place] = replace(step, destination=location)
     elif way == "dependency":
         steps[place] = replace(step, after=(-1, -1))
     elif way == "swap" and len(steps) > 1:

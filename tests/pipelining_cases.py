@@ -18,6 +18,7 @@ STAGED_SIZES = ((2, 4, 4), (2, 4, 6), (4, 8, 8))
 SEVERAL = ("Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble")
 """Schedules with any number of stages on a rank; those of a V have two."""
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+NAMES = ("GPipe", "1F1B", *SEVERAL, *V_SHAPED)
 COUNT = 75
 
 

@@ -130,7 +130,14 @@ def test_the_sizes_of_a_cluster() -> None:
          "write joins = 4"),
         ("[rates.float32]", "[operators.normm]\nlaunch = 0\nmemory_bandwidth = 1\n[rates.float32]",
          "$.operators: expected kinds out of embedding, norm, attention, activation, add, loss, "
-         "update, got 'normm': write [operators.norm]"),
+         "update, join, got 'normm': write [operators.norm]"),
+        ("[rates.float32]", "[operators.attention]\nlaunch = 0\nmemory_bandwidth = 1\nscores = 0\n"
+         "[rates.float32]",
+         "$.operators.attention.scores: expected scores of attention per second, above 0, got 0: "
+         "write scores = 3e8"),
+        ("[rates.float32]", "[operators.norm]\nlaunch = 0\nmemory_bandwidth = 1\nscores = 1\n"
+         "[rates.float32]",
+         "$.operators.norm.scores: expected scores of attention alone, got 1: leave it out"),
         ("[rates.float32]", "[operators.norm]\nlaunch = -1\nmemory_bandwidth = 1\n[rates.float32]",
          "$.operators.norm.launch: expected the seconds that starting an operation takes, 0 or "
          "more, got -1: write launch = 5e-6"),
@@ -138,7 +145,8 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.operators.norm.memory_bandwidth: expected bytes per second of a device's memory, above "
          "0, got none: write memory_bandwidth = 9e11"),
         ("[rates.float32]", "[operators.norm]\nlanch = 0\n[rates.float32]",
-         "$.operators.norm: expected one of launch, memory_bandwidth, got 'lanch': write launch"),
+         "$.operators.norm: expected one of launch, memory_bandwidth, scores, got 'lanch': "
+         "write launch"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_its_path_and_the_fix(

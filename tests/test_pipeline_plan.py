@@ -145,7 +145,7 @@ def test_traffic_by_operator_is_of_plans_without_pipeline() -> None:
         traffic(preset_plan("1f1b:2x2,megatron", MODEL, 4), 4, 16)
     assert str(error.value) == (
         "plan: expected none with a pipeline where the planner predicts traffic or memory, got 2 "
-        "stages: price its program, with primepar simulate"
+        "stages: price it with primepar price"
     )
 
 

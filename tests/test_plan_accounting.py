@@ -52,11 +52,12 @@ FEW = [
     ("llama", "primepar", 4, 4, "plain", "bfloat16"),
     ("llama", "megatron-sp", 2, 6, "operators", "bfloat16"),
     ("opt", "zb-h1:2x2,M2,megatron", 8, 4, "selective", "float32"),
+    ("gpt2", "stationary", 4, 2, "selective", "bfloat16"),
 ]
 PRESETS = [
     ("megatron", 2), ("data", 2), ("megatron-sp", 4), ("primepar", 4), ("summa", 4),
     ("M2,megatron", 4), ("stationary", 4), ("tesseract", 8), ("1f1b:2x4,megatron", 4),
-    ("gpipe:2x3,primepar", 8), ("interleaved:2x4,M2,megatron", 8), ("zb-h1:2x4,data", 4),
+    ("gpipe:2x3,primepar", 8), ("interleaved-1f1b:2x4,M2,megatron", 8), ("zb-h1:2x4,data", 4),
 ]  # fmt: skip
 ALL = [(family, name, ranks, 9, way, dtype) for family in ("gpt2", "llama") for name, ranks in
        PRESETS for way in WAYS for dtype in ("float32", "bfloat16")]  # fmt: skip

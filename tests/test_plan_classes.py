@@ -8,12 +8,13 @@ from random import Random
 import numpy as np
 import pytest
 from command import run
+from msgspec.structs import replace
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from test_plan_command import V100
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.plan.cluster import Link
+from primepar.plan.cluster import Link, Passing
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
@@ -36,9 +37,10 @@ THREE_LEVELS = cluster(
 CURVES = cluster(Link(4, 1e-6, 4e9, False), Link(
     16, 5e-6, 1e9, True, curves={"message": {2: ((1e3, 1e7), (1e8, 9e8), (1e9, 9.6e8))}}
 ))  # fmt: skip
+JOINS = replace(TWO_LEVELS, operators={"join": Passing(1e-3, 1e9)})
 WIRES = {"4 x 4": ClusterLinks(TWO_LEVELS, 4), "2 x 4": ClusterLinks(TWO_LEVELS, 3),
          "three levels": ClusterLinks(THREE_LEVELS, 4),
-         "curves": ClusterLinks(CURVES, 4)}  # fmt: skip
+         "curves": ClusterLinks(CURVES, 4), "joins": ClusterLinks(JOINS, 3)}  # fmt: skip
 ENDS = ("I", "O", "dI")
 
 

@@ -57,7 +57,7 @@ def test_its_step_is_simulated(written: Path) -> None:
     done = run("simulate", str(written), "--cluster", "h200-8", "--dtype", "float32", "--json")
     report = json.loads(done.out)
     assert (done.code, report["ranks"], report["fits"]) == (0, 4, True)
-    assert report["step"] == {"batch": BATCH, "positions": 16,
+    assert report["step"] == {"batch": BATCH, "positions": 16, "layers_left_out": 0,
                             "tokens_per_second": BATCH * 16 / report["seconds"]}  # fmt: skip
 
 

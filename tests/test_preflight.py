@@ -3,61 +3,27 @@
 from __future__ import annotations
 
 import pytest
-from captured import Case, captured
-from command import Done
-
-PROVED = {
-    "ring.py": Case("ring.py"),
-    "mlp.py": Case("mlp.py"),
-    "llama.py": Case("llama.py"),
-    "fsdp.py": Case("fsdp.py"),
-    "pipeline.py": Case("pipeline.py"),
-}
-NORM = "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()"
-
-
-def swapped(line: str, indent: str = "    ") -> tuple[tuple[str, str]]:
-    """A line, moved from before the branch for rank 0 into it."""
-    branch = "if mesh.get_rank() == 0:\n"
-    return ((f"{indent}{line}\n{indent}{branch}", f"{indent}{branch}{indent}    {line}\n"),)
-
-
-REFUTED = {
-    "ring.py": Case("ring.py", changes=(("rank % 2 == 0", "rank >= 0"),)),
-    "mlp.py": Case("mlp.py", changes=swapped("weight = model[0].weight.full_tensor()")),
-    "llama.py": Case("llama.py", changes=swapped(NORM, indent="")),
-    "fsdp.py": Case("fsdp.py", changes=swapped(NORM)),
-    "pipeline.py": Case(
-        "pipeline.py", changes=(('["1f1b"]\n', '["1f1b" if rank < 3 else "gpipe"]\n'),)
-    ),
-}
-CASES = (*PROVED.values(), *REFUTED.values())
-
-
-def answer(case: Case) -> Done:
-    """What the command prints for a case."""
-    return captured(CASES)[CASES.index(case)]
+from preflight_cases import NO_CUDA, OTHER, PROVED, RANKS, REFUTED, answer
 
 
 @pytest.mark.parametrize("script", PROVED)
 def test_a_script_is_proved_as_it_is(script: str) -> None:
     done = answer(PROVED[script])
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith(f"{script}: proved on 4 ranks, ")
+    assert done.out.startswith(f"{script}: proved on {RANKS[script][1]} ranks, ")
 
 
 LINES = {
     "ring.py": "rank 0 waits in instruction 0 (send x0 -> 1) at ring.py:10 for rank 1 to reach "
     "instruction 1 (recv x1 <- 0) at ring.py:11",
-    "mlp.py": "rank 1, instruction 7 (all_reduce x5 over 0,1,2,3) at mlp.py:20: expected to meet "
-    "rank 0, instruction 7 (all_gather x1 -> x11.0 x11.1 x11.2 x11.3 over 0,1,2,3) at mlp.py:25",
-    "llama.py": "rank 1, instruction 79 (all_reduce x69 over 0,1,2,3) at llama.py:89: expected "
-    "count 21 as in rank 0, instruction 79 (all_reduce x97 over 0,1,2,3) at llama.py:87",
-    "fsdp.py": "rank 1, instruction 9 (all_gather x8@552+552 -> x8.0 x8.1 x8.2 x8.3 over 0,1,2,3) "
-    "at fsdp.py:19: expected to meet rank 0, instruction 9 (all_reduce x8 over 0,1,2,3) at "
-    "fsdp.py:22",
+    "mlp.py": "rank 1, instruction 7 (all_reduce x5 over 0,1) at mlp.py:20: expected to meet "
+    "rank 0, instruction 7 (all_gather x1 -> x9.0 x9.1 over 0,1) at mlp.py:25",
+    "llama.py": "rank 1, instruction 79 (all_reduce x69 over 0,1) at llama.py:89: expected count "
+    "21 as in rank 0, instruction 79 (all_reduce x89 over 0,1) at llama.py:87, got 32",
+    "fsdp.py": "rank 1, instruction 9 (all_gather x8@1104+1104 -> x8.0 x8.1 over 0,1) at "
+    "fsdp.py:19: expected to meet rank 0, instruction 9 (all_reduce x8 over 0,1) at fsdp.py:22",
     "pipeline.py": "rank 3 waits in instruction 9 (recv x8 <- 2) at pipeline.py:20 for rank 2 to "
-    "reach instruction 29 (isend x18 -> 3) at pipeline.py:23",
+    "reach instruction 23 (send x18 -> 3) at pipeline.py:23",
 }
 """What each refutation prints, with the changed line."""
 
@@ -67,3 +33,74 @@ def test_a_script_with_one_line_changed_is_refuted_with_that_line(script: str) -
     done = answer(REFUTED[script])
     assert (done.code, done.err) == (1, "")
     assert LINES[script] in done.out
+
+
+WRONG = {
+    "raises": "ring.py: expected rank 2 to run to its end, got ValueError: no way at ring.py:17: "
+    "correct it there, or give the script its arguments after its name",
+    "exits": "ring.py: expected rank 1 to run to its end, got SystemExit: 3 at ring.py:17: correct "
+    "it there, or give the script its arguments after its name",
+    "gpu": f"ring.py: expected rank 0 to run to its end, got {NO_CUDA} at ring.py:16: preflight "
+    "has no GPU: let the script choose device cpu or meta where there is none",
+    "endless": "ring.py: expected rank 3 to end within 0.5 s, got no end at ring.py:16: run fewer "
+    "steps, or give more time with --limit",
+    "dies": "ring.py: expected rank 0 to run to its end, got its process ended by exit code 7: run "
+    "it under a debugger on one rank",
+    "silent": "ring.py: expected a script that communicates through torch.distributed, got no call "
+    "on any of 4 ranks: call its training step at the top level",
+    "no file": "none.py: expected a script or a program, found none: check the path",
+    "no ranks": "--ranks: expected the number of ranks of ring.py, got none: write -n 4 before it",
+    "zero ranks": "--ranks: expected a number from 1 to 4096, got 0",
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_script_that_cannot_be_captured(name: str) -> None:
+    assert answer(OTHER[name]) == (2, "", f"primepar: error: {WRONG[name]}\n")
+
+
+OTHERWISE = {
+    "decides": "ring.py:17: rank 0 decides by a value that other ranks computed, and may do "
+    "otherwise",
+    "any source": "ring.py:13: rank 1 receives from any rank",
+}
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_what_is_not_modelled_is_named_and_nothing_is_proved(name: str) -> None:
+    done = answer(OTHER[name])
+    assert (done.code, done.err) == (3, "")
+    assert done.out.startswith("ring.py: unknown\n")
+    assert done.out.endswith(f"  modelled          unknown     0.000 s\n      {OTHERWISE[name]}\n")
+
+
+def test_a_deadlock_before_what_is_not_modelled_is_refuted() -> None:
+    done = answer(OTHER["decides late"])
+    assert done.code == 1
+    assert "rank 3 waits in instruction 0 (send x0 -> 0) at ring.py:10" in done.out
+    assert "ring.py:17: rank 0 reads as a number a value that other ranks computed" in done.out
+
+
+@pytest.mark.parametrize("name", ["whole numbers", "batch", "collectives"])
+def test_values_that_are_sent_are_read_and_all_calls_are_recorded(name: str) -> None:
+    done = answer(OTHER[name])
+    assert (done.code, done.err) == (0, "")
+
+
+FAULTS = {
+    "never comes": "rank 0, instruction 2 (broadcast x2@0+0 over 0,1,2,3) at ring.py:19: expected "
+    "rank 1 to make the matching call, got none that is left there",
+    "in flight": "rank 0, instruction 4 (add x2 += x2) at ring.py:17: expected x2 to be left alone "
+    "while instruction 3 (all_reduce x2 over 0,1,2,3, posted) at ring.py:16 is in flight",
+    "not awaited": "rank 0, instruction 5 (all_reduce x2 over 0,1) at ring.py:18: expected x2 to "
+    "be left alone while instruction 3 (isend x2 -> 1) at ring.py:16 is in flight",
+    "groups": "rank 3 waits in instruction 2 (all_reduce x1 over 0,1,2,3) at ring.py:18 for rank 0 "
+    "to reach instruction 3 (all_reduce x0 over 0,1,2,3) at ring.py:18",
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_refuted_with_its_lines(name: str) -> None:
+    done = answer(OTHER[name])
+    assert done.code == 1
+    assert FAULTS[name] in done.out

@@ -167,3 +167,24 @@ def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     step = RandomStep(seed)
     result = verdict_on(step.run, step.ranks)
     assert result.verdict == ("proved" if step.is_right() else "refuted"), (seed, step.actions)
+
+
+def stages(rank: HandMadeRank) -> None:
+    """Two stages of two replicas each, whose layers all start from one seed."""
+    first, data = rank.rank < 2, torch.zeros(2)
+    if first:
+        rank.call(Send(peer=rank.rank + 2, block="x"), [data], [])
+    else:
+        rank.call(Recv(peer=rank.rank - 2, block="x"), [], [data])
+    gradient = rank.local_gradient(8, rank.rank)
+    rank.all_reduce(gradient, (0, 1) if first else (2, 3))
+    rank.recorder.claim("0.weight", 0, parameter(), gradient)
+
+
+def test_stages_that_start_from_one_seed_are_no_replicas() -> None:
+    result = decided(stages)
+    assert (result.verdict, result.reason) == (
+        "proved",
+        "parameters with equal data on stages that exchange messages were taken for different "
+        "layers",
+    )

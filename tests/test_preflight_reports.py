@@ -58,6 +58,18 @@ def test_annotations_escape_what_github_reads() -> None:
     )
 
 
+def test_what_many_ranks_do_on_one_line_is_one_notice() -> None:
+    ranks = tuple(
+        (Send(peer=1 - rank, block="x", source="a.py:4"), Recv(peer=1 - rank, block="y"))
+        for rank in (0, 1)
+    )
+    report = verify_program(Program("primepar-program", 1, 2, ranks))
+    _, *notices = workflow_commands(findings(report))
+    assert notices == [
+        "::notice file=a.py,line=4,title=deadlock-freedom::rank 1: send x -> 0 (hangs)"
+    ]
+
+
 def test_what_is_undecided_is_a_warning_at_the_target() -> None:
     report = verify_program(Program("primepar-program", 1, 2, LISTS), timeout=1e-9)
     (finding,) = [found for found in findings(report) if found.property == "deadlock-freedom"]

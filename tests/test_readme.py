@@ -40,18 +40,23 @@ def run_blocks(text: str, folder: Path) -> None:
 
 
 def run_python(body: str, names: dict[str, object], folder: Path) -> None:
-    """Execute one block in the names of those before it; save it if its first line names a file."""
+    """Execute one block in the names of those before it; save it if its first line names a file.
+
+    A script of several processes is only saved.
+    """
     named = re.match(r"# ([\w.]+\.py)\n", body)
     path = folder / (named[1] if named else "block.py")
     path.write_text(body, encoding="utf-8")
-    exec(compile(body, str(path), "exec"), names)
+    if "init_process_group(" not in body:
+        exec(compile(body, str(path), "exec"), names)
 
 
 def run_command(command: str, shown: str, folder: Path) -> None:
     """Run one `primepar` command; its exit code and what it prints are those that are shown."""
     line, _, code = command.partition("# exit ")
     _, *arguments = shlex.split(line)
-    done = in_a_process(arguments, folder) if arguments[0] == "train" else run(*arguments)
+    has_processes = arguments[0] in ("train", "preflight")
+    done = in_a_process(arguments, folder) if has_processes else run(*arguments)
     printed = done.out + done.err
     assert done.code == int(code or 0), f"$ {command}\n{printed}"
     same = doctest.OutputChecker().check_output(shown.strip(), printed.strip(), doctest.ELLIPSIS)

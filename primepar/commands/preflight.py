@@ -204,7 +204,7 @@ def _check_mpi(target: str, given: dict[str, object]) -> None:
 def _of_mpi(
     target: str, arguments: list[str], ranks: int | None, seconds: tuple[float, float]
 ) -> tuple[Program, Report]:
-    """The program of an mpi4py script, and its verdict; `seconds` are those to run and to prove."""
+    """The program of an mpi4py script, and its verdict."""
     from primepar.preflight.mpi.capture import preflight_mpi
 
     return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), *seconds)

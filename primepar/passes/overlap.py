@@ -179,9 +179,14 @@ class _Late:
         if not self.frees:
             return
         for held in list(self.frees):
-            if self.live.after(node) <= self.peak:
+            if self.live.after(node) + self._largest_sum() <= self.peak:
                 return
             self._release(held)
+
+    def _largest_sum(self) -> int:
+        """Return what a held sum needs before its free: one whose block is not there yet."""
+        sums = (held.node for held in self.held if isinstance(held.node, Compute))
+        return max(map(self.live.after, sums), default=self.live.total) - self.live.total
 
     def _release(self, held: _Held) -> None:
         """Emit a held instruction, after the earlier held ones that use the same blocks."""

@@ -37,6 +37,7 @@ EXPECTED: Final = {
     "shared": ("whether the devices of a group of the level below share it", "true"),
     "stream": ("bytes per second, above 0 and at most the bandwidth", "4.7e9"),
     "curves": ("a table for each collective that has curves", "[links.curves.all_reduce]"),
+    "scores": ("scores of attention per second, above 0", "3e8"),
     "gap": ("the seconds between two messages of a port, 0 or more", "1e-6"),
 }
 """Field -> what it holds, and an example."""
@@ -178,7 +179,7 @@ def refuse_ranges(values: object, place: str = "$") -> None:
                 in_range = value >= 0 if key in FROM_ZERO else value > 0
                 if not (in_range and value < inf):
                     raise wrong(f"{place}.{key}", value)
-            elif key not in UNITS:
+            elif key != "curves" and not (key in UNITS and isinstance(value, list)):
                 refuse_ranges(value, f"{place}.{key}")
     elif isinstance(values, list):
         for number, value in enumerate(values):
@@ -208,8 +209,13 @@ def refuse_rates(rates: Mapping[str, Rate]) -> None:
 
 
 def refuse_kinds(kinds: Mapping[str, Passing]) -> None:
-    """Raise `ClusterError` for a kind of operator that is not known."""
-    for kind in kinds:
+    """Raise `ClusterError` for a kind of operator that is not known, or scores of another one."""
+    for kind, times in kinds.items():
+        if times.scores is not None and kind != "attention":
+            raise ClusterError(
+                f"$.operators.{kind}.scores: expected scores of attention alone, got "
+                f"{times.scores:g}: leave it out"
+            )
         if kind not in KINDS:
             raise ClusterError(
                 f"$.operators: expected kinds out of {', '.join(KINDS)}, got {kind!r}: "

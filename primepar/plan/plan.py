@@ -151,12 +151,12 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
             )
             raise PlanError(
                 "plan: expected neither sharded_optimizer nor recompute where the planner predicts "
-                f"traffic or memory, got {what}: price its program, with primepar simulate"
+                f"traffic or memory, got {what}: price it with primepar price"
             )
         if self.pipeline is not None:
             raise PlanError(
                 "plan: expected none with a pipeline where the planner predicts traffic or memory, "
-                f"got {self.pipeline.stages} stages: price its program, with primepar simulate"
+                f"got {self.pipeline.stages} stages: price it with primepar price"
             )
 
     def check_model(self, model: ModelConfig) -> None:

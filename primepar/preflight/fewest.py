@@ -38,7 +38,7 @@ def enough(program: Program, transport: Transport) -> Iterator[str]:
     buffered = replace(transport, slots=None)
     if verify_program(program, only="deadlock-freedom", transport=buffered).verdict == "proved":
         slots = fewest_slots(program, transport.order)
-        yield f"  it would end with {slots} slots or more"
+        yield f"  it would end with {slots} slot{'' if slots == 1 else 's'} or more"
     if transport.order == "free" or hangs_by(program, replace(transport, order="free")):
         return
     if verify_program(program, only="deadlock-freedom", buffered=True).verdict == "proved":

@@ -320,7 +320,7 @@ class _PhaseMap:
         for step in self.slices:
             held.append([])
             for slices in step:
-                key = tuple(slices[dim] for dim in dims)
+                key = (*map(slices.__getitem__, dims),)
                 if key not in known:
                     known[key] = frozenset(product(*key))
                 held[-1].append(known[key])

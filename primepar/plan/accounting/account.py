@@ -13,7 +13,7 @@ from primepar.operators.step import lower_step
 from primepar.operators.step_options import StepOptions
 from primepar.passes.make_late import made_late
 from primepar.plan.accounting.equal_layers import Shortened
-from primepar.plan.accounting.events import BlockBytes, rank_events
+from primepar.plan.accounting.events import BlockBytes, live_bytes
 from primepar.plan.accounting.rank_count import RankCount
 from primepar.plan.cluster import BYTES
 from primepar.plan.plan import Plan
@@ -66,8 +66,8 @@ def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAcco
     late, after = made_late(program, elements)
     held = tuple(
         max(
-            event.live + item * added
-            for event, added in zip(rank_events(late, rank, size), of_rank, strict=True)
+            live + item * added
+            for live, added in zip(live_bytes(late, rank, size), of_rank, strict=True)
         )
         for rank, of_rank in enumerate(after)
     )

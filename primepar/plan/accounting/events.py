@@ -97,6 +97,14 @@ def rank_events(program: Program, rank: int, size: Size) -> Iterator[RankEvent]:
         yield RankEvent(0 if node is None else sent(node, rank, size), live)
 
 
+def live_bytes(program: Program, rank: int, size: Size) -> Iterator[int]:
+    """Yield what is live on a rank at the start and after each instruction."""
+    live = 0
+    for _, changes in live_changes(program, rank, size):
+        live += sum(grown for _, grown in changes)
+        yield live
+
+
 def live_changes(
     program: Program, rank: int, size: Size
 ) -> Iterator[tuple[Instruction | None, list[tuple[str, int]]]]:

@@ -141,7 +141,7 @@ def _operator(
     yield f"[operators.{kind}]"
     yield f"launch = {fitted.seconds['starts']:.4g}    # measured: the intercept"
     yield f"memory_bandwidth = {_rate(fitted, 'bytes', passes)}    # measured: the slope"
-    if kind == "attention":
+    if any(sample.counts.get("scores") for sample in of_kind):
         yield f"scores = {_rate(fitted, 'scores', of_kind)}    # measured: the slope, per second"
 
 

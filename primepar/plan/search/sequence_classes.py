@@ -26,7 +26,7 @@ from primepar.plan.search.sequence_space import SequenceSpace, orders
 
 GOAL = 0.005
 """The gap, as a share of the lower bound, at which the search ends."""
-FEW = 16
+FEW = 8
 """Classes of an operator whose sequences are searched first; doubled until the goal is met."""
 MOST = 64
 """Classes of an operator whose sequences are searched at most."""

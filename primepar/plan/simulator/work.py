@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from primepar.errors import ProgramError
-from primepar.plan.accounting.events import BlockBytes, rank_events
+from primepar.plan.accounting.events import BlockBytes, live_bytes
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.links import Scalar
 from primepar.schedule.program import (
@@ -141,7 +141,7 @@ class Work:
 
     def peak(self, rank: int) -> int:
         """Peak of live bytes on a rank, buffers of posted receives included."""
-        return max(event.live for event in rank_events(self.program, rank, self.bytes))
+        return max(live_bytes(self.program, rank, self.bytes))
 
 
 def _is_product(signature: Signature) -> bool:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.carried_values import put, reduced
-from primepar.preflight.capture.communicator import Buffer, Communicator
+from primepar.preflight.capture.communicator import Communicator, NamedBuffer
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import (
     AllGather,
@@ -65,7 +65,7 @@ class CollectiveCalls:
             lambda request: Scatter(
                 block=block, root=root, blocks=tuple(blocks), **self.shared(request, output)
             ),
-            _buffers(inputs[0], blocks) if here else [], [Buffer(output, block)], [root], fill,
+            _buffers(inputs[0], blocks) if here else [], [NamedBuffer(output, block)], [root], fill,
         )  # fmt: skip
 
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> RecordedWork:
@@ -82,7 +82,7 @@ class CollectiveCalls:
             lambda request: Gather(
                 block=block, root=root, blocks=tuple(blocks), **self.shared(request, tensor)
             ),
-            [Buffer(tensor, block)], _buffers(outputs[0], blocks) if here else [],
+            [NamedBuffer(tensor, block)], _buffers(outputs[0], blocks) if here else [],
             self._members if here else [], fill,
         )  # fmt: skip
 
@@ -96,8 +96,8 @@ class CollectiveCalls:
         block = self._recorder.reading(tensor) if here else self._recorder.naming(tensor)
         return self._own.call(
             lambda request: Broadcast(block=block, root=root, **self.shared(request, tensor)),
-            [Buffer(tensor, block)] if here else [],
-            [] if here else [Buffer(tensor, block)],
+            [NamedBuffer(tensor, block)] if here else [],
+            [] if here else [NamedBuffer(tensor, block)],
             [root],
             lambda values: put(tensor, values[0][0]),
         )
@@ -134,8 +134,8 @@ class CollectiveCalls:
                 scale=scale,
                 **self.shared(request, tensor),
             ),
-            [Buffer(tensor, block)],
-            [Buffer(tensor, block)] if root == self._own.rank else [],
+            [NamedBuffer(tensor, block)],
+            [NamedBuffer(tensor, block)] if root == self._own.rank else [],
             self._members,
             lambda values: put(tensor, reduced([part[0] for part in values], name)),
         )
@@ -181,12 +181,12 @@ class CollectiveCalls:
             for output in outputs:
                 if output.shape == tensor.shape:
                     output.detach().copy_(tensor)
-        written = _buffers(outputs, blocks) if whole is None else [Buffer(whole, blocks[0])]
+        written = _buffers(outputs, blocks) if whole is None else [NamedBuffer(whole, blocks[0])]
         return self._own.call(
             lambda request: AllGather(
                 block=block, blocks=tuple(blocks), **self.shared(request, tensor)
             ),
-            [Buffer(tensor, block)], written, self._members, fill,
+            [NamedBuffer(tensor, block)], written, self._members, fill,
         )  # fmt: skip
 
     def reduce_scatter(
@@ -228,7 +228,7 @@ class CollectiveCalls:
                 blocks=tuple(blocks), block=block, reduction=reduction, scale=scale,
                 **self.shared(request, output),
             ),
-            _buffers(inputs, blocks), [Buffer(output, block)], self._members, fill,
+            _buffers(inputs, blocks), [NamedBuffer(output, block)], self._members, fill,
         )  # fmt: skip
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RecordedWork:
@@ -271,7 +271,7 @@ class CollectiveCalls:
 
         for output in outputs:
             zero(output)
-        written = _buffers(outputs, into) if whole is None else [Buffer(whole, into[0])]
+        written = _buffers(outputs, into) if whole is None else [NamedBuffer(whole, into[0])]
         return self._own.call(
             lambda request: AllToAll(
                 blocks=tuple(blocks), into=tuple(into), **self.shared(request), **even
@@ -308,8 +308,8 @@ class CollectiveCalls:
         return works[-1]
 
 
-def _buffers(tensors: Tensors, blocks: Sequence[str]) -> list[Buffer]:
-    return [Buffer(*pair) for pair in zip(tensors, blocks, strict=True)]
+def _buffers(tensors: Tensors, blocks: Sequence[str]) -> list[NamedBuffer]:
+    return [NamedBuffer(*pair) for pair in zip(tensors, blocks, strict=True)]
 
 
 def size_of(*tensors: torch.Tensor) -> dict[str, Any]:

@@ -21,7 +21,7 @@ Fill = Callable[[list[list[torch.Tensor]]], None]
 """Writes the outputs of a collective, of the values that its senders gave."""
 
 
-class Buffer(NamedTuple):
+class NamedBuffer(NamedTuple):
     """A tensor and the block that instructions name."""
 
     tensor: torch.Tensor
@@ -32,10 +32,10 @@ class PostedMessage(NamedTuple):
     """One side of one message."""
 
     instruction: Send | Recv
-    buffer: Buffer
+    buffer: NamedBuffer
 
 
-class Expected(NamedTuple):
+class ExpectedValues(NamedTuple):
     """Values that come from other ranks under keys, and what writes them into the outputs."""
 
     keys: list[str]
@@ -57,8 +57,8 @@ class Communicator:
     def call(
         self,
         make: Callable[[str], Instruction],
-        reads: Sequence[Buffer] = (),
-        writes: Sequence[Buffer] = (),
+        reads: Sequence[NamedBuffer] = (),
+        writes: Sequence[NamedBuffer] = (),
         senders: Sequence[int] = (),
         fill: Fill | None = None,
     ) -> RecordedWork:
@@ -72,7 +72,7 @@ class Communicator:
             self._give(f"{head}|{self.rank}", [buffer.tensor for buffer in reads])
         keys = [f"{head}|{rank}" for rank in senders]
         outputs = [buffer.tensor for buffer in writes]
-        return self._post(make, reads, writes, [Expected(keys, outputs, fill)])
+        return self._post(make, reads, writes, [ExpectedValues(keys, outputs, fill)])
 
     def messages(self, posted: Sequence[PostedMessage], batch: bool = False) -> RecordedWork:
         """Record one posted message, or a batch that starts together, and return its work."""
@@ -87,7 +87,7 @@ class Communicator:
                 reads.append(buffer)
             else:
                 writes.append(buffer)
-                expected.append(Expected([key], [buffer.tensor], _fill_one(buffer.tensor)))
+                expected.append(ExpectedValues([key], [buffer.tensor], _fill_one(buffer.tensor)))
 
         def make(request: str) -> Instruction:
             body = tuple(message.instruction for message in posted)
@@ -98,9 +98,9 @@ class Communicator:
     def _post(
         self,
         make: Callable[[str], Instruction],
-        reads: Sequence[Buffer],
-        writes: Sequence[Buffer],
-        expected: Sequence[Expected],
+        reads: Sequence[NamedBuffer],
+        writes: Sequence[NamedBuffer],
+        expected: Sequence[ExpectedValues],
     ) -> RecordedWork:
         recorder = self.recorder
         request = recorder.request()

@@ -10,7 +10,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 
 from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
-from primepar.preflight.capture.communicator import Buffer, Communicator, PostedMessage
+from primepar.preflight.capture.communicator import Communicator, NamedBuffer, PostedMessage
+from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import Barrier, Recv, Send
 
@@ -57,19 +58,20 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
 
     def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> PostedMessage:
         """A send of a batch."""
-        buffer = Buffer(tensor, self._recorder.reading(tensor))
+        buffer = NamedBuffer(tensor, self._recorder.reading(tensor))
         return PostedMessage(Send(**self._message(buffer, destination, tag)), buffer)
 
     def received(self, tensor: torch.Tensor, source: int, tag: int) -> PostedMessage:
         """A receive of a batch."""
         zero(tensor)
-        buffer = Buffer(tensor, self._recorder.naming(tensor))
+        buffer = NamedBuffer(tensor, self._recorder.naming(tensor))
         return PostedMessage(Recv(**self._message(buffer, source, tag)), buffer)
 
-    def _message(self, buffer: Buffer, place: int, tag: int) -> dict[str, Any]:
+    def _message(self, buffer: NamedBuffer, place: int, tag: int) -> dict[str, Any]:
         return {
             "peer": self._members[place], "block": buffer.block, "tag": tag,
-            "communicator": self._own.name, **size_of(buffer.tensor),
+            "communicator": self._own.name, "source": source_line() or None,
+            **size_of(buffer.tensor),
         }  # fmt: skip
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:

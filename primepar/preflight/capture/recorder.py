@@ -67,7 +67,7 @@ class RankRecorder:
         if self._quiet is not None:
             self._quiet.unknown = True
             return
-        self.gap(f"{how} a value that other ranks computed")
+        self.gap(f"{how} a value that other ranks computed, and may do otherwise")
 
     def is_unknown(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor's values depend on other ranks, after fetching what was sent."""

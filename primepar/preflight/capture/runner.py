@@ -60,6 +60,7 @@ class _Run:
         """Ranks that are to start anew, with the keys that they need."""
         self.hopeless: set[int] = set()
         """Parked ranks whose values never come."""
+        self.failed: dict[int, CaptureError] = {}
         self.recordings: dict[int, RankRecording] = {}
         self.values: dict[str, bytes | None] = {}
         self.asked: dict[int, list[str]] = {}
@@ -83,7 +84,9 @@ class _Run:
         return [self.recordings[rank] for rank in range(self.ranks)]
 
     def _step(self) -> None:
-        while self.next and len(self.deadlines) < self.at_once:
+        if self.failed and min(self.failed) <= min(self.deadlines, default=self.ranks):
+            raise self.failed[min(self.failed)]
+        while self.next and not self.failed and len(self.deadlines) < self.at_once:
             self._start(self.next.popleft())
         if not self.deadlines:
             self._give_up()
@@ -93,7 +96,8 @@ class _Run:
             self._hear(key.data)
         for rank, deadline in list(self.deadlines.items()):
             if monotonic() > deadline:
-                raise self._late(rank, "")
+                self._close(rank, kill=True)
+                self._fail(rank, self._late(""))
 
     def _start(self, rank: int) -> None:
         ours, theirs = socket.socketpair()
@@ -140,10 +144,11 @@ class _Run:
             case RankEnd() as end:
                 self._end(rank, end)
             case None:
-                _, status = os.waitpid(self.processes.pop(rank), 0)
-                raise CaptureError(
-                    f"{self.script}: expected rank {rank} to run to its end, got its process "
-                    f"ended by {_how(status)}: run it under a debugger on one rank"
+                status = self._close(rank)
+                self._fail(
+                    rank,
+                    f"to run to its end, got its process ended by {_how(status)}: run it under a "
+                    "debugger on one rank",
                 )
 
     def _go_on_if_complete(self, rank: int) -> bool:
@@ -173,33 +178,37 @@ class _Run:
         write(self.connections[rank], values)
 
     def _end(self, rank: int, end: RankEnd) -> None:
-        if end.late:
-            raise self._late(rank, end.source)
-        if end.recording is None:
-            where = f" at {end.source}" if end.source else ""
-            raise CaptureError(
-                f"{self.script}: expected rank {rank} to run to its end, got {end.raised}{where}: "
-                + _advice(end.raised)
-            )
-        self.recordings[rank] = end.recording
         self._close(rank)
+        where = f" at {end.source}" if end.source else ""
+        if end.late:
+            self._fail(rank, self._late(where))
+        elif end.recording is None:
+            advice = _advice(end.raised)
+            self._fail(rank, f"to run to its end, got {end.raised}{where}: {advice}")
+        else:
+            self.recordings[rank] = end.recording
 
-    def _late(self, rank: int, source: str) -> CaptureError:
-        where = f" at {source}" if source else ""
-        return CaptureError(
-            f"{self.script}: expected rank {rank} to end within {self.limit:g} s, got no end{where}"
-            ": run fewer steps, or give more time with --limit"
+    def _late(self, where: str) -> str:
+        return (
+            f"to end within {self.limit:g} s, got no end{where}: run fewer steps, or give more "
+            "time with --limit"
         )
 
-    def _close(self, rank: int, kill: bool = False) -> None:
+    def _fail(self, rank: int, what: str) -> None:
+        """Note what is wrong with a rank; the lowest one is named once no lower one runs."""
+        self.failed[rank] = CaptureError(f"{self.script}: expected rank {rank} {what}")
+
+    def _close(self, rank: int, kill: bool = False) -> int:
+        """End a rank's process, and return how it ended."""
         process, connection = self.processes.pop(rank), self.connections.pop(rank)
         if kill:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
+        _, status = os.waitpid(process, 0)
         self.selector.unregister(connection)
         connection.close()
         self.deadlines.pop(rank, None)
+        return status
 
 
 def _how(status: int) -> str:

@@ -72,6 +72,7 @@ def _environment(rank: int, ranks: int) -> None:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
         "TORCHDYNAMO_DISABLE": "1",
+        "CUDA_VISIBLE_DEVICES": "",
     }
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
@@ -107,6 +108,7 @@ class _StandIns:
             dist.Backend.register_backend(
                 BACKEND, self._create, extended_api=True, devices=["cpu", "cuda", "meta"]
             )
+        torch.cuda.nccl.version = lambda: (0, 0, 0)
         for name in ("init_process_group", "new_group", "get_backend", "batch_isend_irecv"):
             original = getattr(c10d, name)
             _replace(original, name, getattr(self, f"_{name}")(original))

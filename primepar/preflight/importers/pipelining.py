@@ -97,10 +97,10 @@ class _ScheduleStep:
     places: Sequence[Mapping[str, str]]
 
     def _recorder(self, position: int, replica: int) -> Any:
-        from primepar.preflight.importers.rank_recorder import RankRecorder
+        from primepar.preflight.importers.rank_recorder import PipelineRecorder
 
         places = self.places[position] if self.places else {}
-        return RankRecorder(self.names, position, replica, places)
+        return PipelineRecorder(self.names, position, replica, places)
 
     def _schedule(self, recorder: Any) -> Any:
         from primepar.preflight.importers.stage_recorder import RecordedStage

@@ -40,7 +40,7 @@ class SentBlock(NamedTuple):
 class StageMessage(NamedTuple):
     """What a schedule posts for a stage: the fields of a `P2POp` that the runtime reads."""
 
-    op: Callable[..., RecordedWork]
+    op: Callable[..., StageWork]
     tensor: SentBlock
     peer: int
     group: None = None
@@ -52,10 +52,10 @@ class StageMessage(NamedTuple):
         return self.peer
 
 
-class RecordedWork:
+class StageWork:
     """A posted message or all-gather; waiting for it is recorded."""
 
-    def __init__(self, recorder: RankRecorder, request: str, action: str) -> None:
+    def __init__(self, recorder: PipelineRecorder, request: str, action: str) -> None:
         self._recorder, self._request, self._action = recorder, request, action
 
     def wait(self) -> None:
@@ -63,7 +63,7 @@ class RecordedWork:
         self._recorder.add(Wait(self._request), self._action)
 
 
-class RankRecorder:
+class PipelineRecorder:
     """The instructions of one rank, in the order in which its schedule makes them."""
 
     def __init__(
@@ -86,21 +86,21 @@ class RankRecorder:
         self._requests += 1
         return f"r{self._requests}"
 
-    def _post(self, sends: bool, sent: SentBlock, peer: int) -> RecordedWork:
+    def _post(self, sends: bool, sent: SentBlock, peer: int) -> StageWork:
         kind, request = (ISend if sends else IRecv), self.request()
         post = kind(self.names.rank(peer, self.replica), sent.block, request=request)
         self.add(post, sent.action)
-        return RecordedWork(self, request, sent.action)
+        return StageWork(self, request, sent.action)
 
-    def isend(self, tensor: SentBlock, group_dst: int, **_: object) -> RecordedWork:
+    def isend(self, tensor: SentBlock, group_dst: int, **_: object) -> StageWork:
         """Record a posted send, in place of `torch.distributed.isend`."""
         return self._post(True, tensor, group_dst)
 
-    def irecv(self, tensor: SentBlock, group_src: int, **_: object) -> RecordedWork:
+    def irecv(self, tensor: SentBlock, group_src: int, **_: object) -> StageWork:
         """Record a posted receive, in place of `torch.distributed.irecv`."""
         return self._post(False, tensor, group_src)
 
-    def batch(self, messages: Iterable[StageMessage]) -> list[RecordedWork]:
+    def batch(self, messages: Iterable[StageMessage]) -> list[StageWork]:
         """Record messages that start together, in place of `batch_isend_irecv`."""
         first = len(self.instructions)
         works = [
@@ -133,7 +133,7 @@ def _blocking(node: Instruction) -> Send | Recv:
 
 
 @contextmanager
-def communication_by(recorder: RankRecorder) -> Iterator[None]:
+def communication_by(recorder: PipelineRecorder) -> Iterator[None]:
     """Let torch's messages go to a recorder for the time of the block."""
     stands_in = {
         "isend": recorder.isend,
@@ -157,7 +157,7 @@ class ShardedModule(FSDPModule):
         """Make it without a class of its own, as `fully_shard` gives to a real module."""
         return object.__new__(cls)
 
-    def __init__(self, recorder: RankRecorder, stage: int) -> None:
+    def __init__(self, recorder: PipelineRecorder, stage: int) -> None:
         self._recorder, self._stage = recorder, stage
         self.is_whole = False
 
@@ -165,7 +165,7 @@ class ShardedModule(FSDPModule):
         """Yield itself: the stage is one group of parameters."""
         yield self
 
-    def unshard(self, async_op: bool = False) -> RecordedWork:  # type: ignore[override]
+    def unshard(self, async_op: bool = False) -> StageWork:  # type: ignore[override]
         """Record the all-gather of the weights; it is posted, and the handle waits for it."""
         recorder, names = self._recorder, self._recorder.names
         self.is_whole = True
@@ -175,7 +175,7 @@ class ShardedModule(FSDPModule):
             AllGather(group, REPLICAS, request, block=own_shard, blocks=weights),
             self._action("UNSHARD"),
         )
-        return RecordedWork(recorder, request, self._action("UNSHARD"))
+        return StageWork(recorder, request, self._action("UNSHARD"))
 
     def reshard(self) -> None:
         """Record that the other shards are freed."""

@@ -25,7 +25,7 @@ from primepar.preflight.importers.pipeline_names import (
 )
 from primepar.preflight.importers.rank_recorder import (
     REPLICAS,
-    RankRecorder,
+    PipelineRecorder,
     SentBlock,
     ShardedModule,
     StageMessage,
@@ -36,7 +36,7 @@ from primepar.schedule.program import AllReduce, Compute, Free, ReduceScatter
 class RecordedStage:
     """One stage on one rank; the names are those that the runtime of torch calls."""
 
-    def __init__(self, recorder: RankRecorder, stage: int, gathers: bool) -> None:
+    def __init__(self, recorder: PipelineRecorder, stage: int, gathers: bool) -> None:
         """Make a stage; it `gathers` its weights itself where the schedule has no action for it."""
         names, self._gathers = recorder.names, gathers
         self.stage_index, self.num_stages = stage, names.stages

@@ -40,9 +40,11 @@ from primepar.schedule.program import (
     AllReduce,
     AllToAll,
     Broadcast,
+    Gather,
     Program,
     Reduce,
     ReduceScatter,
+    Scatter,
 )
 from primepar.verify.program.matching import Matching, Operation
 
@@ -179,8 +181,11 @@ def _of_collective(
         case AllReduce() | Reduce():
             return _reduced(node, [inputs[member][slot] for member in group])
         case Broadcast(root=root):
-            parts = inputs[root]  # of a scatter one for each member
-            return parts[place] if len(parts) == len(group) > 1 else parts[slot]
+            return inputs[root][slot]
+        case Scatter(root=root):
+            return inputs[root][place]
+        case Gather():
+            return inputs[group[slot]][0]
         case AllGather():
             whole = [joined(inputs[member]) for member in group]
             return joined(whole) if received.length > size(whole[0]) else whole[slot]

@@ -12,7 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
 from time import perf_counter
+
+from networkx.utils import UnionFind
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
@@ -33,7 +37,7 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     wrong = unequal or next(asked.wrong_scale(), None)
     seconds = perf_counter() - start
     if wrong is None:
-        return PropertyResult(NAME, "proved", seconds, reason=asked.not_followed())
+        return PropertyResult(NAME, "proved", seconds, reason=asked.notes())
     sentence, details, certain = wrong
     if not certain:
         return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
@@ -49,6 +53,8 @@ class _GradientQuestions:
         self.values, self.terms = values, terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
+        self.stages = False
+        """Whether equal data on several ranks were taken for different layers."""
         self.constant: set[str] = set()
         """Those with equal elements; ranks may compute the same one from different data."""
         for rank, of_rank in enumerate(terms):
@@ -60,15 +66,49 @@ class _GradientQuestions:
                     if isinstance(data, Leaf) and data.constant:
                         self.constant.add(atom)
 
+    @cached_property
+    def summed(self) -> UnionFind:
+        """The ranks over which gradients are summed."""
+        union = UnionFind(range(len(self.terms)))
+        for rank, of_rank in enumerate(self.terms):
+            for claim in of_rank.claims:
+                union.union(rank, *self._ranks_of(self._gradient(rank, claim)))
+        return union
+
+    @cached_property
+    def messages(self) -> UnionFind:
+        """The ranks that exchange messages, also through those that they sum gradients with."""
+        union = UnionFind(range(len(self.terms)))
+        for group in self.summed.to_sets():
+            union.union(*group)
+        for operations in self.values.flow.operations:
+            for end in (end for operation in operations for end in operation.starts):
+                union.union(end.rank, end.message.peer)
+        return union
+
     def unequal(self) -> Iterator[Wrong]:
         """Yield where replicas of a parameter have different gradients."""
-        for replicas in self._replicas():
-            first, *others = replicas
-            want = self._gradient(first, replicas[first])
-            for rank in others:
-                gradient = self._gradient(rank, replicas[rank])
-                if digest(gradient) != digest(want):
-                    yield self._differ(replicas, first, rank)
+        for holders in self._replicas():
+            names = {rank: digest(self._gradient(rank, holders[rank])) for rank in holders}
+            kinds = {
+                (names[rank], self.summed[rank], self.messages[rank]): rank for rank in holders
+            }
+            for one, other in combinations(sorted(kinds.values()), 2):
+                if names[one] == names[other]:
+                    continue
+                if self._are_replicas(one, other):
+                    yield self._differ(holders, one, other)
+                else:
+                    self.stages = True
+
+    def _are_replicas(self, one: int, other: int) -> bool:
+        """Whether equal data on two ranks are one parameter, and not two layers that start equal.
+
+        They are if gradients are summed over both ranks. Ranks that only exchange messages are
+        stages of a pipeline, which may start from one seed.
+        """
+        are_summed = bool(self.summed[one] == self.summed[other])
+        return are_summed or bool(self.messages[one] != self.messages[other])
 
     def wrong_scale(self) -> Iterator[Wrong]:
         """Yield parameters whose gradients have other coefficients than most."""
@@ -88,11 +128,17 @@ class _GradientQuestions:
                 claim = self.terms[rank].claims[number]
                 yield self._scaled(rank, claim, some, f"{common}, as in the gradient of {name}")
 
-    def not_followed(self) -> str | None:
-        """How many gradients are no sums that the terms show, so that only equality is decided."""
+    def notes(self) -> str | None:
+        """What was not decided: the scale of gradients whose terms are opaque, and tied layers."""
         claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
-        return f"the scale of {opaque} of {len(claims)} was not decided" if opaque else None
+        notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
+        if self.stages:
+            notes.append(
+                "parameters with equal data on stages that exchange messages were taken for "
+                "different layers"
+            )
+        return "; ".join(notes) or None
 
     def _replicas(self) -> Iterator[Replicas]:
         """Ranks that hold one parameter, tied ones too, at an optimizer's step."""

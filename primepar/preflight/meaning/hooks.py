@@ -83,10 +83,17 @@ class _Hooks:
     def _step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
         for place, parameter in enumerate(parameters):
-            if parameter.grad is not None:
+            if parameter.grad is not None and not _summed_in_step(parameter.grad):
                 name = self.names.get(id(parameter), f"parameter {place}")
                 self.recorder.claim(name, self.steps[place], parameter, parameter.grad)
             self.steps[place] += 1
+
+
+def _summed_in_step(gradient: torch.Tensor) -> bool:
+    """Whether DTensor sums a Partial gradient itself, when the optimizer reads it."""
+    return isinstance(gradient, DTensor) and any(
+        placement.is_partial() for placement in gradient.placements
+    )
 
 
 def _accumulations(roots: Sequence[Any]) -> Iterator[Any]:

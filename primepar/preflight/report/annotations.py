@@ -19,8 +19,11 @@ def workflow_commands(listed: list[Finding]) -> Iterator[str]:
         title = f"title={_escaped(finding.property, _PROPERTY)}"
         first = [*map(_place, finding.lines[:1]), title]
         yield f"::{finding.level} {','.join(first)}::{_escaped(finding.message, _MESSAGE)}"
+        texts: dict[str, list[str]] = {}
         for line in finding.lines[1:]:
-            yield f"::notice {_place(line)},{title}::{_escaped(line.text, _MESSAGE)}"
+            texts.setdefault(_place(line), []).append(line.text)
+        for place, several in texts.items():
+            yield f"::notice {place},{title}::{_escaped('; '.join(several), _MESSAGE)}"
 
 
 def _place(line: SourceLine) -> str:
