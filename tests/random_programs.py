@@ -44,6 +44,8 @@ class ProgramMaker:
         self.lists: Lists = [[] for _ in range(ranks)]
         self.names = 0
         self.made: list[str] = []
+        self.claimed = 0.3
+        """How often a message states its count and type."""
 
     def program(self, steps: int = 4, changes: int = 2) -> Program:
         """Return the program."""
@@ -55,12 +57,17 @@ class ProgramMaker:
         lists = tuple(tuple(line) for line in self.lists)
         return Program("primepar-program", 1, self.ranks, lists, rules=rules)
 
+    def without_claims(self) -> ProgramMaker:
+        """Return this maker, which then states no counts and no types of data."""
+        self.claimed = 0.0
+        return self
+
     def _name(self, prefix: str) -> str:
         self.names += 1
         return f"{prefix}{self.names}"
 
     def _claims(self) -> dict[str, Any]:
-        return {"count": 4, "dtype": "f4"} if self.random.random() < 0.3 else {}
+        return {"count": 4, "dtype": "f4"} if self.random.random() < self.claimed else {}
 
     def _message(self) -> None:
         source, target = self.random.sample(range(self.ranks), 2)
@@ -153,5 +160,5 @@ class ProgramMaker:
             del line[first]
         elif kind == 2 and hasattr(changed, "tag"):
             line[first] = replace(changed, tag=1)
-        elif kind == 3 and hasattr(changed, "count"):
+        elif kind == 3 and self.claimed and hasattr(changed, "count"):
             line[first] = replace(changed, count=5)

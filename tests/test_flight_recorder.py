@@ -120,6 +120,12 @@ def test_a_dump_of_every_rank_is_needed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["send 0->9", "send", "recv 0->x"])
+def test_ranks_that_there_are_not_end_in_one_line(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FormatError, match="expected dumps that name their ranks, got "):
+        read_program(dumped(tmp_path, [entry(0, name)], []))
+
+
 @pytest.mark.parametrize("content", [b"", b"\x80", b"{}", b'{"entries": [1]}'])
 def test_other_files_end_in_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rank_0").write_bytes(content)

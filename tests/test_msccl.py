@@ -76,6 +76,12 @@ def test_a_wait_across_thread_blocks_is_needed(tmp_path: Path) -> None:
     assert raised.value.exit_code == 1
 
 
+def test_a_race_of_another_collective_is_found_too(tmp_path: Path) -> None:
+    blocks = [BlockText(-1, -1, [StepText("cpy", ("i", 0), ("o", 0))]) for _ in range(2)]
+    with pytest.raises(ThreadRaceError, match="tb 0, step 0: expected an order of it and tb 1, "):
+        report_of(AlgorithmText("custom", 0, 1, 1, [blocks]), tmp_path)
+
+
 def test_thread_blocks_that_wait_for_one_another_hang(tmp_path: Path) -> None:
     """Each first step waits for the second one of the other thread block."""
     blocks = [

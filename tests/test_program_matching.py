@@ -9,7 +9,11 @@ import pytest
 from attack_matching import verdicts
 from msgspec.structs import replace
 from random_programs import ProgramMaker
+from simulator_cases import cluster
 
+from primepar.distributed.runtime.backend_support import check_runs
+from primepar.errors import CertificateError, ProgramError
+from primepar.plan.simulator.run import simulate
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program
 from primepar.schedule.program import (
@@ -28,7 +32,9 @@ from primepar.schedule.program import (
     SplitCommunicator,
     Wait,
 )
+from primepar.schedule.program_uses import initial_blocks
 from primepar.verify import verify_program
+from primepar.verify.certificate.program import certificate
 from primepar.verify.explorer.explore import explore
 
 BOTH, THREE = (0, 1), (0, 1, 2)
@@ -53,6 +59,9 @@ def test_random_programs_have_one_verdict(seed: int) -> None:
         drawn = ProgramMaker(seed, open_receives=open_receives).program()
         prover, explorer = verdicts(drawn, buffered=seed % 2 == 1)
         assert prover == explorer
+        if verify_program(drawn).verdict == "proved":
+            blocks = initial_blocks(drawn)
+            emulate(drawn, [{name: np.zeros(1) for name in names} for names in blocks])
 
 
 HEAD_ON: tuple[tuple[Instruction, ...], ...] = (
@@ -209,3 +218,32 @@ def test_the_emulator_gathers_scatters_and_scans() -> None:
     blocks = emulate(program(*lists), memories).blocks
     assert [int(blocks[2][name].array[0]) for name in "def"] == [1, 11, 111]
     assert [int(blocks[rank]["y"].array[0]) for rank in THREE] == [1, 1, 3]
+
+
+REFUSED: dict[str, tuple[Instruction, ...]] = {
+    "programs[0][0]: a scan": (Scan(BOTH, block="x"),),
+    "programs[0][0]: a split": (SplitCommunicator(BOTH, into="pair"),),
+    "programs[0][0]: a buffered send": (Send(1, "x", mode="buffered"),),
+    "programs[0][0]: a group with a request": (Group((Send(1, "x"),), request="g"), Wait("g")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_only_proved_is_refused_elsewhere_in_one_line(what: str) -> None:
+    sends = what.endswith(("send", "request"))
+    drawn = program(REFUSED[what], (Recv(0, "x"),) if sends else REFUSED[what])
+    report = verify_program(drawn)
+    assert report.verdict == "proved"
+    known = f"got {what}: only verify, explore and check know it"
+    with pytest.raises(ProgramError) as executed:
+        check_runs(drawn)
+    assert str(executed.value) == f"expected a program that the executor runs, {known}"
+    with pytest.raises(ProgramError) as priced:
+        simulate(drawn, cluster(), "float32")
+    assert str(priced.value) == f"expected a program that the simulator prices, {known}"
+    with pytest.raises(CertificateError) as certified:
+        certificate(drawn, report)
+    assert str(certified.value) == (
+        "no certificate, as its checker asks more: program: expected one that certificates know, "
+        f"got {what}"
+    )

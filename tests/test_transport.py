@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import count, product
 from typing import Any
 
 import pytest
 from attack_transport import TRANSPORTS, traffic_program
 
-from primepar.preflight.fewest import fewest_communicators, fewest_slots
+from primepar.preflight.fewest import (
+    Channel,
+    _assigned,
+    _channels,
+    _units,
+    fewest_communicators,
+    fewest_slots,
+)
 from primepar.schedule import Program
 from primepar.schedule.one_order import StreamGraph, hangs_by
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
@@ -123,3 +130,40 @@ def test_a_batched_send_does_not_meet_a_receive_of_its_own() -> None:
     program = program_of([Group((Send(1, "a"),))], [Recv(0, "b")])
     assert hangs(program, 0, "communicator") is None
     assert hangs(program, 0, "peer") is not None
+
+
+FEW = [seed for seed in range(60) if 1 < len(_channels(traffic_program(seed))) < 5]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_the_fewest_slots_are_those_of_trying_all(seed: int) -> None:
+    program = traffic_program(seed)
+    if not comes_to_an_end(program, Transport(None)):
+        assert fewest_slots(program) is None
+        return
+    ends = (comes_to_an_end(program, Transport(slots)) for slots in count())
+    assert fewest_slots(program) == next(slots for slots, end in enumerate(ends) if end)
+
+
+@pytest.mark.parametrize("slots", [0, 1, None])
+@pytest.mark.parametrize("seed", FEW)
+def test_the_fewest_communicators_are_those_of_trying_all(seed: int, slots: int | None) -> None:
+    program = traffic_program(seed)
+    channels = list(_channels(program))
+    tried = []
+    for numbers in product(range(len(channels)), repeat=len(channels)):
+        assigned = dict(zip(channels, numbers, strict=True))
+        if is_allowed(program, assigned) and comes_to_an_end(
+            _assigned(program, assigned), Transport(slots, "communicator")
+        ):
+            tried.append(len(set(numbers)))
+    fewest = fewest_communicators(program, slots)
+    assert min(tried, default=None) == (None if fewest is None else len(set(fewest.values())))
+
+
+def is_allowed(program: Program, numbers: dict[Channel, int]) -> bool:
+    """Whether messages that start together keep one communicator, and channels of two ranks two."""
+    units = _units(program)
+    pairs = [(channel[1:], number) for channel, number in numbers.items()]
+    together = all(numbers[channel] == numbers[unit] for channel, unit in units.items())
+    return together and len(set(pairs)) == len(pairs)

@@ -12,11 +12,12 @@ from typing import Literal, NoReturn
 from msgspec import Struct
 
 from primepar.certify.block_contents import ProgramNames
-from primepar.certify.matching import Matches, Place, Side, posts
+from primepar.certify.matching import Matches, Place, Side
 from primepar.certify.replay import Run
 from primepar.errors import ClaimError
-from primepar.schedule.program import Program, SplitCommunicator
-from primepar.schedule.program_file import instruction_line, program_json
+from primepar.schedule.executable import not_executable
+from primepar.schedule.program import Program
+from primepar.schedule.program_file import program_json
 
 
 class Evidence(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -74,14 +75,9 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
     if given.program != expected_digest:
         expected = f"the certificate of this program, {expected_digest[:12]}"
         _refuse("program", expected, f"that of another, {given.program[:12]}")
-    if program.rules is not None:
-        _refuse("rules", "none, as a certificate is of messages in order", program.rules)
-    for rank, nodes in enumerate(program.programs):
-        for index, node in enumerate(nodes):
-            modes = {getattr(message, "mode", "standard") for message in posts(node)}
-            if isinstance(node, SplitCommunicator) or modes - {"standard"}:
-                expected = f"no split, and standard sends, at {_at((rank, index))}"
-                _refuse("program", expected, instruction_line(node))
+    wrong = not_executable(program)
+    if wrong is not None:
+        _refuse("program", "one that certificates know", wrong)
     if len(given.levels) != ranks:
         _refuse("levels", f"one list for each of {ranks} ranks", f"{len(given.levels)}")
     checker = _Checker(given, program)

@@ -24,6 +24,7 @@ from primepar.schedule.program import (
     Recv,
     Send,
     Wait,
+    messages_of,
 )
 from primepar.schedule.program_file import instruction_line
 
@@ -110,12 +111,13 @@ class _Walk:
         match node:
             case Wait(request=request):
                 return self.requests[rank].pop(request, [_NEVER])
-            case Group(body=body):
-                return [self._message(rank, message) for message in body]
-            case ISend() | IRecv():
-                self.requests[rank][node.request] = [self._message(rank, node)]
-            case Send() | Recv():
-                return [self._message(rank, node)]
+            case Send() | Recv() | ISend() | IRecv() | Group():
+                posted = [self._message(rank, message) for message in messages_of(node)]
+                halves = [] if getattr(node, "mode", "") == "buffered" else posted
+                if isinstance(node, ISend | IRecv | Group) and node.request is not None:
+                    self.requests[rank][node.request] = halves
+                    return []
+                return halves
             case _ if isinstance(node, Collective):
                 half = self._call(rank, node)
                 if node.request is None:
@@ -170,7 +172,12 @@ class _Walk:
 
 
 def hangs(program: Program) -> dict[int, Hang]:
-    """Rank -> where it hangs, of the ranks that do not come to their end."""
+    """Rank -> where it hangs, of the ranks that do not come to their end.
+
+    Where tags select messages it is not followed, and nothing is returned.
+    """
+    if program.rules is not None:
+        return {}
     walk = _Walk(program)
     ranks = range(program.ranks)
     while sum(walk.go(rank) for rank in ranks):

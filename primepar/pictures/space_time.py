@@ -18,11 +18,7 @@ from msgspec.structs import replace
 from primepar.pictures.hanging import Standstill, hangs, standstills
 from primepar.schedule.operators import PRODUCTS, Dim, tensor_dims
 from primepar.schedule.program import (
-    AllGather,
-    AllReduce,
     AllToAll,
-    Barrier,
-    Broadcast,
     Compute,
     Group,
     Instruction,
@@ -30,8 +26,6 @@ from primepar.schedule.program import (
     ISend,
     Program,
     Recv,
-    Reduce,
-    ReduceScatter,
     Send,
     Wait,
 )
@@ -198,12 +192,10 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             return replace(cell, messages=(*cell.messages, _message(node)))
         case Group(body=body):
             return replace(cell, messages=(*cell.messages, *map(_message, body)))
-        case AllReduce() | Reduce() | Broadcast() | AllGather() | ReduceScatter() | AllToAll():
-            block = node.blocks[0] if isinstance(node, AllToAll) else node.block
-            collective = Collective(instruction_line(node), block, node.group)
-            return replace(cell, collectives=(*cell.collectives, collective))
-        case Barrier(group=group):
-            collective = Collective(instruction_line(node), "", group)
+        case _ if group := getattr(node, "group", None):
+            blocks = (getattr(node, "block", ""), *getattr(node, "blocks", ()))
+            block = blocks[1] if isinstance(node, AllToAll) else blocks[0]
+            collective = Collective(instruction_line(node), block, group)
             return replace(cell, collectives=(*cell.collectives, collective))
         case _:
             return cell

@@ -26,11 +26,12 @@ from primepar.schedule.program import (
     ReduceScatter,
     Scan,
     Scatter,
+    SplitCommunicator,
 )
 from primepar.schedule.program_uses import gets
 from primepar.schedule.signature import Reduction, Scale
 
-_ROOTED = Gather | Scatter
+_ROOTED = Gather | Scatter | SplitCommunicator
 Combine = Callable[[Sequence[Block], Reduction, Scale], Block]
 """Reduces blocks into one, times a coefficient, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]

@@ -15,21 +15,16 @@ import torch
 
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
+from primepar.schedule.executable import not_executable
 from primepar.schedule.program import (
     Collective,
-    Gather,
     Group,
     Instruction,
     Message,
     Program,
-    Scan,
-    Scatter,
-    SplitCommunicator,
-    messages_of,
 )
 from primepar.schedule.program_uses import gets, gives
 
-_NOT_RUN = Gather | Scatter | Scan | SplitCommunicator
 MESSAGES = frozenset(("send", "recv", "isend", "irecv"))
 REMEDY = "start torch.distributed with gloo on CPUs, nccl on GPUs"
 FLOATS = frozenset((torch.float64, torch.float32, torch.float16, torch.bfloat16))
@@ -76,24 +71,12 @@ def check_device(backend: str, device: str) -> None:
 
 
 def check_runs(program: Program) -> None:
-    """Raise `ProgramError` for the first instruction that the executor does not run."""
-    for rank, instructions in enumerate(program.programs):
-        for place, node in enumerate(instructions):
-            name = _name(node) if isinstance(node, _NOT_RUN) else ""
-            if isinstance(node, Group) and node.request is not None:
-                name = "a group with a request"
-            for message in messages_of(node):
-                mode = getattr(message, "mode", "standard")
-                name = name if mode == "standard" else f"a {mode} send"
-            if name:
-                raise ProgramError(
-                    f"programs[{rank}][{place}]: expected an instruction that the executor runs, "
-                    f"got {name}: verify and check read this program"
-                )
-    if program.rules is not None:
+    """Raise `ProgramError` for a program that the executor does not run."""
+    wrong = not_executable(program)
+    if wrong is not None:
         raise ProgramError(
-            f"rules: expected none, as the executor's messages match in order, got "
-            f"{program.rules}: verify reads this program"
+            f"expected a program that the executor runs, got {wrong}: only verify, explore and "
+            "check know it"
         )
 
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from primepar.errors import ClusterError, DeadlockError, MismatchError
+from primepar.errors import ClusterError, DeadlockError, MismatchError, ProgramError
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.in_flight import RINGS, PendingEnds, Transfer, traffic
 from primepar.plan.simulator.links import Clock, Network, Port, Scalar, SentByAll, exact
@@ -25,6 +25,7 @@ from primepar.plan.simulator.work import (
     refuse_host_transfers,
 )
 from primepar.schedule.events import Event
+from primepar.schedule.executable import not_executable
 from primepar.schedule.hidden_time import Communication, Repeat, communication
 from primepar.schedule.program import (
     Collective,
@@ -110,6 +111,12 @@ def simulate(
         raise ClusterError(
             f"expected at most the {cluster.devices} devices of the cluster {cluster.name}, got "
             f"{program.ranks} ranks: take a larger cluster"
+        )
+    unknown = not_executable(program)
+    if unknown is not None:
+        raise ProgramError(
+            f"expected a program that the simulator prices, got {unknown}: only verify, explore "
+            "and check know it"
         )
     refuse_host_transfers(program, cluster)
     number = exact if fractions else float

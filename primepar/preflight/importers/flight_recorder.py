@@ -123,12 +123,13 @@ def flight_recorder_program(folder: Path) -> Program:
         raise FormatError(
             f"{folder}: expected a dump of every rank, such as nccl_trace_rank_0, got {lacks}"
         )
-    starts = _starts(dumps, ranks)
-    programs = (tuple(_rank(rank, dumps[rank], ranks, starts)) for rank in range(ranks))
     try:
+        starts = _starts(dumps, ranks)
+        programs = [tuple(_rank(rank, dumps[rank], ranks, starts)) for rank in range(ranks)]
         return Program("primepar-program", 1, ranks, tuple(programs))
-    except (ValueError, msgspec.ValidationError) as error:
-        raise FormatError(f"{folder}: {error}") from None
+    except (ValueError, TypeError, LookupError) as error:
+        reason = " ".join(str(error).split())
+        raise FormatError(f"{folder}: expected dumps that name their ranks, got {reason}") from None
 
 
 def _dumps(folder: Path) -> Iterator[tuple[int, RankDump]]:

@@ -46,7 +46,9 @@ def msccl_program(path: Path) -> Program:
     """
     algorithm = read_algorithm(path)
     meaning = CollectiveMeaning(algorithm)
-    return ThreadPrograms(StepOrder(algorithm, meaning), meaning).program()
+    order = StepOrder(algorithm, meaning)
+    order.check_races()
+    return ThreadPrograms(order, meaning).program()
 
 
 class ThreadPrograms:

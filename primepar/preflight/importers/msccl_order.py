@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
+from itertools import combinations
 from typing import NamedTuple
 
 from primepar.errors import FormatError, ThreadRaceError
@@ -131,23 +132,30 @@ class StepOrder:
 
     @cached_property
     def writers(self) -> dict[Chunk, list[int]]:
-        """Chunk -> the steps that write it, in their order. Raises `ThreadRaceError`."""
+        """Chunk -> the steps that write it, in their order."""
+        bits = self.earlier or []
+        return {
+            chunk: sorted((n for n in steps if steps[n]), key=lambda n: bits[n].bit_count())
+            for chunk, steps in self._accesses.items()
+        }
+
+    @cached_property
+    def _accesses(self) -> dict[Chunk, dict[int, bool]]:
+        """Chunk -> the steps that access it, and whether they write it."""
         accesses: dict[Chunk, dict[int, bool]] = defaultdict(dict)
         for number in range(len(self.nodes)):
             for chunk in self.reads(number):
                 accesses[chunk].setdefault(number, False)
             for chunk in self.writes(number):
                 accesses[chunk][number] = True
-        result = {}
-        for chunk, steps in accesses.items():
-            for number, writes in steps.items():
-                for other_number, other_writes in steps.items():
-                    if other_number < number and (writes or other_writes):
-                        self._check_order(chunk, other_number, number)
-            written = [number for number, writes in steps.items() if writes]
-            bits = self.earlier or []
-            result[chunk] = sorted(written, key=lambda n: bits[n].bit_count())
-        return result
+        return accesses
+
+    def check_races(self) -> None:
+        """Raise `ThreadRaceError` for a race. Steps that wait in a circle are asked nothing."""
+        for chunk, steps in self._accesses.items() if self.earlier is not None else ():
+            for (first, writes), (second, also_writes) in combinations(steps.items(), 2):
+                if writes or also_writes:
+                    self._check_order(chunk, first, second)
 
     def _check_order(self, chunk: Chunk, first: int, second: int) -> None:
         bits = self.earlier
