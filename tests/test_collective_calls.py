@@ -19,7 +19,11 @@ from primepar.schedule import Linear, lower
 from primepar.schedule.program import AllGather, AllReduce, ReduceScatter
 
 OPERATOR = Linear(M=32, N=64, K=96)
-KINDS = {"all_gather": AllGather, "reduce_scatter": ReduceScatter, "all_reduce": AllReduce}
+KINDS: dict[str, type[AllGather | AllReduce | ReduceScatter]] = {
+    "all_gather": AllGather,
+    "reduce_scatter": ReduceScatter,
+    "all_reduce": AllReduce,
+}
 
 
 def priced(text: str) -> Counter[tuple[str, str]]:
