@@ -152,6 +152,14 @@ def test_a_buffered_send_lets_another_message_be_first() -> None:
     assert not sentence(program(lists[0], *waiting, mpi=True))
 
 
+def test_a_message_with_another_count_may_be_the_one_that_is_taken() -> None:
+    wrong = (Send(0, "a", count=4),)
+    receives = (Recv(ANY, "x", count=5), Recv(ANY, "y"))
+    assert "expected count 4 as in rank 1" in sentence(
+        program(receives, wrong, (Send(0, "b"),), mpi=True)
+    )
+
+
 def test_beyond_the_bound_nothing_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("primepar.verify.program.open_receives.MOST_STATES", 3)
     workers = [(Send(0, "a"), Send(0, "b"))] * 2

@@ -22,7 +22,7 @@ from primepar.schedule.program_uses import initial_blocks
 from primepar.verify.explorer.blocks import RankMemories
 from primepar.verify.explorer.collectives import Call, agree, inputs, members, outputs, results
 from primepar.verify.explorer.contents import ZERO, CellSums
-from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side
+from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side, is_disputed
 from primepar.verify.explorer.names import BlockNames
 from primepar.verify.explorer.state import Flight, Key, Part, RankState
 
@@ -93,8 +93,13 @@ class Machine(RankMemories):
     # Messages
 
     def ready(self) -> list[Pair]:
-        """Messages that may be delivered next: both sides are posted, and fit."""
-        return [pair for box in sorted(self.mailboxes.ready) for pair in self.mailboxes.ready[box]]
+        """Messages that may be delivered next: both sides are posted, fit, and dispute nothing."""
+        boxes = sorted(self.mailboxes.ready)
+        pairs = [pair for box in boxes for pair in self.mailboxes.ready[box]]
+        agreeing = [pair for pair in pairs if not is_disputed(pair)]
+        if len(agreeing) < len(pairs):
+            self._fail("deadlock-freedom")
+        return agreeing
 
     def deliver(self, pair: Pair) -> None:
         """Deliver a message, with what the sent block holds now."""

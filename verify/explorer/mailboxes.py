@@ -56,7 +56,7 @@ class Mailboxes:
     def __init__(self, mpi: bool, boxes: dict[Box, tuple[Side, ...]]) -> None:
         self.mpi, self.boxes = mpi, boxes
         self.ready: dict[Box, list[Pair]] = {}
-        """What may be delivered next."""
+        """What fits, and may be next; its sides may dispute."""
         self.undelivered: set[tuple[int, int]] = set()
         """Names of the sides."""
 
@@ -92,7 +92,7 @@ class Mailboxes:
         self.boxes[box] = sides
         if not sides:
             del self.boxes[box]
-        pairs = [pair for pair in self._pairs(sides) if dispute(_stating(pair)) is None]
+        pairs = list(self._pairs(sides))
         if pairs:
             self.ready[box] = pairs
         else:
@@ -129,5 +129,6 @@ def _tags_fit(send: Side, receive: Side) -> bool:
     return receive.message.tag in (ANY, send.message.tag)
 
 
-def _stating(pair: Pair) -> list[tuple[int, Message]]:
-    return [(side.rank, side.message) for side in pair]
+def is_disputed(pair: Pair) -> bool:
+    """Whether the sides state different counts or types of data."""
+    return dispute([(side.rank, side.message) for side in pair]) is not None

@@ -36,7 +36,7 @@ from primepar.preflight.mpi.rank_side import (
 from primepar.preflight.recording import Gap, RankRecording
 from primepar.schedule.program import ANY, Collective, Group, messages_of
 from primepar.verify.explorer.collectives import agree, members
-from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side
+from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side, is_disputed
 
 Place = tuple[int, int, int]
 """Rank, instruction, and position in its group."""
@@ -182,7 +182,8 @@ class MpiScheduler:
         """Deliver all messages for receives that name their rank."""
         delivered = True
         while delivered:
-            certain = [pair for pair in self._pairs() if pair.receive.message.peer != ANY]
+            pairs = [pair for pair in self._pairs() if pair.receive.message.peer != ANY]
+            certain = [pair for pair in pairs if not is_disputed(pair)]
             delivered = bool(certain)
             for pair in certain[:1]:
                 self._deliver(pair)
@@ -242,12 +243,16 @@ class MpiScheduler:
 
     def _decide(self, decisions: Sequence[int]) -> bool:
         """Let one receive from any rank take a message; False if there is none to take."""
-        pairs = self._pairs()
+        pairs = [pair for pair in self._pairs() if pair.receive.message.peer == ANY]
         if not pairs:
             return False
         made = len(self.run.choices)
         self.run.choices.append(len(pairs))
-        self._deliver(pairs[decisions[made] if made < len(decisions) else 0])
+        pair = pairs[decisions[made] if made < len(decisions) else 0]
+        if is_disputed(pair):  # the run ends here, as an error of MPI
+            self.run.taken[self._places[pair.receive.name]] = self._places[pair.send.name]
+            return False
+        self._deliver(pair)
         self._deliver_certain()
         return True
 
