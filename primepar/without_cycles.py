@@ -19,4 +19,7 @@ def without_cycles() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            # Into the oldest generation: else all that is new would be searched at once.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()

@@ -180,8 +180,16 @@ class Moving:
 
     def block(self, tensor: str) -> float:
         """The share of one block in its tensor."""
-        grid = self.sequence.grid
-        return 1 / prod(grid[dim] for dim in tensor_dims(tensor) if dim in grid)
+        known = self._blocks.get(tensor)
+        if known is None:
+            grid = self.sequence.grid
+            known = 1 / prod(grid[dim] for dim in tensor_dims(tensor) if dim in grid)
+            self._blocks[tensor] = known
+        return known
+
+    @cached_property
+    def _blocks(self) -> dict[str, float]:
+        return {}
 
 
 @lru_cache(maxsize=1024)
@@ -233,6 +241,10 @@ def _work(moving: Moving, phase: Phase, step: int) -> tuple[float, Shares]:
     )
 
 
+Amount = tuple[int, int, str, float, int]
+"""Level, port, tensor, share of the tensor, and number of messages."""
+
+
 @dataclass(frozen=True)
 class _Ports:
     """Loads of hops and returns, by port."""
@@ -265,19 +277,21 @@ class _Ports:
 
     def hops(self, hops: Iterable[Hop]) -> tuple[Load, ...]:
         """Loads of hops: a block for several devices behind one port passes that port once."""
+        level_of, inside = self._level_of, self._inside
         received = {
-            (level, self._port(level, hop.target), hop.tensor, hop.index)
+            (level, hop.target >> inside[level], hop.tensor, hop.index)
             for hop in hops
-            for level in [self._level(hop.source, hop.target)]
+            for level in [level_of[hop.source ^ hop.target]]
         }
-        return _loads((level, port, tensor, self.moving.block(tensor))
-                      for level, port, tensor, _ in received)  # fmt: skip
+        blocks = Counter((level, port, tensor) for level, port, tensor, _ in received)
+        return _loads((*place, number * self.moving.block(place[2]), number)
+                      for place, number in blocks.items())  # fmt: skip
 
     def returns(self, returns: Iterable[Return]) -> tuple[Load, ...]:
         """Loads of sums as rings: a reduce sends a block once per device, an all-reduce twice."""
         return _loads(amount for sum_ in returns for amount in self._return(sum_))
 
-    def _return(self, sum_: Return) -> Iterator[tuple[int, int, str, float]]:
+    def _return(self, sum_: Return) -> Iterator[Amount]:
         block, homes = self.moving.block(sum_.tensor), sum_.homes
         everywhere = sum_.ranks == homes
         for home, senders in () if everywhere else sum_.parts:
@@ -288,22 +302,22 @@ class _Ports:
 
     def _through(
         self, tensor: str, group: tuple[int, ...], amount: float, home: int | None = None
-    ) -> Iterator[tuple[int, int, str, float]]:
+    ) -> Iterator[Amount]:
         """What a ring sends through every port of a group but that of the home."""
         if len(group) < 2:
             return
         level = max(self._level(group[0], rank) for rank in group[1:])
         ports = {self._port(level, rank) for rank in group if rank != home}
-        yield from ((level, port, tensor, amount) for port in ports)
+        yield from ((level, port, tensor, amount, 1) for port in ports)
 
 
-def _loads(amounts: Iterable[tuple[int, int, str, float]]) -> tuple[Load, ...]:
+def _loads(amounts: Iterable[Amount]) -> tuple[Load, ...]:
     ports: dict[tuple[int, int], dict[str, float]] = {}
     messages: Counter[tuple[int, int]] = Counter()
-    for level, port, tensor, share in amounts:
+    for level, port, tensor, share, number in amounts:
         mix = ports.setdefault((level, port), {})
         mix[tensor] = mix.get(tensor, 0.0) + share
-        messages[level, port] += 1
+        messages[level, port] += number
     levels: dict[int, list[tuple[int, Shares, int]]] = {}
     for (level, port), mix in ports.items():
         received = port, tuple(sorted(mix.items())), messages[level, port]
