@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from operator_cases import Alone, without
 from partitioned_cases import DRAW, SHAPES, difference, farthest
+from profiles import pairs
 
 from primepar.errors import IncompleteError, MissingBlockError
 from primepar.models import ModelConfig
@@ -108,11 +109,11 @@ def test_gradients_of_keys_that_are_not_summed_are_refused_where_they_are_read()
         attention.alone.run(attention.given, change=without(ReduceScatter))
 
 
-@pytest.mark.parametrize("family", SHAPES)
-@pytest.mark.parametrize(("name", "ranks", "batch"), PRESET_BATCHES)
+@pytest.mark.parametrize(("family", "case"), pairs(list(SHAPES), PRESET_BATCHES))
 def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
-    family: str, name: str, ranks: int, batch: int
+    family: str, case: tuple[str, int, int]
 ) -> None:
+    name, ranks, batch = case
     plan = preset_plan(name, SHAPES[family], ranks)
     assert difference(plan, batch, 4) < 1e-10
 

@@ -33,8 +33,8 @@ PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
 COMMANDS = (
-    "list, show, check, verify, certify, exercise, explore, plan, price, redundancy, pipeline, "
-    "profile, simulate, tokenize, train"
+    "list, show, check, verify, certify, exercise, explore, preflight, plan, price, redundancy, "
+    "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
 MODELS = "opt-6.7b, opt-175b, llama-2-7b, llama-2-70b, bloom-7b1, bloom-176b"

@@ -17,7 +17,7 @@ from partitioned_cases import PRESET_MESHES, planned_steps
 from phase_programs import RIGHT as PHASED
 from phase_programs import Json, built
 from phase_programs import program as program_of
-from profiles import pairs
+from profiles import IS_LONG, pairs
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
 from primepar.errors import ProgramError
@@ -45,8 +45,8 @@ from primepar.verify import verify_program
 from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
-EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))
-"""Every preset plan once and every family several times."""
+EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))[:: 1 if IS_LONG else 2]
+"""Every preset plan once and every family several times; in the short profile every second."""
 
 
 def before(name: str, ranks: int, family: str) -> Program:

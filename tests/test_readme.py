@@ -55,7 +55,8 @@ def run_command(command: str, shown: str, folder: Path) -> None:
     """Run one `primepar` command; its exit code and what it prints are those that are shown."""
     line, _, code = command.partition("# exit ")
     _, *arguments = shlex.split(line)
-    has_processes = arguments[0] in ("train", "preflight")
+    captures = arguments[0] == "preflight" and any(name.endswith(".py") for name in arguments)
+    has_processes = captures or arguments[0] == "train"
     done = in_a_process(arguments, folder) if has_processes else run(*arguments)
     printed = done.out + done.err
     assert done.code == int(code or 0), f"$ {command}\n{printed}"
