@@ -114,6 +114,25 @@ def test_equal_gradients_of_tensor_parallel_ranks_need_no_sum() -> None:
     assert decided(step).verdict == "proved"
 
 
+def test_a_whole_gradient_that_is_summed_over_its_copies_is_not_certain() -> None:
+    """Ranks 0 and 1 compute one gradient of `norm`: it is counted twice, or from other data."""
+
+    def step(rank: HandMadeRank) -> None:
+        for number, name in enumerate(("norm", "head", "tail")):
+            seed = rank.rank // 2 if name == "norm" else 10 * number + rank.rank
+            gradient = rank.local_gradient(8, seed)
+            rank.all_reduce(gradient, EVERYBODY)
+            rank.recorder.claim(name, 0, parameter() + number, gradient)
+
+    result = decided(step)
+    assert result.verdict == "unknown"
+    assert result.reason == (
+        "rank 0, gradient of norm at step.py:7: expected its terms with the coefficient 1, as in "
+        "the gradient of head, got 2: scale it like the others, unless ranks compute equal "
+        "gradients from different data"
+    )
+
+
 def test_shards_of_a_sum_and_a_message_are_followed() -> None:
     """Each rank keeps its part of the sum; the last one sends its own to the first."""
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import combinations
+from itertools import chain, combinations
 from time import perf_counter
 
 from networkx.utils import UnionFind
@@ -33,8 +33,7 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     """Decide whether all gradients that optimizers read are complete, each counted once."""
     start = perf_counter()
     asked = _GradientQuestions(values, terms)
-    unequal = next(asked.unequal(), None)
-    wrong = unequal or next(asked.wrong_scale(), None)
+    wrong = asked.first_certain()
     seconds = perf_counter() - start
     if wrong is None:
         return PropertyResult(NAME, "proved", seconds, reason=asked.notes())
@@ -86,6 +85,15 @@ class _GradientQuestions:
                 union.union(end.rank, end.message.peer)
         return union
 
+    def first_certain(self) -> Wrong | None:
+        """The first fault that is certain, else the first one, if there is any."""
+        first: Wrong | None = None
+        for wrong in chain(self.unequal(), self.wrong_scale()):
+            first = first or wrong
+            if wrong[2]:
+                return wrong
+        return first
+
     def unequal(self) -> Iterator[Wrong]:
         """Yield where replicas of a parameter have different gradients."""
         for holders in self._replicas():
@@ -113,7 +121,7 @@ class _GradientQuestions:
     def wrong_scale(self) -> Iterator[Wrong]:
         """Yield parameters whose gradients have other coefficients than most."""
         numbers = {
-            (rank, number): self._coefficients(self._gradient(rank, claim))
+            (rank, number): set(self._coefficients(self._gradient(rank, claim)))
             for rank, of_rank in enumerate(self.terms)
             for number, claim in enumerate(of_rank.claims)
         }
@@ -125,8 +133,7 @@ class _GradientQuestions:
         name = self.terms[model[0]].claims[model[1]].name
         for (rank, number), some in numbers.items():
             if some - {common}:
-                claim = self.terms[rank].claims[number]
-                yield self._scaled(rank, claim, some, f"{common}, as in the gradient of {name}")
+                yield self._scaled(rank, self.terms[rank].claims[number], common, name)
 
     def notes(self) -> str | None:
         """What was not decided: the scale of gradients whose terms are opaque, and tied layers."""
@@ -160,15 +167,17 @@ class _GradientQuestions:
     def _gradient(self, rank: int, claim: GradientClaim) -> Value:
         return self.values.of(rank, claim.gradient)
 
-    def _coefficients(self, gradient: Value) -> set[Fraction]:
-        """The coefficients of the gradients that were computed, in a sum of them."""
-        counted = self.made.keys() - self.constant
-        return {
-            number
-            for _, form in gradient
-            for (atom, _), number in form
-            if self.values.origins.get(atom, atom) in counted
-        }
+    def _coefficients(self, gradient: Value) -> dict[Fraction, int]:
+        """The coefficients of computed gradients in a sum, and how many ranks compute such a one.
+
+        Those with equal elements are left out.
+        """
+        ranks: dict[Fraction, int] = {}
+        for (atom, _), number in (term for _, form in gradient for term in form):
+            origin = self.values.origins.get(atom, atom)
+            if origin in self.made and origin not in self.constant:
+                ranks[number] = max(ranks.get(number, 0), len(self.made[origin]))
+        return ranks
 
     def _differ(self, replicas: Replicas, first: int, rank: int) -> Wrong:
         one, other = (
@@ -204,14 +213,24 @@ class _GradientQuestions:
         origins = [self.values.origins.get(atom, atom) for atom in atoms]
         return {rank for atom in origins for rank in self.made.get(atom, ())}
 
-    def _scaled(self, rank: int, claim: GradientClaim, some: set[Fraction], want: str) -> Wrong:
-        got = " and ".join(map(str, sorted(some)))
-        fix = "count every rank once" if len(some) > 1 else "scale it like the others"
+    def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> Wrong:
+        """A gradient with other coefficients than that of the parameter `model`.
+
+        Not certain where several ranks compute the same gradient, and each may count for itself.
+        """
+        ranks = self._coefficients(self._gradient(rank, claim))
+        fix = "count every rank once" if len(ranks) > 1 else "scale it like the others"
         sentence = (
-            f"{_place(rank, claim.name, claim)}: expected its terms with the coefficient {want}, "
-            f"got {got}: {fix}"
+            f"{_place(rank, claim.name, claim)}: expected its terms with the coefficient {common}, "
+            f"as in the gradient of {model}, got {' and '.join(map(str, sorted(ranks)))}: {fix}"
         )
-        return sentence, _details(claim.name, {rank: claim}), True
+        times = {number / common: count for number, count in ranks.items()}
+        certain = any(
+            ratio.denominator > 1 or not 0 < ratio <= count for ratio, count in times.items()
+        )
+        if not certain:
+            sentence += ", unless ranks compute equal gradients from different data"
+        return sentence, _details(claim.name, {rank: claim}), certain
 
 
 def _place(rank: int, name: str, claim: GradientClaim) -> str:
