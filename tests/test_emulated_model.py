@@ -35,7 +35,7 @@ from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Instruction
 
-RANDOM_PLANS = 100 if IS_LONG else 24
+RANDOM_PLANS = 100 if IS_LONG else 16
 
 
 @pytest.mark.parametrize(("mesh", "family"), pairs(PRESET_MESHES, list(SHAPES)))
