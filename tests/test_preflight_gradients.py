@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
 from hand_made_ranks import HandMadeRank, Step, parameter, verdict_on
 from profiles import IS_LONG
 from random_reductions import RandomStep
 
+from primepar.preflight.capture.collective_calls import CollectiveCalls
+from primepar.preflight.meaning.factors import meant
 from primepar.schedule.program import Recv, ReduceScatter, Send
 from primepar.verify.report import PropertyResult
 
@@ -63,6 +70,34 @@ def test_a_gradient_that_is_scaled_by_the_wrong_count() -> None:
     assert sentence(decided(data_parallel(wrong="norm"))).endswith(
         "expected its terms with the coefficient 1/8, as in the gradient of norm, got 1/4: "
         "scale it like the others"
+    )
+
+
+def test_a_rounded_third_is_a_third() -> None:
+    assert meant(1 / 3) == Fraction(1, 3)
+    assert meant(float(torch.tensor(1 / 3))) == Fraction(1, 3)
+    assert meant(2.0**-40) == Fraction(1, 2**40)
+    assert meant(0.5 + 2.0**-20) != Fraction(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("operator", "expected"),
+    [
+        (dist.ReduceOp.SUM, ("sum", "1", "sum")),
+        (dist.ReduceOp.AVG, ("sum", "1/3", "mean")),
+        (dist._make_nccl_premul_sum(1 / 3), ("sum", "1/3", "sum")),
+        (dist.ReduceOp.PRODUCT, ("sum", "1", "product")),
+    ],
+)
+def test_the_factor_of_a_reduction_is_recorded(
+    operator: Any, expected: tuple[str, str, str]
+) -> None:
+    gaps: list[str] = []
+    calls: Any = SimpleNamespace(_members=(0, 1, 2), _recorder=SimpleNamespace(gap=gaps.append))
+    reduction = CollectiveCalls._reduction(calls, SimpleNamespace(reduceOp=operator))
+    assert reduction == expected
+    assert gaps == (
+        ["reduces by product, which a program has not"] if "product" in expected else []
     )
 
 

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from primepar.preflight.capture.carried_values import put, reduced
 from primepar.preflight.capture.communicator import Communicator, NamedBuffer
 from primepar.preflight.capture.works import RecordedWork
+from primepar.preflight.meaning.factors import meant
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -38,7 +39,7 @@ _REDUCTIONS: dict[Any, tuple[Reduction, str]] = {
     dist.ReduceOp.BAND: ("sum", "and"),
     dist.ReduceOp.BOR: ("sum", "or"),
     dist.ReduceOp.BXOR: ("sum", "xor"),
-    dist.ReduceOp.PREMUL_SUM: ("sum", "sum"),
+    dist.ReduceOp.PREMUL_SUM: ("sum", "scaled sum"),
 }
 """The reduction of a program, and that of values."""
 
@@ -295,12 +296,16 @@ class CollectiveCalls:
 
     def _reduction(self, opts: Any) -> tuple[Reduction, str, str]:
         """The reduction, the scale of a program, and the reduction of values."""
-        operator = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        operator: Any = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
         reduction, name = _REDUCTIONS[getattr(operator, "op", operator)]
+        factor = 1 / len(self._members) if name == "mean" else 1.0
+        if name == "scaled sum":
+            _, factor = operator.__getstate__()
+            name = "sum" if isinstance(factor, float) and factor > 0 else name
         if name not in ("sum", "mean", "max", "min"):
             self._recorder.gap(f"reduces by {name}, which a program has not")
-        scale = f"1/{len(self._members)}" if name == "mean" and len(self._members) > 1 else "1"
-        return reduction, scale, name
+            factor = 1.0
+        return reduction, str(meant(factor)), name
 
     def _together(self, works: list[RecordedWork]) -> RecordedWork:
         """One work of several."""

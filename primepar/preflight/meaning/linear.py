@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from primepar.preflight.meaning.factors import meant
 from primepar.preflight.meaning.storages import Storages, span
 from primepar.preflight.meaning.terms import Added, Joined, Mapped, Scaled, WeightedTerm
 
@@ -100,10 +101,10 @@ class LinearTerms:
 
 
 def _number(storages: Storages, value: Any) -> Fraction | None:
-    """A factor that is there, exactly; None for a tensor that depends on received data."""
+    """A factor that is there; None for a tensor that depends on received data."""
     if isinstance(value, torch.Tensor):
         if value.numel() != 1 or storages.tracked(value):
             return None
         with _disable_current_modes():
             value = value.item()
-    return Fraction(value) if isinstance(value, int | float) else None
+    return meant(value) if isinstance(value, int | float) else None
