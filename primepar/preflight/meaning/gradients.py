@@ -16,7 +16,7 @@ from functools import cached_property
 from itertools import chain, combinations
 from time import perf_counter
 
-from networkx.utils import UnionFind
+from scipy.cluster.hierarchy import DisjointSet
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
@@ -66,23 +66,25 @@ class _GradientQuestions:
                         self.constant.add(atom)
 
     @cached_property
-    def summed(self) -> UnionFind:
+    def summed(self) -> DisjointSet:
         """The ranks over which gradients are summed."""
-        union = UnionFind(range(len(self.terms)))
+        union = DisjointSet(range(len(self.terms)))
         for rank, of_rank in enumerate(self.terms):
             for claim in of_rank.claims:
-                union.union(rank, *self._ranks_of(self._gradient(rank, claim)))
+                for other in self._ranks_of(self._gradient(rank, claim)):
+                    union.merge(rank, other)
         return union
 
     @cached_property
-    def messages(self) -> UnionFind:
+    def messages(self) -> DisjointSet:
         """The ranks that exchange messages, also through those that they sum gradients with."""
-        union = UnionFind(range(len(self.terms)))
-        for group in self.summed.to_sets():
-            union.union(*group)
+        union = DisjointSet(range(len(self.terms)))
+        for first, *others in self.summed.subsets():
+            for other in others:
+                union.merge(first, other)
         for operations in self.values.flow.operations:
             for end in (end for operation in operations for end in operation.starts):
-                union.union(end.rank, end.message.peer)
+                union.merge(end.rank, end.message.peer)
         return union
 
     def first_certain(self) -> Wrong | None:
