@@ -13,11 +13,14 @@ from primepar.schedule.program import (
     Broadcast,
     Instruction,
     IRecv,
+    ISend,
     Program,
     Recv,
     Send,
     Wait,
 )
+from primepar.schedule.transport import Transport
+from primepar.verify.program.proof import verify_program
 from primepar.verify.repair.edits import Edit
 from primepar.verify.repair.repair import repair, repair_lines
 
@@ -88,6 +91,26 @@ def test_a_post_and_its_wait_keep_their_order() -> None:
     posts = (IRecv(peer=1, block="x", request="r"), Wait("r"), Send(peer=1, block="y"))
     (move,) = moves(program(posts, (Recv(peer=0, block="y"), Send(peer=0, block="x"))))
     assert move.places == ((0, 2, 1),)
+
+
+def test_the_order_of_a_communicator_is_repaired_where_rendezvous_passes() -> None:
+    """Posts of one communicator run in their order: head-on sends hang, though both are posted."""
+    transport = Transport(0, "communicator")
+    lists = program(*(
+        (
+            ISend(peer=1 - rank, block="x", request="s"),
+            IRecv(peer=1 - rank, block="y", request="r"),
+            Wait("s"),
+            Wait("r"),
+        )
+        for rank in (0, 1)
+    ))  # fmt: skip
+    assert moves(lists) == ()
+    repaired = repair(lists, transport)
+    assert repaired is not None
+    assert len(repaired.moves) == 1
+    assert verify_program(repaired.program, transport=transport).verdict == "proved"
+    assert verify_program(lists, transport=transport).verdict == "refuted"
 
 
 def test_what_is_right_needs_no_move() -> None:

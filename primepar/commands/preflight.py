@@ -125,7 +125,7 @@ def preflight(
 
         typer.echo("\n".join(workflow_commands(findings(report))))
     if repaired is not None:
-        _repair(program, report, repaired)
+        _repair(program, report, transport, repaired)
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
@@ -223,15 +223,15 @@ def _lines(report: Report, program: Program, transport: Transport) -> Iterator[s
         yield from enough(program, transport)
 
 
-def _repair(program: Program, report: Report, output: Path) -> None:
+def _repair(program: Program, report: Report, transport: Transport, output: Path) -> None:
     """Write the nearest program that passes, and print how it differs."""
     from primepar.verify.repair.repair import repair, repair_lines
 
     if report.verdict != "refuted":
         typer.echo(f"nothing is refuted: {output} is not written", err=True)
         return
-    repaired = repair(program)
-    if repaired is None:
+    repaired = repair(program, transport)
+    if repaired is None or not repaired.moves:
         typer.echo(f"no few moves of instructions make it pass: {output} is not written", err=True)
         return
     save_program(repaired.program, output)

@@ -7,6 +7,7 @@ text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -105,6 +106,17 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
 def kind_of(name: str, sentence: str) -> Kind:
     """The kind of counterexample that the sentence of a property describes."""
     return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
+
+
+MOST_RANKS = 8
+"""Ranks that a sentence lists."""
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """Ranks in a sentence, `0,1,2`: the first of them, and how many more there are."""
+    shown = ",".join(map(str, ranks[:MOST_RANKS]))
+    more = len(ranks) - MOST_RANKS
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 WINDOW = 8

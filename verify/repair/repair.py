@@ -22,12 +22,11 @@ from time import perf_counter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.counterexample import Counterexample, ranks_text
 from primepar.schedule.program import Instruction, Program
 from primepar.schedule.program_file import instruction_line
-from primepar.verify.program.matching import Matching
+from primepar.schedule.transport import RENDEZVOUS, Transport
 from primepar.verify.program.proof import verify_program
-from primepar.verify.program.wait_order import Waits
 from primepar.verify.repair.edits import Edit, Order, RankAccesses, moved, reordered
 from primepar.verify.report import PropertyResult, Report
 
@@ -55,13 +54,11 @@ def repair_lines(wrong: Program, repaired: Repair) -> Iterator[str]:
     for move in repaired.moves:
         rank, source, target = move.places[0]
         nodes = wrong.programs[rank]
-        ranks = ",".join(map(str, move.ranks[:8]))
-        more = f" and {len(move.ranks) - 8} more" if len(move.ranks) > 8 else ""
         times = max(Counter(rank for rank, _, _ in move.places).values())
         repeated = f", in each of {times} rounds" if times > 1 else ""
         yield (
-            f"on {'ranks' if len(move.ranks) > 1 else 'rank'} {ranks}{more}{repeated}: move "
-            f"{_named(nodes[source])} {'before' if move.before else 'behind'} "
+            f"on {'ranks' if len(move.ranks) > 1 else 'rank'} {ranks_text(move.ranks)}{repeated}: "
+            f"move {_named(nodes[source])} {'before' if move.before else 'behind'} "
             f"{_named(nodes[target])}"
         )
 
@@ -72,19 +69,22 @@ def _named(node: Instruction) -> str:
 
 
 def repair(
-    program: Program, buffered: bool = False, seconds: float = 60.0, most: int = MOST_MOVES
+    program: Program,
+    transport: Transport = RENDEZVOUS,
+    seconds: float = 60.0,
+    most: int = MOST_MOVES,
 ) -> Repair | None:
-    """Return a repair with few moves, or None.
+    """Return a repair with few moves that passes on a transport, or None.
 
     None is the answer if `most` moves of the kinds above are not enough, or `seconds` are over.
     """
-    search = _Search(program, buffered, perf_counter() + seconds)
+    search = _Search(program, transport, perf_counter() + seconds)
     return search.smallest(search.suggested(most))
 
 
 class _Search:
-    def __init__(self, program: Program, buffered: bool, deadline: float) -> None:
-        self.program, self.buffered, self.deadline = program, buffered, deadline
+    def __init__(self, program: Program, transport: Transport, deadline: float) -> None:
+        self.program, self.transport, self.deadline = program, transport, deadline
         self.accesses = [RankAccesses(program, rank) for rank in range(program.ranks)]
 
     def suggested(self, most: int) -> Repair | None:
@@ -138,10 +138,13 @@ class _Search:
 
     def _report(self, orders: Orders) -> Report:
         """The verdict on an order: of deadlock-freedom alone where that already fails."""
-        program = reordered(self.program, orders)
+        report = self._verified(orders, "deadlock-freedom")
+        return self._verified(orders, None) if report.verdict == "proved" else report
+
+    def _verified(self, orders: Orders, only: str | None) -> Report:
         left = max(0.1, self.deadline - perf_counter())
-        only = None if _ends(program, self.buffered) else "deadlock-freedom"
-        return verify_program(program, "", self.buffered, left, only=only)
+        program = reordered(self.program, orders)
+        return verify_program(program, timeout=left, only=only, transport=self.transport)
 
     def _suggested_moves(self, orders: Orders, report: Report) -> Iterator[Candidate]:
         for result in report.properties:
@@ -249,9 +252,3 @@ def _pairs(details: Counterexample) -> Iterator[tuple[int, int, int]]:
     for rank, indices in places.items():
         for first in indices:
             yield from ((rank, first, second) for second in indices if first < second)
-
-
-def _ends(program: Program, buffered: bool) -> bool:
-    """Whether every message and call has its partner and every rank reaches its end."""
-    flow = Matching.of(program)
-    return not flow.faults and Waits(flow, buffered).finishes

@@ -21,7 +21,7 @@ from scipy.cluster.hierarchy import DisjointSet
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
 from primepar.preflight.meaning.values import Value, digest
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.counterexample import Counterexample, InvolvedInstruction, ranks_text
 from primepar.verify.report import PropertyResult
 
 NAME = "gradients"
@@ -190,7 +190,7 @@ class _GradientQuestions:
         where = _place(rank, name, replicas[rank])
         sentence = (
             f"{where}: expected the gradient of rank {first}, which holds a replica, that is "
-            f"{one}, got {other}: reduce it over ranks {_ranks(sorted(replicas))}"
+            f"{one}, got {other}: reduce it over ranks {ranks_text(sorted(replicas))}"
         )
         if not certain:
             sentence = (
@@ -207,7 +207,7 @@ class _GradientQuestions:
         ranks = self._ranks_of(gradient)
         if not ranks:
             return "one that is computed otherwise"
-        return f"a sum over {'rank' if len(ranks) == 1 else 'ranks'} {_ranks(sorted(ranks))}"
+        return f"a sum over {'rank' if len(ranks) == 1 else 'ranks'} {ranks_text(sorted(ranks))}"
 
     def _ranks_of(self, gradient: Value) -> set[int]:
         """The ranks whose gradients are in a sum."""
@@ -238,11 +238,6 @@ class _GradientQuestions:
 def _place(rank: int, name: str, claim: GradientClaim) -> str:
     line = f" at {claim.source}" if claim.source else ""
     return f"rank {rank}, gradient of {name}{line}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    shown = ",".join(map(str, ranks[:8]))
-    return shown if len(ranks) <= 8 else f"{shown} and {len(ranks) - 8} more"
 
 
 def _details(name: str, claims: Replicas) -> Counterexample:

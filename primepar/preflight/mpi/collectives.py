@@ -228,7 +228,7 @@ class MpiCollectives(Messages):
         return [pickle.loads(part) for part in data]
 
     def _pickled(self) -> dict[str, Any]:
-        return {**self._common(), "block": self._side.name("object"), "dtype": PICKLED}
+        return {**self._common(), **self._object_claims()}
 
     def bcast(self, obj: Any = None, root: int = 0) -> Any:
         node = Broadcast(**self._pickled(), root=self._group[root])

@@ -53,7 +53,11 @@ class Messages:
         return post
 
     def _object(self, value: Any) -> tuple[bytes, dict[str, Any]]:
-        return pickle.dumps(value), {"block": self._side.name("object"), "dtype": PICKLED}
+        return pickle.dumps(value), self._object_claims()
+
+    def _object_claims(self) -> dict[str, Any]:
+        """The block and type of an object."""
+        return {"block": self._side.name("object"), "dtype": PICKLED}
 
     def _buffer(self, given: Any) -> tuple[bytes, dict[str, Any]]:
         buffer = MpiBuffer.of(given)
@@ -177,7 +181,7 @@ class Messages:
     ) -> Any:
         if source == PROC_NULL:
             return None
-        claims = {"block": self._side.name("object"), "dtype": PICKLED}
+        claims = self._object_claims()
         numbers = self._receive(claims, None, source, tag)(None)
         return self._unpickled(self._side.wait(numbers)[0], status)
 
@@ -190,7 +194,7 @@ class Messages:
     def irecv(self, buf: Any = None, source: int = ANY, tag: int = ANY) -> Request:
         if source == PROC_NULL:
             return Request(None)
-        claims = {"block": self._side.name("object"), "dtype": PICKLED}
+        claims = self._object_claims()
         return self._posted(self._receive(claims, None, source, tag), self._unpickled)
 
     def Recv_init(self, buf: Any, source: int = ANY, tag: int = ANY) -> Request:
@@ -266,7 +270,7 @@ class Messages:
         recvtag: int = ANY,
         status: Status | None = None,
     ) -> Any:
-        claims = {"block": self._side.name("object"), "dtype": PICKLED}
+        claims = self._object_claims()
         made = self._object(sendobj)
         outcome = self._exchange(made, dest, sendtag, claims, None, source, recvtag)
         return None if outcome is None else self._unpickled(outcome, status)
