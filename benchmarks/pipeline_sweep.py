@@ -20,7 +20,7 @@ from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.partition.pipeline.program import pipeline_program
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 
 class PipelineSize(NamedTuple):

@@ -12,7 +12,6 @@ import typer
 from primepar.commands.certify import certify
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
-from primepar.commands.explore import explore
 from primepar.commands.list import list_
 from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
@@ -42,7 +41,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     verify: "verify primepar --json",
     certify: "certify proof.json primepar",
     exercise: "exercise 1 --diagnose races:0,3",
-    explore: "explore primepar --side 2 --every",
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
     price: "price megatron --model opt-6.7b --devices 8 --cluster v100-8x4",

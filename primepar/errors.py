@@ -55,6 +55,10 @@ class MeshError(PrimeParError):
     """The number of processes or devices is not the one that the mesh needs."""
 
 
+class UnknownSizeError(PrimeParError):
+    """The elements of a block are asked for, and the program defines neither shape nor cuts."""
+
+
 class ProgramError(PrimeParError):
     """A program file is not a program: broken JSON, an unknown instruction, a wrong type."""
 

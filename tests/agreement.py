@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from primepar.verify.explorer.explore import Exploration
+from oracle.explore import Exploration
+
 from primepar.verify.report import Report
 
 

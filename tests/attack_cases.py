@@ -13,6 +13,7 @@ from random import Random
 import msgspec
 from agreement import disagreement, refuted
 from mutants import MUTATIONS, placed_somewhere
+from oracle.explore import explore
 
 from primepar.errors import ProgramError
 from primepar.partition.ring_attention import RingAttention
@@ -21,7 +22,6 @@ from primepar.preflight.cases import CASES
 from primepar.reference.check import check_program
 from primepar.schedule import Program
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 LARGE = "depth-not-summed"
 """A case of eight ranks, which is left out."""

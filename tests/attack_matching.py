@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
+from oracle.explore import explore
 from random_programs import ProgramMaker
 
 from primepar.schedule import Program
 from primepar.schedule.program_file import program_json
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 
 def verdicts(program: Program, buffered: bool) -> tuple[str, str]:

@@ -21,7 +21,7 @@ from msccl_cases import ALGORITHMS, AlgorithmText, changed
 from primepar.errors import FormatError, ThreadRaceError
 from primepar.preflight.importers.msccl import msccl_program
 from primepar.schedule.transport import Transport
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 RUNS = 60
 Sums = Counter[tuple[int, int]]

@@ -13,6 +13,7 @@ from random import Random
 
 from agreement import disagreement
 from offload_cases import random_sizes, spoilt
+from oracle.explore import explore
 from phase_programs import built
 from test_host_memory import hosted
 from test_offload import fewest
@@ -20,7 +21,6 @@ from test_offload import fewest
 from primepar import check
 from primepar.passes.offload import furthest_next_use, least_recently_used, transfers
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 MOST_SPOILT = 20
 """Of one program."""

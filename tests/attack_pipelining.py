@@ -19,7 +19,7 @@ import torch.distributed as dist
 from pipelining_cases import ScheduleCase, cases
 from torch.distributed.pipelining import PipelineStage, schedules
 
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 WIDTH, ROWS, SECONDS = 3, 2, 6
 """Columns of a layer, rows of a micro-batch, and seconds after which a message is given up."""

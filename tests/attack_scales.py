@@ -13,14 +13,14 @@ from time import perf_counter
 from typing import NamedTuple
 
 from agreement import disagreement, refuted
+from oracle.explore import explore
 from scaled_programs import scaled_program
 
 from primepar.errors import CertificateError, PrimeParError
 from primepar.reference.check import check_program
 from primepar.schedule import Program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import Report
 
 COUNTED = {"memory", "traffic"}

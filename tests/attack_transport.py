@@ -11,6 +11,8 @@ import sys
 from collections import Counter
 from itertools import product
 
+from oracle.traffic_run import comes_to_an_end
+
 from primepar.schedule import Program
 from primepar.schedule.program import (
     AllReduce,
@@ -23,8 +25,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.transport import Order, Transport
-from primepar.verify.explorer.traffic_run import comes_to_an_end
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 ORDERS: tuple[Order, ...] = ("free", "communicator", "peer")
 TRANSPORTS = [Transport(slots, order) for slots, order in product((0, 1, 2, 3, None), ORDERS)]

@@ -24,8 +24,8 @@ from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
 from primepar.schedule.program import Compute
 from primepar.verify.certificate.program import certificate
+from primepar.verify.program import verify_program
 from primepar.verify.program.matching import Matching
-from primepar.verify.program.proof import verify_program
 from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import Report
 

@@ -16,7 +16,7 @@ from primepar.commands.exercise_catalog import exercises
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, Sequence, load_program, lower
 from primepar.verify.certificate.program import certificate
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import Report
 
 HERE = Path(__file__).resolve().parent

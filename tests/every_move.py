@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from oracle.explore import explore
+
 from primepar.schedule.program import (
     AllReduce,
     Broadcast,
@@ -16,7 +18,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.verify.explorer.explore import explore
 from primepar.verify.repair.edits import Order, RankAccesses, moved, reordered
 
 Lists = list[list[Instruction]]

@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 from mutation_fields import PROGRAM_WAYS
 from mutation_oracle import STEPS, changes
+from oracle.explore import explore
 
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, save_program
-from primepar.verify.explorer.explore import explore
 
 FOLDER = Path(__file__).parent / "golden" / "mutants"
 LARGEST = 13_000

@@ -18,6 +18,7 @@ from mutants import mutant
 from mutation import Json
 from mutation_fields import PROGRAM_WAYS, changes_of
 from mutation_maps import MAP_WAYS
+from oracle.explore import explore
 from phase_programs import sums
 from phased import everything
 from scaled_programs import scaled_program
@@ -29,9 +30,8 @@ from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.operators import HOMES, PHASES, Linear
 from primepar.schedule.sequence import Element
-from primepar.verify.explorer.explore import explore
 from primepar.verify.primitive.proof import verify_primitive
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 STEPS: dict[str, Callable[[], Json]] = {
     "step in rows": lambda: everything(Random(1)),

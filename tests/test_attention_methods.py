@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from command import run
 from msgspec.structs import replace
+from oracle.explore import explore
 
 from primepar.models import ModelConfig
 from primepar.operators import StepSettings
@@ -31,7 +32,6 @@ from primepar.verify.every_size.attention import (
     prove_ring,
     prove_ulysses,
 )
-from primepar.verify.explorer.explore import explore
 
 Divided = RingAttention | Ulysses
 Nodes = list[Instruction]

@@ -11,6 +11,7 @@ from certificate_attack import KINDS, attack, is_order, places_of
 from certificate_cases import FILES, NO_WITNESS, altered, program, proved
 from msgspec.structs import replace
 from mutants import mutant
+from oracle.explore import explore
 
 from primepar.certify.program import Evidence, ProgramCertificate, certify_program, digest
 from primepar.errors import CertificateError, ClaimError
@@ -19,8 +20,7 @@ from primepar.schedule import Program
 from primepar.schedule.program import Compute, Recv, Send
 from primepar.schedule.signature import Signature, Tensor
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 NAMES = [*PRIMITIVES, *(str(path) for path in FILES if path not in NO_WITNESS)]
 

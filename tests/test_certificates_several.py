@@ -15,7 +15,7 @@ from primepar.certify.program import certify_program, digest
 from primepar.errors import ClaimError
 from primepar.schedule import Program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 SUMS = built(sums())
 PROOF = certificate(SUMS, verify_program(SUMS))

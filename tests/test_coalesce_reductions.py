@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from oracle.explore import explore
 from phase_programs import Json, built, compute, program
 from step_cases import passed
 
@@ -19,7 +20,6 @@ from primepar.reference.check import memories
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Collective
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 coalescing = import_module("primepar.passes.coalesce_reductions")
 Spoil = Callable[[int, AllReduce], AllReduce]

@@ -11,7 +11,7 @@ from command import run
 from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
 from primepar.pictures.svg import RED
 from primepar.schedule import load_program
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 SVG = "{http://www.w3.org/2000/svg}"

@@ -17,8 +17,8 @@ from primepar.schedule.counterexample import Counterexample, Kind
 from primepar.schedule.program import Recv, Send
 from primepar.verify.counterexample.program import of_program
 from primepar.verify.primitive.proof import verify_primitive
+from primepar.verify.program import verify_program
 from primepar.verify.program.matching import Matching
-from primepar.verify.program.proof import verify_program
 from primepar.verify.report import Report
 
 FOLDER = Path(__file__).parent / "wrong"

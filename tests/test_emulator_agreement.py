@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle.explore import explore
 from phase_programs import RIGHT, Json, built
 
 from primepar.errors import EmulationError
@@ -17,7 +18,6 @@ from primepar.reference.check import memories
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 Edit = tuple[str, int, int, int]
 """What is done to an instruction, on which rank, where, and one number more."""

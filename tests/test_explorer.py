@@ -11,13 +11,13 @@ import pytest
 from agreement import disagreement, refuted
 from family import FAMILY, MIXED, member
 from mutants import Ones, mutant
+from oracle.explore import explore
 
 from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
 from primepar.schedule import Program, lower
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
 SEEDS = range(600)
@@ -133,13 +133,13 @@ def test_an_exploration_reports_where_ranks_hang_and_whether_it_is_complete() ->
 
 def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     code = (
-        "import sys, primepar.verify.explorer.explore; "
+        "import sys, oracle.explore; "
         "print(*sorted(m for m in sys.modules if m == 'z3' or m.startswith('primepar.verify.')))"
     )
     command = [sys.executable, "-c", code]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert "primepar.verify.explorer.machine" in loaded
-    assert [name for name in loaded if not name.startswith("primepar.verify.explorer")] == []
+    assert "oracle.machine" in loaded
+    assert [name for name in loaded if not name.startswith("oracle")] == []
 
 
 @pytest.mark.parametrize("every", [False, True])

@@ -15,7 +15,7 @@ import pytest
 
 from primepar.errors import FormatError
 from primepar.preflight.importers import read_program
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "flight_recorder"
 

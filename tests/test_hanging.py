@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from mutants import mutant
+from oracle.explore import explore
 
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.hanging import Hang, hangs
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Program
 from primepar.schedule.program import Recv, Send, Wait
-from primepar.verify.explorer.explore import explore
 
 WRONG = sorted((Path(__file__).parent / "wrong").glob("*.json"))
 HEAD_ON = Program(

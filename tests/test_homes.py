@@ -26,7 +26,7 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import PROPERTIES
 
 HOMES = [case for case in FAMILY if member(*case).has_homes and member(*case).ranks > 1]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from agreement import disagreement
+from oracle.explore import explore
 from phase_programs import Json, built, compute, program
 from phased import everything
 
@@ -19,7 +20,6 @@ from primepar.schedule import Program, load_program
 from primepar.schedule.program_file import program_json, program_text
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
 
 PHASES = {"double": {"reads": ["x[M]"], "writes": "y[M]"}}
 TENSORS = {"x": {"cuts": [[0, 4, 8]]}, "y": {"cuts": [[0, 4, 8]]}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from agreement import disagreement, refuted
+from oracle.explore import explore
 from phase_programs import Json, built, compute, program
 
 from primepar.certify.program import certify_program
@@ -23,8 +24,7 @@ from primepar.schedule import Program, program_text
 from primepar.schedule.program import Compute, Cut, Free, Join
 from primepar.schedule.program_uses import frees, uses, writes
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 TENSORS = {
     "x": {"cuts": [[0, 4]]},

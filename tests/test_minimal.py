@@ -14,7 +14,7 @@ from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv
 from primepar.schedule.program_file import load_program
 from primepar.verify.counterexample.minimal import Minimal, minimal, smaller, way_of
 from primepar.verify.counterexample.removals import without_ranks
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

@@ -20,7 +20,7 @@ from msccl_cases import (
 from primepar.errors import FormatError, ThreadRaceError
 from primepar.preflight.importers import XML_SLOTS, read_program
 from primepar.schedule.transport import Transport
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import Report
 
 

@@ -19,9 +19,9 @@ from mutation_maps import MAP_WAYS
 from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
 from mutation_several import SEVERAL_WAYS
 from mutation_store import Store
+from oracle.explore import explore
 
 from primepar.schedule import load_program
-from primepar.verify.explorer.explore import explore
 
 KEPT = index()
 

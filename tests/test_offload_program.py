@@ -9,6 +9,7 @@ import pytest
 from agreement import disagreement
 from msgspec.structs import replace
 from offload_cases import SMALL, limited, random_sizes, resident, spoilt
+from oracle.explore import explore
 
 from primepar import check
 from primepar.certify.program import certify_program
@@ -33,7 +34,6 @@ from primepar.passes.offload.states import largest_state, state_chunks
 from primepar.schedule.program import Evict, Fetch, Program
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "M2", "K2", "N2", "P2x2")
 

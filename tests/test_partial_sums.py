@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from oracle.explore import explore
 from phase_programs import Json, built, compute, program, sums
 from test_passes import assert_same
 from test_passes_wrong import assert_refused
@@ -22,7 +23,6 @@ from primepar.schedule.movement import Movement
 from primepar.schedule.program import AllReduce, Compute, Free, IRecv, ISend, ReduceScatter, Wait
 from primepar.schedule.signature import Bound
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 messages = import_module("primepar.passes.partial_sums")
 

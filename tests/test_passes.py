@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
 from mutants import mutant
+from oracle.explore import explore
 from partitioned_cases import PRESET_MESHES, planned_steps
 from phase_programs import RIGHT as PHASED
 from phase_programs import Json, built
@@ -42,7 +43,6 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_uses import frees, uses, writes
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
 EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))[:: 1 if IS_LONG else 2]

@@ -27,7 +27,7 @@ from primepar.plan.picture import plan_svg
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program, lower
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 WRONG = Path(__file__).parent / "wrong"
 TAG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import ActionTimes, bubble, bubble_share
 from primepar.reference.check import check_program
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 
 @pytest.mark.parametrize("first", range(0, 200, 25))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from oracle.traffic_run import comes_to_an_end
 from pipelining_cases import NAMES, actions_of
 
 from primepar.errors import FormatError, MethodError
@@ -16,8 +17,7 @@ from primepar.preflight.importers.pipelining import (
 )
 from primepar.schedule.program import Group, IRecv, ISend, Wait
 from primepar.schedule.transport import Transport
-from primepar.verify.explorer.traffic_run import comes_to_an_end
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import Report
 
 

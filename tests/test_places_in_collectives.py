@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from oracle.explore import explore
 
 from primepar.certify.program import certify_program
 from primepar.errors import ClaimError, InFlightError
@@ -12,8 +13,7 @@ from primepar.reference import emulate
 from primepar.schedule.program import AllGather, AllToAll, Instruction, Program, Wait
 from primepar.schedule.signature import Tensor
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 TENSORS = {
     "A": Tensor(((0, 2, 4),)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from emulator_cases import refusal, refused
+from oracle.explore import explore
 
 from primepar.errors import DeadlockError, InFlightError
 from primepar.reference import emulate
@@ -21,8 +22,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 
 def late(request: str | None) -> tuple[tuple[Instruction, ...], ...]:

@@ -8,7 +8,7 @@ from primepar.preflight.report.annotations import workflow_commands
 from primepar.preflight.report.findings import findings
 from primepar.preflight.report.sarif import sarif
 from primepar.schedule.program import Program, Recv, Send
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 LISTS = tuple(
     (

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from msgspec import json
 from msgspec.structs import replace
+from oracle.explore import explore
 
 from primepar.errors import MismatchError
 from primepar.reference.emulator.executor import emulate
@@ -13,7 +14,6 @@ from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Instruction, Recv, Send
 from primepar.verify import verify_program
 from primepar.verify.counterexample.minimal import minimal
-from primepar.verify.explorer.explore import explore
 
 SEND = Send(1, "x", count=512, dtype="float32", source="train.py:42")
 RECV = Recv(0, "x", count=512, dtype="float32", source="train.py:57")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from attack_matching import verdicts
 from msgspec.structs import replace
+from oracle.explore import explore
 from random_programs import ProgramMaker
 from simulator_cases import cluster
 
@@ -35,7 +36,6 @@ from primepar.schedule.program import (
 from primepar.schedule.program_uses import initial_blocks
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
 
 BOTH, THREE = (0, 1), (0, 1, 2)
 

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command import run
+from oracle.explore import explore
 from test_tutorials import load
 
 from primepar.commands.exercise_catalog import QUESTIONS
@@ -17,7 +18,6 @@ from primepar.reference.check import check_program
 from primepar.schedule.program import Group, Recv, Send
 from primepar.schedule.properties import PROPERTIES
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL = tuple(CASES.values())

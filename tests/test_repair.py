@@ -20,7 +20,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.transport import Transport
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.repair.edits import Edit
 from primepar.verify.repair.repair import repair, repair_lines
 

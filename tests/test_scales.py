@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from attack_scales import compared
+from oracle.explore import explore
 from phase_programs import RIGHT, built
 from scaled_programs import scaled_program
 from step_cases import refuted
@@ -25,7 +26,6 @@ from primepar.schedule.program import Compute
 from primepar.schedule.signature import coefficient
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
-from primepar.verify.explorer.explore import explore
 
 Json = dict[str, Any]
 AVERAGE = Path(__file__).parent.parent / "docs" / "examples" / "average.json"

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from oracle.explore import explore
 from step_cases import BATCH, POSITIONS, lowered, passed, place, refuted, spoilt
 
 from primepar.reference import check_program
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Compute, Instruction
-from primepar.verify.explorer.explore import explore
 
 Spoil = Callable[[int, list[Instruction]], None]
 MEAN = f"1/{BATCH * POSITIONS}"

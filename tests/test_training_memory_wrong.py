@@ -11,6 +11,7 @@ from functools import cache
 import pytest
 from agreement import disagreement
 from msgspec.structs import replace
+from oracle.explore import explore
 from step_cases import SMALL, refuted, spoilt
 
 from primepar.errors import PrimeParError
@@ -28,7 +29,6 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 from primepar.verify import verify_program
-from primepar.verify.explorer.explore import explore
 
 Nodes = list[Instruction]
 Spoil = Callable[[int, Nodes], None]

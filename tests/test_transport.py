@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from attack_transport import TRANSPORTS, traffic_program
+from oracle.traffic_run import comes_to_an_end
 
 from primepar.preflight.fewest import (
     Channel,
@@ -21,8 +22,7 @@ from primepar.schedule import Program
 from primepar.schedule.one_order import StreamGraph, hangs_by
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
 from primepar.schedule.transport import Order, Transport
-from primepar.verify.explorer.traffic_run import comes_to_an_end
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 POSTED = (
     [ISend(1, "a", request="s"), IRecv(1, "b", request="r"), Wait("s"), Wait("r")],

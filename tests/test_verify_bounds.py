@@ -18,8 +18,8 @@ from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
 from primepar.verify.primitive.one_mesh import verify_side
+from primepar.verify.program import verify_program
 from primepar.verify.program.memory import Memory
-from primepar.verify.program.proof import verify_program
 
 Json = dict[str, Any]
 SIDES = {1: ((1,), (2,), (3,)), 2: ((1, 2), (2, 2)), 3: ((1, 2, 1), (2, 1, 1))}

@@ -32,7 +32,7 @@ from primepar.verify.primitive.claims_on_mesh import failing
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 WRONG = "tests/wrong"
 NAMES = ("by-sequence", "by-input", "primepar", "sequence-column", "summa")

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from oracle.explore import explore
 
 from primepar.api.resolve_target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
-from primepar.verify.explorer.explore import explore
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.smallest_mesh import side_choices
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

@@ -11,10 +11,10 @@ import pytest
 
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Program, lower, redistribution
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.operators import PHASES
-from primepar.verify.deadline import UnansweredError, deadline
+from primepar.verify.program import verify_program
 from primepar.verify.program.matching import Matching
-from primepar.verify.program.proof import verify_program
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.wait_order import Waits
 from primepar.verify.report import PROPERTIES, PropertyResult, Report

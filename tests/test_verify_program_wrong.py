@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from conftest import Golden
 from mutants import Ones
+from oracle.explore import explore
 
 from primepar.errors import (
     DeadlockError,
@@ -20,8 +21,7 @@ from primepar.errors import (
 )
 from primepar.reference import emulate
 from primepar.schedule import Program, load_program
-from primepar.verify.explorer.explore import explore
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from primepar.verify.nesting.proof import verify_nesting
     from primepar.verify.primitive.one_mesh import verify_side
     from primepar.verify.primitive.proof import verify_primitive
-    from primepar.verify.program.proof import verify_program
+    from primepar.verify.program import verify_program
     from primepar.verify.report import PropertyResult, Report
 
 _MODULES = {
@@ -21,7 +21,7 @@ _MODULES = {
     "Report": "report",
     "verify_nesting": "nesting.proof",
     "verify_primitive": "primitive.proof",
-    "verify_program": "program.proof",
+    "verify_program": "program",
     "verify_side": "primitive.one_mesh",
 }
 

@@ -74,7 +74,7 @@ def verify_target(
 
         asked.refuse(reason, buffered=buffered or None)
         return verify_primitive(target, asked.name, timeout), target
-    from primepar.verify.program.proof import verify_program
+    from primepar.verify.program import verify_program
 
     smallest = None
     if isinstance(target, Primitive | Sequence):

@@ -57,13 +57,14 @@ def _made(
     side: str | None, buffered: bool, timeout: float,
 ) -> Certificate:  # fmt: skip
     """The certificate of a report; of a refuted primitive that of the smallest wrong mesh."""
+    from primepar.schedule.transport import Transport
     from primepar.verify.certificate.program import certificate
-    from primepar.verify.program.proof import verify_program
+    from primepar.verify.program import verify_program
 
     if report.verdict == "unknown":
         raise CertificateError("no certificate, as the verdict is unknown")
     if isinstance(placed, Program):
-        return certificate(placed, report, buffered, side)
+        return certificate(placed, report, Transport(None if buffered else 0), side)
     if report.verdict == "proved":
         if report.certificate is None:
             raise CertificateError("no certificate, as Z3 proved what none was found for")
@@ -79,7 +80,7 @@ def _made(
     side = ",".join(map(str, sides.values())) or None
     program = lowered(report.target, placed, side)
     verified = verify_program(program, report.target, timeout=timeout)
-    return certificate(program, verified, buffered=False, side=side)
+    return certificate(program, verified, side=side)
 
 
 def check_name(output: Path | None) -> None:

@@ -39,7 +39,7 @@ class Checked(Struct, frozen=True):
     """The verdict that is certified if it holds."""
     scope: str
     properties: tuple[str, ...]
-    """What the verdict is about; memory and traffic are never certified."""
+    """What the verdict is about."""
     reason: str | None = None
     """What does not hold."""
 
@@ -81,7 +81,7 @@ def certify(
 def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) -> Checked:
     from primepar.certify.certificate_file import load_certificate
     from primepar.certify.claims import PROPERTIES
-    from primepar.certify.program import ProgramCertificate, certified, certify_program
+    from primepar.certify.program import ProgramCertificate, certify_program
 
     given = load_certificate(file)
     reason = None
@@ -99,8 +99,8 @@ def _checked(file: Path, target: str, placed: Target | Nesting, making: Making) 
         program = program_of(target, placed, step, given)
         verdict = "refuted" if given.refuted else "proved"
         scope = f"for side {given.side}" if given.side else "as given"
-        scope += ", with buffered sends" * given.buffered
-        properties = certified(given, program)
+        scope += ", with buffered sends" * (given.transport.slots is None)
+        properties = given.refuted or given.proved
         try:
             certify_program(given, program)
         except ClaimError as error:

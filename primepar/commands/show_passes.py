@@ -11,9 +11,7 @@ from primepar.operators import lower_step
 from primepar.passes import PASSES, apply
 from primepar.passes.liveness import peaks
 from primepar.schedule import Program
-from primepar.schedule.meaning import Meaning
-from primepar.verify.program.matching import Matching
-from primepar.verify.program.traffic import sent_by
+from primepar.schedule.ledger import sent_by_ranks
 
 BEFORE = "lowered"
 
@@ -31,8 +29,7 @@ class PassResult:
     def of(cls, name: str, program: Program) -> PassResult:
         """Count what is in a program."""
         kinds = Counter(_kind(node) for nodes in program.programs for node in nodes)
-        meaning, flow = Meaning(program), Matching.of(program)
-        sent = [_number(sent_by(meaning, flow, rank)) for rank in range(program.ranks)]
+        sent = [_number(count) for count in sent_by_ranks(program)]
         return cls(name, dict(sorted(kinds.items())), sent, peaks(program))
 
 

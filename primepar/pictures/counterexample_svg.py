@@ -13,7 +13,7 @@ from typing import NamedTuple
 from primepar.pictures import svg
 from primepar.pictures.counterexample_text import (
     blocks_text,
-    circle_rows,
+    cycle_rows,
     device_text,
     event_text,
     mesh_rows,
@@ -65,8 +65,8 @@ def _panel(panel: CounterexamplePanel, y: float) -> _Drawn:
 
 
 def _drawings(example: Counterexample) -> Iterator[Callable[[Counterexample, float], _Drawn]]:
-    if example.kind == "waiting-circle":
-        yield _circle
+    if example.kind == "waiting-cycle":
+        yield _cycle
         return
     if example.mesh is not None:
         yield _mesh
@@ -76,9 +76,9 @@ def _drawings(example: Counterexample) -> Iterator[Callable[[Counterexample, flo
         yield _story
 
 
-def _circle(example: Counterexample, y: float) -> _Drawn:
+def _cycle(example: Counterexample, y: float) -> _Drawn:
     """One row a rank: what it hangs in, and what it never reaches; the arrows are waits."""
-    rows, hidden = circle_rows(example)
+    rows, hidden = cycle_rows(example)
     named = 16 + CHARACTER * max(len(f"rank {hangs.rank}") for hangs, _ in rows)
     wide = max(_width(hangs) for hangs, _ in rows)
     x, to_x = LEFT + named, LEFT + named + wide + 90

@@ -1,6 +1,6 @@
 """A counterexample as a small text picture.
 
-A circle of waiting ranks has a row for each rank and arrows for its waits; any other story of
+A cycle of waiting ranks has a row for each rank and arrows for its waits; any other story of
 instructions has a column for each rank, downward in time. Sub-operators and devices are grids.
 """
 
@@ -17,7 +17,7 @@ from primepar.schedule.counterexample import (
 )
 
 MOST_ROWS = 8
-"""Rows of a circle or a mesh that are drawn; the others are counted."""
+"""Rows of a cycle or a mesh that are drawn; the others are counted."""
 _ALONE = ("outside-the-grid", "no-request", "never-awaited", "over-memory", "wrong-traffic")
 """Kinds whose story may be one instruction."""
 _FIRST, _NEXT = " --.      .--> ", " --.   '--|--> "
@@ -26,8 +26,8 @@ _DOWN, _CLOSED = "   '---.  |", "   '------'"
 
 def counterexample_lines(example: Counterexample, width: int = 94) -> list[str]:
     """Lines of the picture; a story in columns is at most `width` wide, else it is a list."""
-    if example.kind == "waiting-circle":
-        return [line.rstrip() for line in _circle(example)]
+    if example.kind == "waiting-cycle":
+        return [line.rstrip() for line in _cycle(example)]
     lines = list(_mesh(example, example.mesh)) if example.mesh is not None else []
     if example.plane:
         lines += [""] * bool(lines) + list(_plane(example, example.plane))
@@ -56,7 +56,7 @@ def blocks_text(example: Counterexample) -> str:
     return f"{want}: on no device" if example.kind == "nowhere" else f"{want}: without a home"
 
 
-def circle_rows(
+def cycle_rows(
     example: Counterexample,
 ) -> tuple[list[tuple[InvolvedInstruction, InvolvedInstruction]], int]:
     """For each rank that is drawn what it hangs in and never reaches; and how many are not."""
@@ -65,8 +65,8 @@ def circle_rows(
     return ([*pairs[: MOST_ROWS - 1], pairs[-1]] if hidden else pairs), hidden
 
 
-def _circle(example: Counterexample) -> Iterator[str]:
-    rows, hidden = circle_rows(example)
+def _cycle(example: Counterexample) -> Iterator[str]:
+    rows, hidden = cycle_rows(example)
     named = max(len(f"rank {hangs.rank}") for hangs, _ in rows)
     wide = max(len("hangs in"), *(len(event_text(hangs)) for hangs, _ in rows))
     margin = " " * (named + 2 + wide)

@@ -3,7 +3,7 @@
 More slots never make a program hang, so the fewest are found by bisection. Communicators are
 another question: each channel is given one of n. Messages that start together keep one, and two
 channels of the same ranks keep two, so that what matches stays the same. The search is exact. It
-draws an assignment, looks for a circle of waiting operations, and learns from it: the circle stays
+draws an assignment, looks for a cycle of waiting operations, and learns from it: the cycle stays
 as long as all operations that follow one another in it, in the order of one communicator, keep one.
 So two of them need different communicators. Z3 draws the next assignment; where there is none, n is
 too small.
@@ -18,11 +18,12 @@ from typing import Any
 import z3
 from msgspec.structs import replace
 
-from primepar.schedule.one_order import StreamGraph, hangs_by
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import Group, Instruction, Message, Program, Recv
 from primepar.schedule.program import IRecv as PostedReceive
-from primepar.schedule.transport import Order, Transport
-from primepar.verify.program.proof import verify_program
+from primepar.schedule.transport import Order, Transport, on_pairs
+from primepar.schedule.waits import NEVER, WaitGraph, cycle_of_nodes, levels
+from primepar.verify.program import verify_program
 
 Channel = tuple[str, int, int]
 """Communicator, source and destination."""
@@ -39,7 +40,7 @@ def enough(program: Program, transport: Transport) -> Iterator[str]:
     if verify_program(program, only="deadlock-freedom", transport=buffered).verdict == "proved":
         slots = fewest_slots(program, transport.order)
         yield f"  it would end with {slots} slot{'' if slots == 1 else 's'} or more"
-    if transport.order == "free" or hangs_by(program, replace(transport, order="free")):
+    if transport.order == "free" or _hangs(program, replace(transport, order="free")):
         return
     if verify_program(program, only="deadlock-freedom", buffered=True).verdict == "proved":
         communicators = fewest_communicators(program, transport.slots)
@@ -53,15 +54,15 @@ def fewest_slots(program: Program, order: Order = "free") -> int | None:
 
     The messages and calls of the program must have their partners.
     """
-    if hangs_by(program, Transport(None, order)) is not None:
+    if _hangs(program, Transport(None, order)):
         return None
     low, high = 0, max(map(len, _channels(program).values()), default=0)
     while low < high:
         middle = (low + high) // 2
-        if hangs_by(program, Transport(middle, order)) is None:
-            high = middle
-        else:
+        if _hangs(program, Transport(middle, order)):
             low = middle + 1
+        else:
+            high = middle
     return low
 
 
@@ -87,11 +88,12 @@ def fewest_communicators(program: Program, slots: int | None = 0) -> dict[Channe
                 channel: model.eval(numbers[unit], model_completion=True).as_long()
                 for channel, unit in units.items()
             }
-            graph = StreamGraph(_assigned(program, drawn), Transport(slots, "communicator"), False)
-            circle = graph.circle()
-            if not circle:
+            matches = Matches(_assigned(program, drawn))
+            graph = WaitGraph(matches, Transport(slots, "communicator"))
+            level = levels(graph)
+            if NEVER not in level:
                 return drawn
-            pairs = list(_streamed(program, graph, circle, units))
+            pairs = list(_streamed(program, graph, cycle_of_nodes(graph, level), units))
             if not pairs:
                 return None
             learnt.append(z3.Or([numbers[one] != numbers[two] for one, two in pairs]))
@@ -99,6 +101,11 @@ def fewest_communicators(program: Program, slots: int | None = 0) -> dict[Channe
         solver.pop()
         solver.add(*learnt)
     return None if numbers else {}
+
+
+def _hangs(program: Program, transport: Transport) -> bool:
+    program = on_pairs(program) if transport.order == "peer" else program
+    return NEVER in levels(WaitGraph(Matches(program), transport))
 
 
 def _channels(program: Program) -> dict[Channel, list[tuple[int, int]]]:
@@ -157,11 +164,11 @@ def _assigned(program: Program, numbers: dict[Channel, int]) -> Program:
 
 
 def _streamed(
-    program: Program, graph: StreamGraph, circle: list[int], units: Units
+    program: Program, graph: WaitGraph, cycle: list[int], units: Units
 ) -> Iterator[tuple[Channel, Channel]]:
-    """Yield the units of operations of a circle of which one follows the other in a stream."""
-    for start, end in zip(circle, circle[1:] + circle[:1], strict=True):
-        if end not in graph.ends or start + 1 not in graph.ends:
+    """Yield the units of operations of a cycle of which one follows the other in a stream."""
+    for start, end in zip(cycle, cycle[1:] + cycle[:1], strict=True):
+        if not (graph.is_end(end) and graph.is_end(start + 1)):
             continue
         pair = []
         for rank, place in (graph.places[start], graph.places[end]):

@@ -10,12 +10,12 @@ from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.recording import RankRecording, all_gaps
 from primepar.schedule.program import Program
 from primepar.schedule.transport import RENDEZVOUS, Transport
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report, Verdict
 
 MODELLED = "modelled"
 """The property that the program has all that the script did."""
-_OF_PREFIXES = ("waiting-circle", "mismatch")
+_OF_PREFIXES = ("waiting-cycle", "mismatch")
 """Counterexamples that stay one, whatever comes after their instructions."""
 
 

@@ -1,47 +1,21 @@
-"""A counterexample as data: the instructions or devices involved, their order, and the error.
+"""A counterexample as data to draw: the instructions or devices involved, and their order.
 
-The sentence of a property names its places in a fixed format (`rank 0, instruction 3 (...)`). The
-instructions are looked up in the program from these, so that pictures and smaller programs need no
-text.
+It is made from a violation (`primepar.schedule.evidence`), and pictures, SARIF and annotations are
+made from it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 Kind = Literal[
-    "waiting-circle", "no-partner", "mismatch", "no-request", "done-twice", "never-done",
+    "waiting-cycle", "no-partner", "mismatch", "no-request", "done-twice", "never-done",
     "outside-the-grid", "absent-block", "wrong-data", "wrong-place", "unfinished-sum",
     "sum-lost", "nowhere", "homeless", "race", "never-awaited", "over-memory", "wrong-traffic",
 ]  # fmt: skip
 Meaning = Literal["waits for", "moves to", "meets", "in flight", "frees", "never reaches"]
-
-_KINDS: tuple[tuple[str, str, Kind], ...] = (
-    ("coverage", "got none", "never-done"),
-    ("coverage", "expected one", "done-twice"),
-    ("coverage", "", "outside-the-grid"),
-    ("completion", "got neither", "sum-lost"),
-    ("completion", "to have a home", "homeless"),
-    ("completion", "", "unfinished-sum"),
-    ("deadlock-freedom", " waits in instruction ", "waiting-circle"),
-    ("deadlock-freedom", " to match, got none", "no-partner"),
-    ("deadlock-freedom", " the matching call, got none", "no-partner"),
-    ("deadlock-freedom", "a request that is in flight", "no-request"),
-    ("deadlock-freedom", "", "mismatch"),
-    ("races", "expected a wait for", "never-awaited"),
-    ("races", "", "race"),
-    ("memory", "", "over-memory"),
-    ("traffic", "", "wrong-traffic"),
-    ("", "on some device at t=", "nowhere"),
-    ("", " to be resident on some device", "homeless"),
-    ("", "in this rank's", "absent-block"),
-    ("", " here, got ", "wrong-place"),
-    ("", "expected it at the end, got it on", "wrong-place"),
-    ("", "", "wrong-data"),
-)
 
 
 class InvolvedInstruction(Struct, frozen=True, omit_defaults=True):
@@ -101,22 +75,6 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
     places: tuple[tuple[int, ...], ...] = ()
     """Coordinates of all devices of the mesh, by rank."""
     devices: tuple[InvolvedDevice, ...] = ()
-
-
-def kind_of(name: str, sentence: str) -> Kind:
-    """The kind of counterexample that the sentence of a property describes."""
-    return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
-
-
-MOST_RANKS = 8
-"""Ranks that a sentence lists."""
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """Ranks in a sentence, `0,1,2`: the first of them, and how many more there are."""
-    shown = ",".join(map(str, ranks[:MOST_RANKS]))
-    more = len(ranks) - MOST_RANKS
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 WINDOW = 8

@@ -15,7 +15,7 @@ from itertools import pairwise, product
 from math import prod
 from typing import NamedTuple
 
-from primepar.errors import ProgramError
+from primepar.errors import ProgramError, UnknownSizeError
 from primepar.schedule.operators import (
     DIMS,
     PHASES,
@@ -205,6 +205,16 @@ class Meaning:
             return None
         dims = [dim for dim in tensor_dims(parsed.tensor) if dim in shape]
         return prod(shape[dim] // grid.get(dim, 1) for dim in dims)
+
+    def size(self, block: str) -> int:
+        """Elements of a block. Raises `UnknownSizeError` where the program does not define them."""
+        elements = self.elements(block)
+        if elements is None:
+            raise UnknownSizeError(
+                f"the elements of {block} are not known: give the shape of the operator, or the "
+                "cuts of its tensor in tensors"
+            )
+        return elements
 
     @cached_property
     def _linear_grid(self) -> dict[str, int]:

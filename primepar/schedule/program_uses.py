@@ -1,165 +1,34 @@
-"""Which blocks an instruction needs, which it makes, and so what is there before a program."""
+"""Parts of the effects of instructions, for readers that have not moved to `effects` yet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from primepar.schedule.effects import effects, host_blocks, initial_blocks
+from primepar.schedule.ledger import peak
+from primepar.schedule.program import Collective, Instruction
 
-from primepar.schedule.program import (
-    AllGather,
-    Alloc,
-    AllReduce,
-    AllToAll,
-    Barrier,
-    Broadcast,
-    Collective,
-    Compute,
-    Cut,
-    Evict,
-    Fetch,
-    Free,
-    Gather,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Join,
-    Program,
-    Recv,
-    Reduce,
-    ReduceScatter,
-    Scan,
-    Scatter,
-    Send,
-    SplitCommunicator,
-)
+__all__ = ["frees", "gets", "gives", "host_blocks", "initial_blocks", "peak", "uses", "writes"]
 
 
 def gives(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member sends."""
-    match collective:
-        case Barrier() | SplitCommunicator():
-            return ()
-        case Broadcast(block=block, root=root):
-            return (block,) if rank == root else ()
-        case Scatter(blocks=blocks):
-            return blocks
-        case ReduceScatter(blocks=blocks) | AllToAll(blocks=blocks):
-            return blocks
-        case AllReduce():
-            return collective.reduced
-        case _:
-            return (collective.block,)
+    return effects(collective, rank).reads
 
 
 def gets(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member ends with."""
-    match collective:
-        case Barrier() | SplitCommunicator():
-            return ()
-        case AllGather(blocks=blocks) | Gather(blocks=blocks):
-            return blocks
-        case Scan(block=block):
-            return () if collective.exclusive and rank == collective.group[0] else (block,)
-        case AllToAll(into=into):
-            return into
-        case Reduce(block=block, root=root):
-            return (block,) if rank == root else ()
-        case Broadcast(block=block, root=root):
-            return (block,) if rank != root else ()
-        case AllReduce():
-            return collective.reduced
-        case _:
-            return (collective.block,)
+    return effects(collective, rank).writes
 
 
 def uses(instruction: Instruction, rank: int) -> tuple[str, ...]:
     """Blocks that must be there for an instruction; a sum that starts at zero need not."""
-    match instruction:
-        case Compute(reads=reads) | Join(blocks=reads):
-            return reads
-        case Send() | ISend() | Evict() | Free() | Cut():
-            return (instruction.block,)
-        case Group(body=body):
-            return tuple(name for message in body for name in uses(message, rank))
-        case _ if isinstance(instruction, Collective):
-            return gives(instruction, rank)
-        case _:
-            return ()
+    return effects(instruction, rank).reads
 
 
 def writes(instruction: Instruction, rank: int) -> tuple[str, ...]:
     """Blocks that an instruction makes or replaces."""
-    match instruction:
-        case Compute(accumulates=block):
-            return (block,)
-        case Cut(blocks=blocks):
-            return blocks
-        case Recv() | IRecv() | Alloc() | Fetch() | Join():
-            return (instruction.block,)
-        case Group(body=body):
-            return tuple(name for message in body for name in writes(message, rank))
-        case _ if isinstance(instruction, Collective):
-            return gets(instruction, rank)
-        case _:
-            return ()
+    return effects(instruction, rank).writes
 
 
 def frees(instruction: Instruction) -> tuple[str, ...]:
-    """Blocks that are not on the device after an instruction: of what it writes, its own are."""
-    match instruction:
-        case Free(block=block) | Evict(block=block) | Cut(block=block, in_place=True):
-            return (block,)
-        case Join(blocks=blocks, in_place=True):
-            return blocks
-        case _:
-            return ()
-
-
-def initial_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What every device holds before the program: `initial`, or what it uses before a write."""
-    if program.initial is not None:
-        return program.initial
-    return tuple(_used_first(program, rank) for rank in range(program.ranks))
-
-
-def _used_first(program: Program, rank: int) -> tuple[str, ...]:
-    written: set[str] = set()
-    first: dict[str, None] = {}
-    for instruction in program.programs[rank]:
-        first.update(dict.fromkeys(name for name in uses(instruction, rank) if name not in written))
-        written.update(writes(instruction, rank))
-    return tuple(first)
-
-
-def host_blocks(program: Program) -> tuple[tuple[str, ...], ...]:
-    """What every host memory holds before the program: `host_initial`, and no more with `initial`.
-
-    Without `initial` a block whose first instruction on this rank fetches it.
-    """
-    if program.initial is not None:
-        return program.host_initial or ((),) * program.ranks
-    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
-
-
-def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
-    known: set[str] = set()
-    first: dict[str, None] = {}
-    for instruction in program.programs[rank]:
-        if isinstance(instruction, Fetch) and instruction.block not in known:
-            first[instruction.block] = None
-        known.update(uses(instruction, rank), writes(instruction, rank))
-    return tuple(first)
-
-
-def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
-    """Most elements live at once on a rank, buffers of posted receives included."""
-    live = {block: elements(block) for block in initial_blocks(program)[rank]}
-    most = now = sum(live.values())
-    for node in program.programs[rank]:
-        now -= sum(live.pop(block, 0) for block in frees(node))
-        for block in writes(node, rank):
-            if block not in live:
-                live[block] = elements(block)
-                now += live[block]
-        most = max(most, now)
-    return most
+    """Blocks that are not on the device after an instruction."""
+    return effects(instruction, 0).frees

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from primepar.certify.cases import Answer, Case, Decision
 from primepar.errors import CertificateError
+from primepar.schedule.deadline import seconds_left
 from primepar.schedule.polynomial_form import Form
-from primepar.verify.deadline import seconds_left
 
 LONGEST = 4
 """Number of values of a side among the sample points."""

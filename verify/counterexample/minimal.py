@@ -8,8 +8,7 @@ For example, of a step of 40 instructions that deadlocks, two sends and two rece
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -29,7 +28,7 @@ from primepar.verify.counterexample.removals import (
     without_items,
     without_ranks,
 )
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult
 
 T = TypeVar("T")
@@ -69,18 +68,9 @@ def smaller(program: Program) -> Iterator[Program]:
     yield from without_fields(program)
 
 
-def way_of(name: str, result: PropertyResult | None) -> str | None:
-    """The kind of a counterexample, as a text to compare; None if the property is not refuted.
-
-    It is the sentence without numbers, brackets and lines of source. For a circle of waiting ranks,
-    memory and traffic it is only the kind.
-    """
-    if result is None or result.details is None or result.counterexample is None:
-        return None
-    if result.details.kind in ("waiting-circle", "over-memory", "wrong-traffic"):
-        return result.details.kind
-    words = re.sub(r"\([^()]*\)(?: at [^:]*:\d+)?", "", result.counterexample.splitlines()[0])
-    return f"{name}: " + re.sub(r"\d+", "#", words)
+def way_of(result: PropertyResult | None) -> Hashable | None:
+    """The kind of the first violation, without its places; None if the property is not refuted."""
+    return result.violations[0].key() if result is not None and result.violations else None
 
 
 FIRST = 10.0
@@ -96,7 +86,7 @@ class _Search:
         self.program, self.name, self.buffered = program, name, buffered
         self.deadline = deadline
         self.result = self._verified(program, FIRST)
-        self.way = way_of(name, self.result)
+        self.way = way_of(self.result)
 
     def _verified(self, program: Program, least: float = 0.1) -> PropertyResult | None:
         timeout = max(least, self.deadline - perf_counter())
@@ -185,7 +175,7 @@ class _Search:
         except ValueError:
             return False
         result = self._verified(program)
-        if way_of(self.name, result) != self.way:
+        if way_of(result) != self.way:
             return False
         self.program, self.result = program, result
         return True

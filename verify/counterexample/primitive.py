@@ -9,14 +9,30 @@ from itertools import product
 from primepar.schedule.counterexample import (
     Counterexample,
     InvolvedDevice,
+    Kind,
     Plane,
-    kind_of,
     plane_around,
 )
 from primepar.schedule.operators import DIMS, PHASES, Phase
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 
+_KINDS: tuple[tuple[str, str, Kind], ...] = (
+    ("coverage", "got none", "never-done"),
+    ("coverage", "expected one", "done-twice"),
+    ("coverage", "", "outside-the-grid"),
+    ("completion", "got neither", "sum-lost"),
+    ("completion", "to have a home", "homeless"),
+    ("completion", "", "unfinished-sum"),
+    ("races", "expected a wait for", "never-awaited"),
+    ("races", "", "race"),
+    ("memory", "", "over-memory"),
+    ("traffic", "", "wrong-traffic"),
+    ("", "on some device at t=", "nowhere"),
+    ("", " to be resident on some device", "homeless"),
+    ("", " here, got ", "wrong-place"),
+    ("", "", "wrong-data"),
+)
 _DEVICE = re.compile(r"\bdevice (\d+)(?: \([^()]*\))?(?: at t=(\d+))?")
 _BLOCK = re.compile(r"\b[A-Za-z]+\[[\d,]*\]")
 _CELL = re.compile(r"(\w+) sub-operator \(([^()]*)\)")
@@ -72,3 +88,8 @@ def _counts(sequence: Sequence, phase: Phase) -> Counter[tuple[int, ...]]:
         slices = sequence.slices(phase, rank, step)
         counts.update(product(*(slices[dim] for dim in dims)))
     return counts
+
+
+def kind_of(name: str, sentence: str) -> Kind:
+    """The kind of counterexample that the sentence of a property describes."""
+    return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)

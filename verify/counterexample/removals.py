@@ -11,6 +11,8 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from primepar.schedule.evidence import Place
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import (
     ANY,
     BLOCK_LISTS,
@@ -22,7 +24,6 @@ from primepar.schedule.program import (
     Program,
     named_ranks,
 )
-from primepar.verify.program.matching import Matching, MessageEnd, Operation
 
 Item = tuple[int, int, int]
 """(rank, instruction index, place in the body of a group or 0)."""
@@ -32,44 +33,28 @@ Entry = tuple[str, int, str]
 
 def units(program: Program) -> list[frozenset[Item]]:
     """Sets of instructions that can only be removed together, in order of their first ones."""
-    flow = Matching.of(program)
+    matches = Matches(program)
     group: dict[Item, set[Item]] = {}
-    items = {
-        post: (post.rank, post.index, place)
-        for operations in flow.operations
-        for operation in operations
-        for place, post in enumerate(operation.starts)
-    }
-    for operations in flow.operations:
-        for operation in operations:
-            if operation.index < len(program.programs[operation.rank]):
-                together = set(_together(operation, flow, items))
-                for item in list(together):
-                    together |= group.get(item, {item})
-                group.update(dict.fromkeys(together, together))
+    for rank, nodes in enumerate(program.programs):
+        for index in range(len(nodes)):
+            together = set(_together(matches, (rank, index)))
+            for item in list(together):
+                together |= group.get(item, {item})
+            group.update(dict.fromkeys(together, together))
     sets = {id(together): frozenset(together) for together in group.values()}
     return sorted(sets.values(), key=min)
 
 
-def _together(
-    operation: Operation, flow: Matching, items: dict[MessageEnd, Item]
-) -> Iterator[Item]:
+def _together(matches: Matches, place: Place) -> Iterator[Item]:
     """Yield an instruction and its partners; a group counts as each of its messages."""
-    for post in (*operation.starts, *operation.awaits):
-        yield items[post]
-        if post.partner is not None:
-            yield items[post.partner]
-        if isinstance(operation.instruction, Group):
-            return
-    here = (operation.rank, operation.index, 0)
-    yield here
-    calls = [operation] if isinstance(operation.instruction, Collective) else []
-    calls += [operation.posted] if operation.posted is not None else []
-    for call in calls:
-        yield from (
-            (matched.rank, matched.index, 0)
-            for matched in (call, *flow.matched_calls.get(call, ()))
-        )
+    sides = matches.sides(place)
+    if place in matches.posted:
+        sides = matches.sides(matches.posted[place])
+    for side in sides:
+        yield side
+        yield from matches.partners.get(side, ())
+    if not isinstance(matches.node(place), Group):
+        yield (*place, 0)
 
 
 def without_items(program: Program, removed: Collection[Item]) -> Program:

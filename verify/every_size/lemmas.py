@@ -12,7 +12,7 @@ from time import perf_counter
 
 import z3
 
-from primepar.verify.deadline import UnansweredError
+from primepar.schedule.deadline import UnansweredError
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.z3_question import smallest_model
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, Term, truth

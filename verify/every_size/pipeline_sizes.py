@@ -13,7 +13,7 @@ from primepar.partition.pipeline.actions import KINDS, Action, Order, ScheduleNa
 from primepar.partition.pipeline.dependencies import PipelineOrders, Position
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
 from primepar.partition.pipeline.positions import ClosedForm
-from primepar.verify.deadline import in_time
+from primepar.schedule.deadline import in_time
 from primepar.verify.every_size.pipeline_claims import BUBBLE, COVERAGE, DEADLOCK, ORDER, STASHES
 
 MOST_STAGES, MOST_MICRO_BATCHES = 6, 8

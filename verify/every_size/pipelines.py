@@ -19,7 +19,7 @@ import z3
 
 from primepar.partition.pipeline.actions import ScheduleName
 from primepar.partition.pipeline.positions import CLOSED_FORMS, ClosedForm
-from primepar.verify.deadline import UnansweredError, deadline
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.verify.every_size.pipeline_claims import (
     BUBBLE,
     COVERAGE,

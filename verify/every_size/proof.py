@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from primepar.schedule.program_method import ProgramMethod
 from primepar.verify.every_size import EVERY_SIZE
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import z3
 
 from primepar.certify.claims import Slices
+from primepar.schedule.deadline import UnansweredError
 from primepar.schedule.expression import Expression, Number, evaluate, every, name, negated
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
 from primepar.schedule.tracing import maps_of
-from primepar.verify.deadline import UnansweredError
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.formulas.symbolic_amount import ConditionalRatio, cases_of
 from primepar.verify.primitive import z3_terms as terms

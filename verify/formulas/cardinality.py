@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from primepar.schedule.deadline import UnansweredError
 from primepar.schedule.expression import Number, evaluate, every, name, negated
 from primepar.schedule.operators import Phase
 from primepar.schedule.primitive import ANY
-from primepar.verify.deadline import UnansweredError
 from primepar.verify.formulas.block_sets import Block, BlockSets, Condition, Values, opened, within
 from primepar.verify.formulas.polynomial import Polynomial
 from primepar.verify.primitive.affine import Affine

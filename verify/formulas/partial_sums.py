@@ -12,9 +12,9 @@ from enum import Enum, auto
 from functools import lru_cache
 from itertools import product
 
+from primepar.schedule.deadline import UnansweredError
 from primepar.schedule.expression import Number, negated
 from primepar.schedule.operators import PHASES, PRODUCTS, Phase
-from primepar.verify.deadline import UnansweredError
 from primepar.verify.formulas.block_sets import BlockSets, Condition, Point
 
 

@@ -10,11 +10,11 @@ from time import perf_counter
 
 from primepar.certify.claims import Slices
 from primepar.errors import PrimitiveError, SymbolicError
+from primepar.schedule.deadline import UnansweredError
 from primepar.schedule.expression import Number
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import formula
 from primepar.verify.counterexample.primitive import of_primitive
-from primepar.verify.deadline import UnansweredError
 from primepar.verify.formulas.block_sets import BlockSets
 from primepar.verify.formulas.memory import copies, counters
 from primepar.verify.formulas.symbolic_amount import ConditionalRatio

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
-from primepar.verify.deadline import UnansweredError
+from primepar.schedule.deadline import UnansweredError
 from primepar.verify.primitive.claims_on_mesh import Point, choices
 from primepar.verify.primitive.witness import NoWitnessError, Points, Witnesses, find
 from primepar.verify.primitive.z3_question import Questions

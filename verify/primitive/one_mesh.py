@@ -6,7 +6,7 @@ from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import Report
 
 

@@ -17,10 +17,10 @@ from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import PROPERTIES, Subject
 from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
-from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.formulas.proof import formula_results
 from primepar.verify.primitive.decide import Decision, decisions
 from primepar.verify.primitive.refutation import Refutation, faults

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 from time import perf_counter
 
+from primepar.schedule.ledger import peak, sent_by_ranks
 from primepar.schedule.lowering import lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.movement import NEXT_USE, Movement
@@ -29,9 +30,6 @@ from primepar.schedule.operators import (
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Element, Sequence
-from primepar.verify.program.matching import Matching
-from primepar.verify.program.memory import Memory
-from primepar.verify.program.traffic import sent
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
@@ -237,7 +235,7 @@ def memory_faults(movement: Movement) -> Iterator[str]:
     """Yield devices with more live elements than the primitive's formula, for several shapes."""
     sequence = movement.sequence
     for shape, stated, program in _stated(sequence, Element.held):
-        peaks = Memory(Meaning(program)).peaks("device")
+        peaks = [peak(program, rank, Meaning(program).size) for rank in range(program.ranks)]
         most = max(peaks)
         if most > stated:
             yield (
@@ -250,7 +248,7 @@ def traffic_faults(movement: Movement) -> Iterator[str]:
     """Yield totals that all devices send and that differ from the formula, for several shapes."""
     sequence = movement.sequence
     for shape, stated, program in _stated(sequence, Element.sent):
-        total = sent(Meaning(program), Matching.of(program))
+        total = sum(sent_by_ranks(program))
         if total != stated * sequence.ranks:
             yield (
                 f"{shape}: expected {stated} elements to leave each device, as sent states, "

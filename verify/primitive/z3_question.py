@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import z3
 
 from primepar.certify.claims import Claim
+from primepar.schedule.deadline import UnansweredError
 from primepar.schedule.expression import Number, evaluate, every, negated
-from primepar.verify.deadline import UnansweredError
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.claims_on_mesh import Point
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, Term, truth

@@ -7,13 +7,11 @@ then for the proof to decide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.schedule.program import Group, Instruction, IRecv, ISend, Program, Recv, Send
-from primepar.verify.program.races import AccessedBlocks, touched
+from primepar.schedule.effects import effects
+from primepar.schedule.program import Program
 
 Order = tuple[int, ...]
 """The instructions of one rank by their indices in the wrong program."""
@@ -40,35 +38,21 @@ class RankAccesses:
 
     def __init__(self, program: Program, rank: int) -> None:
         self.instructions = program.programs[rank]
-        self._accesses = list(_accesses(self.instructions, rank))
+        # A post accesses its blocks, and its wait none: so what accesses a block in flight may move
+        # behind the wait. The proof refutes what moves the other way.
+        self._effects = [effects(node, rank) for node in self.instructions]
 
     def ordered(self, first: int, second: int) -> bool:
         """Whether two instructions must stay in their order."""
-        one, other = self._accesses[first], self._accesses[second]
-        written = {*one.writes} & {*other.reads, *other.writes} or {*one.reads} & {*other.writes}
+        one, other = self._effects[first], self._effects[second]
+        # What is added to a block is read before, so that two sums into one block keep their order.
+        changed, also = {*one.writes, *one.frees}, {*other.writes, *other.frees}
+        written = changed & {*other.reads, *also} or {*one.reads} & also
         return bool(written) or self._share_a_request(first, second)
 
     def _share_a_request(self, first: int, second: int) -> bool:
         names = [getattr(self.instructions[place], "request", None) for place in (first, second)]
         return names[0] is not None and names[0] == names[1]
-
-
-def _accesses(instructions: tuple[Instruction, ...], rank: int) -> Iterator[AccessedBlocks]:
-    """The blocks of every instruction; a post accesses its blocks, and its wait none.
-
-    So what accesses a block in flight may move behind the wait; the proof refutes the other way.
-    """
-    for instruction in instructions:
-        yield _messages(instruction) or touched(instruction, rank)
-
-
-def _messages(instruction: Instruction) -> AccessedBlocks | None:
-    body = instruction.body if isinstance(instruction, Group) else (instruction,)
-    if not isinstance(body[0], Send | Recv | ISend | IRecv):
-        return None
-    reads = tuple(node.block for node in body if isinstance(node, Send | ISend))
-    writes = tuple(node.block for node in body if isinstance(node, Recv | IRecv))
-    return AccessedBlocks(reads, writes)
 
 
 def moved(order: Order, source: int, target: int, before: bool, rank: RankAccesses) -> Order | None:

@@ -1,6 +1,6 @@
 """Finds the fewest moves that make a wrong program pass, and proves the result.
 
-The search is breadth first over moves that its counterexamples suggest. In a circle of waits a rank
+The search is breadth first over moves that its counterexamples suggest. In a cycle of waits a rank
 hangs in one instruction and never reaches another: it may start the second one earlier, or the
 first one later. Of two calls that do not agree, one may change places with another call of its
 communicator. A block in flight that is accessed may be accessed after its wait. For example, if two
@@ -22,11 +22,12 @@ from time import perf_counter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.schedule.counterexample import Counterexample, ranks_text
+from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.program import Instruction, Program
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.transport import RENDEZVOUS, Transport
-from primepar.verify.program.proof import verify_program
+from primepar.schedule.words import ranks_text
+from primepar.verify.program import verify_program
 from primepar.verify.repair.edits import Edit, Order, RankAccesses, moved, reordered
 from primepar.verify.report import PropertyResult, Report
 
@@ -163,7 +164,7 @@ class _Search:
         details = result.details
         assert details is not None
         pairs: Iterator[tuple[int, int, int]] = iter(())
-        if details.kind in ("waiting-circle", "race", "absent-block"):
+        if details.kind in ("waiting-cycle", "race", "absent-block"):
             pairs = _pairs(details)
         elif details.kind == "mismatch":
             pairs = self._exchanged(orders, details)

@@ -35,18 +35,25 @@ from primepar.preflight.meaning.values import (
     size,
     total,
 )
+from primepar.schedule.effects import Post
+from primepar.schedule.evidence import Side
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
     Gather,
+    IRecv,
+    ISend,
+    Message,
     Program,
+    Recv,
     Reduce,
     ReduceScatter,
     Scatter,
+    Send,
 )
-from primepar.verify.program.matching import Matching, Operation
 
 
 class TermPlace(NamedTuple):
@@ -60,7 +67,7 @@ class TermValues:
     """The values of the terms of all ranks of one program."""
 
     def __init__(self, program: Program, terms: Sequence[RankTerms]) -> None:
-        self.flow = Matching.of(program)
+        self.matches = Matches(program)
         self.nodes = [of_rank.nodes for of_rank in terms]
         self.calls = [of_rank.calls for of_rank in terms]
         self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
@@ -135,46 +142,50 @@ class TermValues:
 
     def _sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""
-        call = self.calls[rank][received.call]
-        operation = self.flow.operations[rank][call.instruction]
-        if operation.starts:
-            return [self._sent(operation, received)]
-        members = self.flow.matched_calls.get(operation, ())
+        place = rank, self.calls[rank][received.call].instruction
+        sides = self.matches.sides(place)
+        if isinstance(self.matches.post(sides[0]), Message):
+            return [self._sent(sides, received)]
         return [
-            TermPlace(member.rank, number)
-            for member in members
-            for number in self._by_index[member.rank][member.index].reads
+            TermPlace(member, number)
+            for member, index, _ in self.matches.partners.get(sides[0], ())
+            for number in self._by_index[member][index].reads
         ]
 
-    def _sent(self, operation: Operation, received: Received) -> TermPlace:
-        receives = [end for end in operation.starts if not end.sends]
-        partner = receives[received.slot].partner
-        if partner is None:
+    def _sent(self, sides: Sequence[Side], received: Received) -> TermPlace:
+        """The term that the other side of a message sends."""
+        receives = [side for side in sides if isinstance(self.matches.post(side), Recv | IRecv)]
+        if receives[received.slot] not in self.matches.partners:
             raise ValueError("expected a matched message")
-        sends = self.flow.operations[partner.rank][partner.index].starts
-        slot = [id(end) for end in sends if end.sends].index(id(partner))
-        return TermPlace(partner.rank, self._by_index[partner.rank][partner.index].reads[slot])
+        rank, index, part = self.matches.partners[receives[received.slot]][0]
+        sends = [
+            side
+            for side in self.matches.sides((rank, index))
+            if isinstance(self.matches.post(side), Send | ISend)
+        ]
+        slot = sends.index((rank, index, part))
+        return TermPlace(rank, self._by_index[rank][index].reads[slot])
 
     def _delivered(self, rank: int, received: Received, inputs: list[Value]) -> Value:
-        call = self.calls[rank][received.call]
-        operation = self.flow.operations[rank][call.instruction]
-        if operation.starts:
+        side = rank, self.calls[rank][received.call].instruction, 0
+        node = self.matches.post(side)
+        if isinstance(node, Message):
             return inputs[0]
-        members = self.flow.matched_calls[operation]
-        counts = [len(self._by_index[call.rank][call.index].reads) for call in members]
+        members = self.matches.partners[side]
+        counts = [len(self._by_index[member][index].reads) for member, index, _ in members]
         of_member: list[list[Value]] = []
         for count in counts:
             of_member.append(inputs[:count])
             inputs = inputs[count:]
-        ranks = [member.rank for member in members]
-        return _of_collective(operation, rank, received, dict(zip(ranks, of_member, strict=True)))
+        ranks = [member for member, _, _ in members]
+        return _of_collective(node, rank, received, dict(zip(ranks, of_member, strict=True)))
 
 
 def _of_collective(
-    operation: Operation, rank: int, received: Received, inputs: dict[int, list[Value]]
+    node: Post, rank: int, received: Received, inputs: dict[int, list[Value]]
 ) -> Value:
     """What a collective delivers on a rank, in a slot; `inputs` are those of each member."""
-    node, slot = operation.instruction, received.slot
+    slot = received.slot
     group = tuple(getattr(node, "group", ()))
     place = group.index(rank)
     match node:

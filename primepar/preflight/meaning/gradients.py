@@ -21,7 +21,8 @@ from scipy.cluster.hierarchy import DisjointSet
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
 from primepar.preflight.meaning.values import Value, digest
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction, ranks_text
+from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.words import ranks_text
 from primepar.verify.report import PropertyResult
 
 NAME = "gradients"
@@ -82,9 +83,8 @@ class _GradientQuestions:
         for first, *others in self.summed.subsets():
             for other in others:
                 union.merge(first, other)
-        for operations in self.values.flow.operations:
-            for end in (end for operation in operations for end in operation.starts):
-                union.merge(end.rank, end.message.peer)
+        for source, destination, _ in self.values.matches.channels:
+            union.merge(source, destination)
         return union
 
     def first_certain(self) -> Wrong | None:

@@ -25,7 +25,7 @@ from primepar.preflight.mpi.stand_in import install
 from primepar.preflight.verdict import with_gaps
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import instruction_line
-from primepar.verify.program.proof import verify_program
+from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report
 
 MOST_RUNS = 200

@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
+from oracle.collectives import agree, members
+from oracle.mailboxes import Mailboxes, Pair, Side, is_disputed
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture.rank_link import receive_bytes, write
@@ -35,8 +37,6 @@ from primepar.preflight.mpi.rank_side import (
 )
 from primepar.preflight.recording import Gap, RankRecording
 from primepar.schedule.program import ANY, Collective, Group, messages_of
-from primepar.verify.explorer.collectives import agree, members
-from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side, is_disputed
 
 Place = tuple[int, int, int]
 """Rank, instruction, and position in its group."""

@@ -6,6 +6,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from oracle.blocks import RankMemories
+from oracle.collectives import Call, agree, inputs, members, outputs, results
+from oracle.contents import ZERO, CellSums
+from oracle.mailboxes import Mailboxes, Pair, Side, is_disputed
+from oracle.names import BlockNames
+from oracle.state import Flight, Key, Part, RankState
 from primepar.schedule.program import (
     Collective,
     Group,
@@ -19,12 +25,6 @@ from primepar.schedule.program import (
     messages_of,
 )
 from primepar.schedule.program_uses import initial_blocks
-from primepar.verify.explorer.blocks import RankMemories
-from primepar.verify.explorer.collectives import Call, agree, inputs, members, outputs, results
-from primepar.verify.explorer.contents import ZERO, CellSums
-from primepar.verify.explorer.mailboxes import Mailboxes, Pair, Side, is_disputed
-from primepar.verify.explorer.names import BlockNames
-from primepar.verify.explorer.state import Flight, Key, Part, RankState
 
 _WAITING = Send | Recv | Group | Wait | Collective
 

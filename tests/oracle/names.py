@@ -7,9 +7,7 @@ from functools import cached_property
 from itertools import chain, pairwise, product
 from typing import Any
 
-from primepar.schedule.meaning import Box, Meaning, Phase, Place
-from primepar.schedule.program import Compute, Program
-from primepar.verify.explorer.contents import (
+from oracle.contents import (
     EMPTY,
     Atom,
     CellSums,
@@ -20,6 +18,8 @@ from primepar.verify.explorer.contents import (
     single,
     starts,
 )
+from primepar.schedule.meaning import Box, Meaning, Phase, Place
+from primepar.schedule.program import Compute, Program
 
 Corner = tuple[int, ...]
 Cell = tuple[tuple[str, int], ...]

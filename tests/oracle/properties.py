@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from itertools import chain
 
+from oracle.contents import CellSums, same
+from oracle.machine import Machine
+from oracle.names import BlockNames, cell_of, cells_of
 from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Join, Program
-from primepar.verify.explorer.contents import CellSums, same
-from primepar.verify.explorer.machine import Machine
-from primepar.verify.explorer.names import BlockNames, cell_of, cells_of
 
 _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 

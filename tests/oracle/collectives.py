@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oracle.contents import CellSums, combined, scaled
 from primepar.schedule.agreement import dispute
 from primepar.schedule.program import (
     AllGather,
@@ -19,7 +20,6 @@ from primepar.schedule.program import (
     Scatter,
     SplitCommunicator,
 )
-from primepar.verify.explorer.contents import CellSums, combined, scaled
 
 Call = tuple[Collective, list[CellSums]]
 """A collective with the contents of one member's inputs."""

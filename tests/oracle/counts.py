@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from oracle.collectives import inputs, members, outputs
+from oracle.names import BlockNames
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -31,8 +33,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.verify.explorer.collectives import inputs, members, outputs
-from primepar.verify.explorer.names import BlockNames
 
 
 class UnknownError(Exception):

@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from oracle.counts import wrong_counts
+from oracle.machine import Machine
+from oracle.properties import STATIC, asked, wrong_coverage, wrong_end
 from primepar.schedule.program import ANY, Program, messages_of
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
-from primepar.verify.explorer.counts import wrong_counts
-from primepar.verify.explorer.machine import Machine
-from primepar.verify.explorer.properties import STATIC, asked, wrong_coverage, wrong_end
 
 MOST_STATES = 200_000
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from oracle.contents import CellSums
+from oracle.mailboxes import Side
 from primepar.schedule.program import Collective
-from primepar.verify.explorer.contents import CellSums
-from primepar.verify.explorer.mailboxes import Side
 
 Key = tuple[str, tuple[int, ...]]
 

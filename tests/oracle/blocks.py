@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 
-from primepar.schedule.meaning import Box
-from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Instruction, Join
-from primepar.verify.explorer.contents import (
+from oracle.contents import (
     ZERO,
     CellSums,
     combined,
@@ -19,8 +17,10 @@ from primepar.verify.explorer.contents import (
     sizes,
     whole,
 )
-from primepar.verify.explorer.names import BlockNames, Corner, cell_of
-from primepar.verify.explorer.state import RankState
+from oracle.names import BlockNames, Corner, cell_of
+from oracle.state import RankState
+from primepar.schedule.meaning import Box
+from primepar.schedule.program import Alloc, Compute, Cut, Evict, Fetch, Free, Instruction, Join
 
 
 @dataclass

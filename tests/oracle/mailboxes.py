@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from oracle.contents import CellSums
 from primepar.schedule.agreement import dispute
 from primepar.schedule.program import ANY, ISend, Message, Send
-from primepar.verify.explorer.contents import CellSums
 
 Box = tuple[int, int, str]
 """Source, destination and communicator; under the rules of MPI the source is `ANY`."""

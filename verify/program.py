@@ -1,0 +1,225 @@
+"""Verification of one program: search for an order, the judge's decision, and a report in words.
+
+The search is Kahn's algorithm over the wait graph: it finds a level for every node that is reached
+(`primepar.schedule.waits`). It is not trusted: the judge (`primepar.certify`) checks the levels,
+and decides every property. What is left here is what needs no trust: the time limit, which
+properties have a meaning, and sentences and counterexamples made from the judge's violations.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace as changed
+from fractions import Fraction
+from functools import cached_property
+from itertools import chain
+from time import perf_counter
+
+from msgspec.structs import replace
+
+from primepar.certify.judge import Judge
+from primepar.certify.origins import origin
+from primepar.errors import UnknownSizeError
+from primepar.schedule.deadline import UnansweredError, deadline, in_time
+from primepar.schedule.evidence import Violation, WrongEnd, WrongRead
+from primepar.schedule.ledger import Memory, peak
+from primepar.schedule.one_order import out_of_order
+from primepar.schedule.own_communicators import own_communicators
+from primepar.schedule.program import Program
+from primepar.schedule.transport import RENDEZVOUS, Transport
+from primepar.schedule.waits import NEVER, WaitGraph, levels, shortest_cycle
+from primepar.schedule.words import sentence, term_text
+from primepar.verify.counterexample.program import of_violation
+from primepar.verify.report import PropertyResult, Report
+
+STOPS = "the program stops before its end: see deadlock-freedom"
+NESTED = "reductions by sum, max and min are nested too deeply to be followed"
+NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
+ONLY_BUFFERED = "only because sends are buffered; without that, "
+
+
+def verify_program(
+    program: Program,
+    target: str = "program",
+    buffered: bool = False,
+    timeout: float = 60.0,
+    only: str | None = None,
+    transport: Transport = RENDEZVOUS,
+) -> Report:
+    """Decide all properties of a program; only those that it asks are in the report.
+
+    Coverage is asked if there is a grid. Placement is asked if there is `initial`, or an
+    instruction that uses memory. Completion is asked if there is a grid, or `final` lists a block
+    that the program reduces. Alignment is asked if there are two phases, or `final` lists anything
+    but O and dI of the program's phases. Deadlock-freedom, which includes matching, and races are
+    always asked; memory and traffic if the program has these fields.
+
+    Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
+    decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
+    completion and alignment are not asked unless they fail before it. `only` asks a single
+    property, whatever it needs. `transport` makes messages travel in another way than by rendezvous
+    in any order; `buffered` is any number of slots.
+    """
+    if buffered:
+        transport = replace(transport, slots=None)
+    case = _Case(Judge(program, transport))
+    with _collector_paused(), deadline(timeout):
+        names = [name for name in case.judge.asked() if only in (None, name)]
+        results = [case.answer(name) for name in names]
+    return Report.of(target, results)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Pause the garbage collector, which costs a fourth of a proof and finds no cycles in it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _until_unknown(violations: Iterable[Violation]) -> list[Violation]:
+    """The violations up to a question without an answer, which is raised if it comes first."""
+    wrong: list[Violation] = []
+    try:
+        wrong.extend(violations)
+    except UnknownSizeError:
+        if not wrong:
+            raise
+    return wrong
+
+
+class _Case:
+    """One program before the judge; what several properties need is found once."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.strict = judge.transport.slots == 0
+
+    def answer(self, name: str) -> PropertyResult:
+        """The result of a property, with the first violation in words and drawn."""
+        questions: dict[str, Callable[[], Iterable[Violation]]] = {
+            "coverage": self.judge.coverage,
+            "deadlock-freedom": self._deadlock,
+            "races": lambda: self.judge.races,
+            "memory": self.judge.memory,
+            "traffic": self.judge.traffic,
+        }
+        notes = {"deadlock-freedom": self._note_on_order, "memory": self._note_on_memory}
+        start = perf_counter()
+        try:
+            wrong = _until_unknown(questions.get(name, lambda: self._data(name))())
+            note = notes[name]() if name in notes and not wrong else None
+            first = self._with_origin(wrong[0]) if wrong else None
+        except (UnansweredError, UnknownSizeError) as error:
+            return PropertyResult(name, "unknown", perf_counter() - start, reason=str(error))
+        except RecursionError:
+            return PropertyResult(name, "unknown", perf_counter() - start, reason=NESTED)
+        seconds = perf_counter() - start
+        if first is None:
+            return PropertyResult(name, "proved", seconds, reason=note)
+        return PropertyResult(
+            name,
+            "refuted",
+            seconds,
+            counterexample=sentence(first, self.judge.program),
+            details=of_violation(self.judge.matches, first),
+            violations=(first, *wrong[1:]),
+        )
+
+    @cached_property
+    def level(self) -> list[int]:
+        """The levels that the search finds, checked by the judge."""
+        found = levels(self.judge.graph)
+        self.judge.check_levels(found)
+        return found
+
+    @cached_property
+    def _wrong_data(self) -> list[Violation]:
+        return self.judge.run(self.level).wrong
+
+    def _data(self, name: str) -> list[Violation]:
+        """What is wrong with the data. A program that stops has no end that could be right."""
+        wrong = [violation for violation in self._wrong_data if violation.of == name]
+        if not wrong and not self.judge.finishes(self.level):
+            raise UnansweredError(STOPS)
+        return wrong
+
+    def _deadlock(self) -> list[Violation]:
+        if self.judge.matches.faults:
+            return list(self.judge.matches.faults)
+        if self.judge.finishes(self.level):
+            return []
+        if not self.judge.transport.is_plain:
+            # Ranks that wait for one another anyway say more than operations that are held up.
+            plain = WaitGraph(self.judge.matches, Transport(0 if self.strict else None))
+            level = levels(plain)
+            if NEVER in level:
+                return [shortest_cycle(plain, level)]
+        cycle = shortest_cycle(self.judge.graph, self.level)
+        if self.judge.transport == RENDEZVOUS:
+            buffered = WaitGraph(self.judge.matches, Transport(None))
+            cycle = changed(cycle, ends_buffered=NEVER not in levels(buffered))
+        return [cycle]
+
+    def _note_on_order(self) -> str | None:
+        """What a proof of deadlock-freedom depends on: on buffers, or on an order unlike NCCL's."""
+        program = self.judge.program
+        if not self.strict:
+            graph = WaitGraph(self.judge.matches)
+            level = levels(graph)
+            if NEVER not in level:
+                return None
+            return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
+        if not self.judge.transport.is_plain:
+            return None
+        moved = own_communicators(program)
+        cycle = out_of_order(moved)
+        return cycle and NOT_IN_ORDER + cycle
+
+    def _note_on_memory(self) -> str:
+        """The largest number of live elements on a rank, and copies of each tensor in `initial`."""
+        program, meaning = self.judge.program, self.judge.meaning
+        bound = program.memory
+        assert bound is not None
+        parts = []
+        limits: tuple[tuple[Memory, int | None], ...] = (
+            ("device", bound.device), ("host", bound.host),
+        )  # fmt: skip
+        for memory, limit in limits:
+            if limit is not None:
+                most = max(
+                    peak(program, rank, meaning.size, memory) for rank in range(program.ranks)
+                )
+                parts.append(f"at most {max(peaks)} of {limit} live elements in {memory} memory")
+        copies = [f"{tensor} {count}" for tensor, count in self._copies().items()]
+        return "; ".join([*parts, *(["resident copies: " + ", ".join(copies)] if copies else [])])
+
+    def _copies(self) -> dict[str, Fraction]:
+        """Tensor -> copies of its elements in `initial` over all ranks, where sizes are defined."""
+        meaning = self.judge.meaning
+        held: dict[str, list[str]] = {}
+        for block in in_time(chain(*(self.judge.program.initial or ()))):
+            place = meaning.place(block)
+            if place is not None:
+                held.setdefault(place.tensor, []).append(block)
+        return {
+            tensor: Fraction(sum(map(meaning.size, blocks)),
+                             sum(map(meaning.size, set(blocks))))
+            for tensor, blocks in held.items()
+            if all(meaning.elements(block) is not None for block in blocks)
+        }  # fmt: skip
+
+    def _with_origin(self, violation: Violation) -> Violation:
+        """A wrong sum with the instruction that made it wrong."""
+        if violation.of != "completion" or not isinstance(violation, WrongRead | WrongEnd):
+            return violation
+        if violation.data is None:
+            return violation
+        found = origin(self.judge, self.level, violation.block, violation.data, term_text)
+        return changed(violation, origin=found)
