@@ -15,6 +15,7 @@ from primepar.certify.program import ProgramCertificate
 from primepar.commands.exercise_catalog import exercises
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program, Sequence, load_program, lower
+from primepar.schedule.transport import Transport
 from primepar.verify.certificate.program import certificate
 from primepar.verify.program import verify_program
 from primepar.verify.report import Report
@@ -27,8 +28,6 @@ FILES = [
       if path.name != "config.json"),
     *(exercise.path for exercise in exercises() if exercise.path.suffix == ".json"),
 ]  # fmt: skip
-NO_WITNESS = [exercise.path for exercise in exercises() if exercise.path.name[:2] in ("05", "08")]
-"""Refuted by memory or traffic alone."""
 
 
 @cache
@@ -48,7 +47,7 @@ def program(name: str) -> Program:
 def proved(name: str, buffered: bool = False) -> tuple[Report, ProgramCertificate]:
     """The report of a program and its certificate."""
     report = verify_program(program(name), name, buffered)
-    return report, certificate(program(name), report, buffered)
+    return report, certificate(program(name), report, Transport(None if buffered else 0))
 
 
 def numbers(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import get_args
 
@@ -14,11 +15,12 @@ from primepar.api.resolve_target import load_primitive
 from primepar.pictures.counterexample_text import MOST_ROWS, counterexample_lines
 from primepar.schedule import Program, load_program
 from primepar.schedule.counterexample import Counterexample, Kind
+from primepar.schedule.evidence import OverMemory, Violation, WrongTraffic
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import Recv, Send
-from primepar.verify.counterexample.program import of_program
+from primepar.verify.counterexample.program import of_violation
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.program import verify_program
-from primepar.verify.program.matching import Matching
 from primepar.verify.report import Report
 
 FOLDER = Path(__file__).parent / "wrong"
@@ -71,34 +73,30 @@ def test_every_kind_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sentence", "kind", "line"),
+    ("violation", "kind", "line"),
     [
         (
-            "memory",
-            "rank 0, instruction 1 (recv Y <- 1): expected at most 4 live elements in device "
-            "memory, got 8: X 4, Y 4: free one before, or allow more in memory",
+            OverMemory((0, 1), "device", 4, {"X": 4, "Y": 4}),
             "over-memory",
             "! 1 recv Y <- 1  (over the bound)",
         ),
         (
-            "traffic",
-            "rank 0: expected 2 elements to leave it, got 4: 4 by instruction 0 (send X -> 1): "
-            "fix what it sends, or traffic",
+            WrongTraffic(0, Fraction(2), Fraction(4), ((Fraction(4), 0),)),
             "wrong-traffic",
             "! 0 send X -> 1  (leaves here)",
         ),
     ],
 )
-def test_bounds_are_drawn_too(name: str, sentence: str, kind: str, line: str) -> None:
+def test_bounds_are_drawn_too(violation: Violation, kind: str, line: str) -> None:
     program = load_program(FOLDER / "send-send-deadlock.json")
-    counterexample = of_program(program, Matching.of(program), name, sentence)
+    counterexample = of_violation(Matches(program), violation)
     assert (counterexample.kind, counterexample.ranks) == (kind, (0,))
     assert counterexample_lines(counterexample) == ["  rank 0", line]
 
 
-def test_a_circle_names_where_each_rank_hangs_and_what_it_never_reaches() -> None:
+def test_a_cycle_names_where_each_rank_hangs_and_what_it_never_reaches() -> None:
     counterexample = details(report_of("send-send-deadlock.json"))["deadlock-freedom"]
-    assert counterexample.kind == "waiting-circle"
+    assert counterexample.kind == "waiting-cycle"
     assert counterexample.ranks == (0, 1)
     assert [(event.rank, event.index, event.role) for event in counterexample.events] == [
         (0, 0, "hangs"), (0, 1, "never reached"), (1, 0, "hangs"), (1, 1, "never reached"),
@@ -116,7 +114,7 @@ def ring(ranks: int) -> Program:
     return Program("primepar-program", 1, ranks, lists)
 
 
-def test_a_long_circle_is_drawn_shortened() -> None:
+def test_a_long_cycle_is_drawn_shortened() -> None:
     counterexample = details(verify_program(ring(20)))["deadlock-freedom"]
     lines = counterexample_lines(counterexample)
     assert len(counterexample.ranks) == 20

@@ -21,12 +21,13 @@ from profiles import IS_LONG
 
 from primepar.schedule import Program
 from primepar.schedule.communicators import message_members
-from primepar.schedule.one_order import ADVICE, out_of_order
+from primepar.schedule.matching import Matches
+from primepar.schedule.one_order import out_of_order
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Alloc, Instruction, IRecv, ISend, Recv, Send, Wait
+from primepar.schedule.waits import WaitGraph, cycle_of
+from primepar.schedule.words import NCCL_ADVICE
 from primepar.verify import verify_program
-from primepar.verify.program.matching import Matching
-from primepar.verify.program.wait_order import Waits
 
 COUNT = 1000 if IS_LONG else 60
 DRAWN = [drawn(seed) for seed in range(COUNT)]
@@ -34,9 +35,9 @@ DRAWN = [drawn(seed) for seed in range(COUNT)]
 
 def finishes(program: Program) -> bool:
     """Whether a program ends under rendezvous, in any order within a communicator."""
-    flow = Matching.of(program)
-    assert not flow.faults
-    return Waits(flow, buffered=False).finishes
+    matches = Matches(program)
+    assert not matches.faults
+    return cycle_of(WaitGraph(matches)) is None
 
 
 def outcomes(programs: list[Program], backend: str, checked: bool = False) -> list[list[str]]:
@@ -121,8 +122,9 @@ def early_batch() -> Program:
 def test_the_executor_and_the_prover_name_what_waits_in_one_line() -> None:
     wrong = early_batch()
     text = (
-        "rank 0, instruction 0 (irecv x1.got[0] <- 1) and rank 1, instruction 2 (send x2[0] -> 0) "
-        f"wait for each other: {ADVICE}"
+        "rank 0, instruction 0 (irecv x1.got[0] <- 1) and rank 1, instruction 1 (recv "
+        "x0.got[0] <- 0) "
+        f"wait for each other: {NCCL_ADVICE}"
     )
     assert finishes(wrong)
     assert out_of_order(wrong) == text
@@ -174,13 +176,8 @@ def test_the_same_messages_match_on_communicators_of_their_own() -> None:
 
 def partners(program: Program) -> list[tuple[int, int, int, int]]:
     """Rank and instruction of every send, and of the receive that it matches."""
-    flow = Matching.of(program)
-    ends = [end for line in flow.operations for operation in line for end in operation.starts]
-    return [
-        (end.rank, end.index, end.partner.rank, end.partner.index)
-        for end in ends
-        if end.sends and end.partner is not None
-    ]
+    channels = Matches(program).channels.values()
+    return sorted((*send[:2], *receive[:2]) for pairs in channels for send, receive in pairs)
 
 
 def test_adjacent_posts_are_one_batch() -> None:

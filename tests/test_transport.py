@@ -19,9 +19,10 @@ from primepar.preflight.fewest import (
     fewest_slots,
 )
 from primepar.schedule import Program
-from primepar.schedule.one_order import StreamGraph, hangs_by
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
 from primepar.schedule.transport import Order, Transport
+from primepar.schedule.waits import WaitGraph, cycle_of
 from primepar.verify.program import verify_program
 
 POSTED = (
@@ -54,15 +55,15 @@ def test_proof_and_run_agree_in_every_transport(seed: int) -> None:
         assert ends == {report.verdict == "proved"}, transport
 
 
-def never_full(graph: StreamGraph, send: int, receive: int, received: list[int]) -> None:
+def never_full(graph: WaitGraph, send: int, receive: int, received: list[int]) -> None:
     """A graph whose slots are never full, in place of its own method."""
-    sent = graph._node(*graph.places[send], [send])
-    received.append(graph._node(*graph.places[receive], [receive, sent]))
+    sent = graph._add(graph.places[send], send)
+    received.append(graph._add(graph.places[receive], receive, sent))
     graph.before[send + 1].append(sent)
     graph.before[receive + 1].append(received[-1])
 
 
-def without_data(graph: StreamGraph, send: int, receive: int, received: list[int]) -> None:
+def without_data(graph: WaitGraph, send: int, receive: int, received: list[int]) -> None:
     """A graph whose receives end without their data, in place of its own method."""
     never_full(graph, send, receive, received)
     graph.before[received[-1]] = [receive]
@@ -72,10 +73,11 @@ def without_data(graph: StreamGraph, send: int, receive: int, received: list[int
 def test_the_run_contradicts_a_wrong_graph(
     wrong: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StreamGraph, "_match_in_slot", wrong)
+    monkeypatch.setattr(WaitGraph, "_use_slot", wrong)
     programs = [traffic_program(seed) for seed in range(40)]
     assert any(
-        (hangs_by(program, Transport(1)) is None) != comes_to_an_end(program, Transport(1))
+        (cycle_of(WaitGraph(Matches(program), Transport(1))) is None)
+        != comes_to_an_end(program, Transport(1))
         for program in programs
     )
 

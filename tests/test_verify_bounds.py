@@ -13,13 +13,13 @@ from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.reference.emulator.executor import emulate
 from primepar.reference.emulator.scatter_gather import scatter
 from primepar.schedule import Linear, Sequence, lower
+from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.program import verify_program
-from primepar.verify.program.memory import Memory
 
 Json = dict[str, Any]
 SIDES = {1: ((1,), (2,), (3,)), 2: ((1, 2), (2, 2)), 3: ((1, 2, 1), (2, 1, 1))}
@@ -47,7 +47,7 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
     dense = {tensor: np.ones([operator.size(dim) for dim in tensor_dims(tensor)
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
-    assert Memory(Meaning(lowered)).peaks("device") == run.peak
+    assert [peak(lowered, r, Meaning(lowered).size) for r in range(lowered.ranks)] == run.peak
     bounded_ = replace(
         lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent))
     )
@@ -216,7 +216,7 @@ def test_what_a_primitive_holds_is_what_its_formula_states(
     lowered = lower(sequence, Linear(**sizes))
     assert lowered.memory is not None
     assert lowered.memory.device is not None
-    most = max(Memory(Meaning(lowered)).peaks("device"))
+    most = max(peak(lowered, r, Meaning(lowered).size) for r in range(lowered.ranks))
     loose = max(sides) <= LOOSE.get(name, 0)
     assert most <= lowered.memory.device if loose else most == lowered.memory.device
 

@@ -17,6 +17,7 @@ from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDRegathered
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.expression import Value
+from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.tracing import formula
 from primepar.verify.formulas.block_sets import BlockSets
@@ -25,7 +26,6 @@ from primepar.verify.formulas.memory import Count
 from primepar.verify.formulas.polynomial import Range
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
-from primepar.verify.program.memory import Memory
 
 
 def with_held(kind: type[Primitive], held: Any) -> Primitive:
@@ -63,7 +63,10 @@ def live_elements(primitive: Primitive, sides: tuple[int, ...]) -> tuple[list[in
         for scale in SCALES
     ]  # fmt: skip
     lowered = [lower(sequence, operator) for operator in operators]
-    most = [max(Memory(Meaning(program)).peaks("device")) for program in lowered]
+    most = [
+        max(peak(program, r, Meaning(program).size) for r in range(program.ranks))
+        for program in lowered
+    ]
     return counted(primitive, sides, operators), most
 
 

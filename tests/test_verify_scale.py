@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from executed import executed
@@ -13,7 +12,6 @@ from benchmarks.programs import cannon
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
 from primepar.verify import verify_program
-from primepar.verify.program.solver import Solver
 
 
 def lowered(text: str) -> Program:
@@ -38,27 +36,6 @@ def test_work_per_instruction_does_not_grow_with_the_mesh(
         return count / sum(map(len, program.programs))
 
     assert work(large()) < 1.1 * work(small())
-
-
-def test_what_z3_is_asked_grows_with_the_steps_and_not_with_the_ranks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[str] = []
-    solver = Solver._solver
-
-    def noted(self: Solver, text: str) -> Any:
-        asked.append(text)
-        return solver(self, text)
-
-    def characters(program: Program) -> int:
-        asked.clear()
-        assert verify_program(program).verdict == "proved"
-        return sum(map(len, asked))
-
-    monkeypatch.setattr(Solver, "_solver", noted)
-    few = characters(lowered("M2,P3x3"))  # M has 6 slices, and 96 on 288 ranks
-    assert 0 < characters(lowered("M32,P3x3")) < few + 90 * len(" (= slice 99)")
-    assert characters(cannon(8)) < 3 * characters(cannon(4))
 
 
 def test_the_collector_runs_again_after_a_proof_and_stays_off_where_it_was() -> None:

@@ -193,9 +193,7 @@ class _Case:
         )  # fmt: skip
         for memory, limit in limits:
             if limit is not None:
-                most = max(
-                    peak(program, rank, meaning.size, memory) for rank in range(program.ranks)
-                )
+                peaks = [peak(program, rank, meaning.size, memory) for rank in range(program.ranks)]
                 parts.append(f"at most {max(peaks)} of {limit} live elements in {memory} memory")
         copies = [f"{tensor} {count}" for tensor, count in self._copies().items()]
         return "; ".join([*parts, *(["resident copies: " + ", ".join(copies)] if copies else [])])

@@ -127,17 +127,23 @@ class WaitGraph:
                 if self.transport.slots == 0:
                     self.before[sent + 1].append(got)
                     self.before[got + 1].append(sent)
-                    continue
-                # With k slots the data is sent once the k-th message before it was received.
-                k = self.transport.slots
-                free = received[-k] if k and len(received) >= k else START
-                leaves = self._add(self.places[sent], sent, free)
-                received.append(self._add(self.places[got], got, leaves))
-                self.before[sent + 1].append(leaves)
-                self.before[got + 1].append(received[-1])
+                else:
+                    self._use_slot(sent, got, received)
         for side, start in self.operations.items():
             if isinstance(self.matches.post(side), Collective):
                 self.before[start + 1] += self._meeting(side, start + 1)
+
+    def _use_slot(self, sent: int, got: int, received: list[int]) -> None:
+        """Add a message of a channel with k slots; `received` are the receipts of those before it.
+
+        Its data leaves once the k-th message before it was received: then its slot is free.
+        """
+        k = self.transport.slots
+        free = received[-k] if k and len(received) >= k else START
+        leaves = self._add(self.places[sent], sent, free)
+        received.append(self._add(self.places[got], got, leaves))
+        self.before[sent + 1].append(leaves)
+        self.before[got + 1].append(received[-1])
 
     def _meeting(self, side: Side, node: int) -> Iterator[int]:
         """Yield what the end of a collective follows: the starts of its calls."""
