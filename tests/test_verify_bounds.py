@@ -16,6 +16,7 @@ from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
+from primepar.schedule.program_uses import peak
 from primepar.schedule.signature import Bound
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.program.memory import Memory
@@ -46,8 +47,11 @@ def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None
     lowered = lower(sequence, operator)
     dense = {tensor: np.ones([operator.size(dim) for dim in tensor_dims(tensor)
                               if dim in sequence.grid]) for tensor in ("I", "W", "dO")}  # fmt: skip
+    ranks = range(sequence.ranks)
     run = emulate(lowered, scatter(lowered.initial or (), sequence.grid, dense))
+    sizes = Meaning(lowered).elements
     assert Memory(Meaning(lowered)).peaks("device") == run.peak
+    assert [peak(lowered, rank, lambda block: sizes(block) or 0) for rank in ranks] == run.peak
     bounded_ = replace(
         lowered, memory=Bound(device=max(run.peak)), traffic=tuple(map(str, run.sent))
     )

@@ -131,7 +131,7 @@ def _channel(post: Post, rank: int) -> tuple[tuple[Any, tuple[int, ...]], int]:
 def _agree(sides: list[StatingSide]) -> bool:
     """Whether posts have the same tag, or the same kind, order, root, reduction and length."""
     match = [post for _, post in sides]
-    fields = ("group", "root", "reduction", "scale", "exclusive")
+    fields = ("group", "root", "reduction", "scale")
     claims = {(getattr(post, "tag", type(post)), *(getattr(post, field, None) for field in fields))
               for post in match}  # fmt: skip
     lists = [

@@ -174,14 +174,9 @@ def _collected(
             return [contents[index] for contents in sent]
         case op.ReduceScatter():
             return [_reduced(node, [contents[index] for contents in sent])]
-        case op.Scan():
-            before = sent[: index + (not node.exclusive)]
-            return [_reduced(node, [contents[0] for contents in before])]
         case _:
             return ()
 
 
-def _reduced(
-    node: op.AllReduce | op.Reduce | op.ReduceScatter | op.Scan, contents: list[Content]
-) -> Content:
+def _reduced(node: op.AllReduce | op.Reduce | op.ReduceScatter, contents: list[Content]) -> Content:
     return reduced(node.reduction, contents, node.scale_value)

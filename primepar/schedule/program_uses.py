@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from primepar.schedule.program import (
     AllGather,
@@ -27,17 +28,15 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
     Send,
-    SplitCommunicator,
 )
 
 
 def gives(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member sends."""
     match collective:
-        case Barrier() | SplitCommunicator():
+        case Barrier():
             return ()
         case Broadcast(block=block, root=root):
             return (block,) if rank == root else ()
@@ -54,12 +53,10 @@ def gives(collective: Collective, rank: int) -> tuple[str, ...]:
 def gets(collective: Collective, rank: int) -> tuple[str, ...]:
     """Names of the blocks that a member ends with."""
     match collective:
-        case Barrier() | SplitCommunicator():
+        case Barrier():
             return ()
         case AllGather(blocks=blocks) | Gather(blocks=blocks):
             return blocks
-        case Scan(block=block):
-            return () if collective.exclusive and rank == collective.group[0] else (block,)
         case AllToAll(into=into):
             return into
         case Reduce(block=block, root=root):
@@ -151,15 +148,24 @@ def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
     return tuple(first)
 
 
-def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
-    """Most elements live at once on a rank, buffers of posted receives included."""
+def live_elements(program: Program, rank: int, elements: Callable[[str], Any]) -> Iterator[Any]:
+    """Yield the elements live on a rank at its start and after each instruction.
+
+    Buffers of posted receives are live from the post on. `elements` gives numbers, or arrays with
+    one for each of several shapes.
+    """
     live = {block: elements(block) for block in initial_blocks(program)[rank]}
-    most = now = sum(live.values())
+    now = sum(live.values())
+    yield now
     for node in program.programs[rank]:
-        now -= sum(live.pop(block, 0) for block in frees(node))
+        now = now - sum(live.pop(block, 0) for block in frees(node))
         for block in writes(node, rank):
             if block not in live:
                 live[block] = elements(block)
-                now += live[block]
-        most = max(most, now)
-    return most
+                now = now + live[block]
+        yield now
+
+
+def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
+    """Most elements live at once on a rank."""
+    return int(max(live_elements(program, rank, elements)))

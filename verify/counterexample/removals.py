@@ -12,7 +12,6 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from primepar.schedule.program import (
-    ANY,
     BLOCK_LISTS,
     Collective,
     Compute,
@@ -137,7 +136,7 @@ def _is_affected(program: Program, unit: Collection[Item], removed: Collection[i
 def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     """An instruction with its ranks renumbered."""
     if isinstance(node, Message):
-        return node if node.peer == ANY else replace(node, peer=new[node.peer])
+        return replace(node, peer=new[node.peer])
     if isinstance(node, Group):
         return replace(
             node, body=tuple(cast(Any, _renumbered(message, new)) for message in node.body)
@@ -148,7 +147,7 @@ def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     if not places:
         raise ValueError("expected a rank in the group of a collective")
     changed: dict[str, Any] = {"group": tuple(new[node.group[place]] for place in places)}
-    for name in ("blocks", "into", "counts", "into_counts"):
+    for name in ("blocks", "into"):
         if getattr(node, name, None):
             changed[name] = _picked(getattr(node, name), places)
     root = getattr(node, "root", None)

@@ -12,7 +12,6 @@ from primepar.schedule.program import (
     AllToAll,
     Collective,
     Message,
-    Program,
     ReduceScatter,
 )
 from primepar.verify.deadline import in_time
@@ -26,10 +25,9 @@ _NO_MEMBER = "expected a group with rank {0} in it, got one without: add it, or 
 class MatchedCalls:
     """The matched calls of collectives: each call with those of all members, and what is wrong."""
 
-    def __init__(self, program: Program, calls: list[Operation]) -> None:
+    def __init__(self, calls: list[Operation]) -> None:
         self.matched: dict[Operation, tuple[Operation, ...]] = {}
         self.faults: list[Fault] = []
-        self._mpi = program.rules == "mpi"
         by_members: dict[tuple[str, tuple[int, ...]], dict[int, list[Operation]]] = {}
         for operation in in_time(calls):
             node = operation.instruction
@@ -54,7 +52,7 @@ class MatchedCalls:
             self.faults.append((present[0], sentence))
             return
         for call in present:
-            wrong = _disagreement(present[0], call, self._mpi)
+            wrong = _disagreement(present[0], call)
             if wrong is not None:
                 self.faults.append((call, wrong))
                 return
@@ -86,7 +84,7 @@ def _stating(
         yield side.rank, node
 
 
-def _disagreement(first: Operation, call: Operation, mpi: bool) -> str | None:
+def _disagreement(first: Operation, call: Operation) -> str | None:
     """How a collective call differs from that of the first member; None if they match."""
     one, other = first.instruction, call.instruction
     assert isinstance(one, Collective)
@@ -96,13 +94,7 @@ def _disagreement(first: Operation, call: Operation, mpi: bool) -> str | None:
             f"expected to meet {place(first)}, got another collective: "
             "call them in one order on all of their ranks"
         )
-    if mpi and first.posts != call.posts:
-        kinds = [("a blocking call", "a posted one")[posts] for posts in (first.posts, call.posts)]
-        return (
-            f"expected {kinds[0]} as in {place(first)}, got {kinds[1]}: "
-            "MPI matches neither with the other, so make both calls alike"
-        )
-    for name in ("group", "root", "reduction", "scale", "exclusive"):
+    for name in ("group", "root", "reduction", "scale"):
         want, got = getattr(one, name, None), getattr(other, name, None)
         if want != got:
             return (

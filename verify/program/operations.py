@@ -47,23 +47,6 @@ class MessageEnd:
         """Whether this is the sender's side."""
         return isinstance(self.message, Send | ISend)
 
-    def returns_early(self, buffered: bool) -> bool:
-        """Whether it is done at once: a send that is buffered, by its mode or as all are."""
-        if not self.sends:
-            return False
-        mode = getattr(self.message, "mode", "standard")
-        return mode == "buffered" or (buffered and mode != "synchronous")
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Rank, instruction, and position in its group."""
-        return self.rank, self.index, self.number
-
-    @property
-    def may_be_buffered(self) -> bool:
-        """Whether the system may let it return before it is received."""
-        return self.sends and getattr(self.message, "mode", "") in ("standard", "ready")
-
     def __str__(self) -> str:
         return _on_rank(self.index, self.message)
 

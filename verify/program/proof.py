@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,10 +22,8 @@ from primepar.verify.deadline import UnansweredError, deadline
 from primepar.verify.program.coverage import cover
 from primepar.verify.program.matching import Matching
 from primepar.verify.program.memory import Memory
-from primepar.verify.program.open_receives import OpenSearch, Place
 from primepar.verify.program.outcomes import complete, first_broken, misaligned
 from primepar.verify.program.races import Race, races
-from primepar.verify.program.ready_sends import unready
 from primepar.verify.program.solver import Solver
 from primepar.verify.program.traffic import unequal
 from primepar.verify.program.values import SymbolicRun
@@ -36,8 +34,6 @@ _LOCAL = Compute | Alloc | Free | Fetch | Evict | Cut | Join
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
-TAGS = "slots and orders are followed for standard sends without rules of MPI"
-READY = "ready sends are not followed in programs with receives from any rank"
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -48,7 +44,6 @@ def verify_program(
     timeout: float = 60.0,
     only: str | None = None,
     transport: Transport = RENDEZVOUS,
-    taken: Mapping[Place, Place] | None = None,
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
@@ -62,19 +57,18 @@ def verify_program(
     decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
     completion and alignment are not asked unless they fail before it. `only` asks a single
     property, whatever it needs. `transport` makes messages travel in another way than by rendezvous
-    in any order; `buffered` is any number of slots. `taken` are the messages that receives from any
-    rank took in one run; without it all that they may take are followed.
+    in any order; `buffered` is any number of slots.
     """
     if buffered:
         transport = replace(transport, slots=None)
     if transport.order == "peer":
         program, transport = on_pairs(program), replace(transport, order="communicator")
-    proof = _Proof(program, transport.slots != 0, Solver(), transport, taken)
+    proof = _Proof(program, transport.slots != 0, Solver(), transport)
     questions: dict[str, Callable[[], str | None]] = {
         "coverage": lambda: cover(program, proof.solver),
-        "placement": lambda: proof.question("placement"),
-        "completion": lambda: proof.question("completion"),
-        "alignment": lambda: proof.question("alignment"),
+        "placement": proof.placement,
+        "completion": proof.completion,
+        "alignment": proof.alignment,
         "deadlock-freedom": proof.deadlock,
         "races": proof.race,
         "memory": proof.memory.over,
@@ -156,7 +150,6 @@ class _Proof:
     buffered: bool
     solver: Solver
     transport: Transport
-    taken: Mapping[Place, Place] | None = None
 
     @cached_property
     def meaning(self) -> Meaning:
@@ -175,8 +168,6 @@ class _Proof:
         """Why it hangs by its transport alone; not asked where it hangs anyway."""
         if self.transport.is_plain or self.flow.faults or not self.waits.finishes:
             return None
-        if self.program.rules is not None or self.flow.modes:
-            raise UnansweredError(TAGS)
         return hangs_by(self.program, self.transport)
 
     @cached_property
@@ -193,24 +184,6 @@ class _Proof:
     @cached_property
     def memory(self) -> Memory:
         return Memory(self.meaning)
-
-    def _in_each_matching(self, name: str) -> str | None:
-        """The first counterexample to a property among all that open receives may take."""
-        search = OpenSearch(self.flow, self.buffered, self.taken)
-        for program in search.programs():
-            wrong = _Proof(program, self.buffered, self.solver, self.transport).question(name)
-            if wrong is not None:
-                return wrong
-        if search.stops:
-            raise UnansweredError(STOPS)
-        return None
-
-    def question(self, name: str) -> str | None:
-        """The answer to a question about data: placement, completion or alignment."""
-        if self.flow.is_open:
-            return self._in_each_matching(name)
-        answers = {"placement": self.placement, "completion": self.completion}
-        return answers.get(name, self.alignment)()
 
     def placement(self) -> str | None:
         return self._to_the_end(first_broken(self.run, "placement"))
@@ -231,31 +204,19 @@ class _Proof:
     def deadlock(self) -> str | None:
         if self.flow.faults:
             return self.flow.faults[0].sentence
-        if self.flow.is_open:
-            return self._deadlock_of_open()
         if not self.waits.finishes:
             return self.waits.circle(self.solver) + self._saved_by_buffers()
         if self.hanging is not None:
             return self.hanging
         self.waits.check_order(self.solver)
-        return unready(self.flow)
-
-    def _deadlock_of_open(self) -> str | None:
-        if "ready" in self.flow.modes:
-            raise UnansweredError(READY)
-        if not self.transport.is_plain:
-            raise UnansweredError(TAGS)
-        return OpenSearch(self.flow, self.buffered, self.taken).wrong(self.solver)
+        return None
 
     def buffers_needed(self) -> str | None:
-        if self.flow.is_open:
-            wrong = OpenSearch(self.flow, False, self.taken).wrong(self.solver)
-            return wrong and ONLY_BUFFERED + wrong
         strict = Waits(self.flow, buffered=False)
         return None if strict.finishes else ONLY_BUFFERED + strict.circle(self.solver)
 
     def held_up(self) -> str | None:
-        if self.program.rules == "mpi" or not self.transport.is_plain:
+        if not self.transport.is_plain:
             return None
         wrong = out_of_order(own_communicators(self.program))
         return wrong and NOT_IN_ORDER + wrong

@@ -1,14 +1,16 @@
 """Traffic: how many elements each rank sends, by its own messages and collectives.
 
 Collectives are counted as the bandwidth-optimal algorithms send: a ring for all-reduce, all-gather
-and reduce-scatter, a chain from or to the root for broadcast and reduce, a chain of all members for
-a scan, messages for all-to-all, gather and scatter.
+and reduce-scatter, a chain from or to the root for broadcast and reduce, messages for
+all-to-all, gather and scatter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+
+from msgspec.structs import replace
 
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
@@ -19,10 +21,12 @@ from primepar.schedule.program import (
     Collective,
     Gather,
     Instruction,
+    ISend,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
+    Send,
+    messages_of,
 )
 from primepar.verify.deadline import in_time
 from primepar.verify.program.matching import Matching, Operation
@@ -45,11 +49,6 @@ def unequal(meaning: Meaning, flow: Matching) -> str | None:
     return None
 
 
-def sent(meaning: Meaning, flow: Matching) -> Fraction:
-    """Elements that all ranks send. Raises `UnansweredError` where a size is not known."""
-    return sum((sent_by(meaning, flow, r) for r in range(meaning.program.ranks)), Fraction(0))
-
-
 def sent_by(meaning: Meaning, flow: Matching, rank: int) -> Fraction:
     """Elements that a rank sends. Raises `UnansweredError` where a size is not known."""
     return sum((count for count, _ in _sent(meaning, flow, rank)), Fraction(0))
@@ -68,53 +67,43 @@ def _largest(parts: list[tuple[Fraction, Operation]]) -> str:
 def _sent(meaning: Meaning, flow: Matching, rank: int) -> Iterator[tuple[Fraction, Operation]]:
     """Yield the operations of a rank that send elements, with how many."""
     for operation in in_time(flow.operations[rank]):
+        node = operation.instruction
+        if isinstance(node, Broadcast):
+            # What is passed on is the root's block, under whatever name this member has for it.
+            calls = flow.matched_calls.get(operation, ())
+            root = next((call.instruction for call in calls if call.rank == node.root), node)
+            node = replace(node, block=getattr(root, "block", node.block))
         count = Fraction(
-            sum(elements(meaning, post.message.block) for post in operation.starts if post.sends)
+            sum(times * elements(meaning, block) for block, times in sends(node, rank))
         )
-        if isinstance(operation.instruction, Collective):
-            count += _by_collective(meaning, flow, operation, operation.instruction)
         if count:
             yield count, operation
 
 
-def _by_collective(
-    meaning: Meaning, flow: Matching, operation: Operation, node: Collective
-) -> Fraction:
-    """Elements that one member of a collective sends."""
-    members = len(node.group)
-    if operation.rank not in node.group:
-        return Fraction(0)
-    member_index = node.group.index(operation.rank)
+def sends(node: Instruction, rank: int) -> Iterator[tuple[str, int | Fraction]]:
+    """Yield each block of which a rank sends elements, and how many times its size."""
+    for message in messages_of(node):
+        if isinstance(message, Send | ISend):
+            yield message.block, 1
+    if isinstance(node, Collective) and rank in node.group:
+        yield from _by_collective(node, rank)
+
+
+def _by_collective(node: Collective, rank: int) -> Iterator[tuple[str, int | Fraction]]:
+    members, place = len(node.group), node.group.index(rank)
     match node:
         case AllReduce(reduced=blocks):
-            total = sum(elements(meaning, block) for block in blocks)
-            return Fraction(2 * (members - 1) * total, members)
+            yield from ((block, Fraction(2 * (members - 1), members)) for block in blocks)
         case AllGather(block=block):
-            return Fraction((members - 1) * elements(meaning, block))
+            yield block, members - 1
         case ReduceScatter(blocks=blocks):
-            total = sum(elements(meaning, block) for block in blocks)
-            return Fraction((members - 1) * total, members)
-        case Gather(block=block):
-            return Fraction(0 if operation.rank == node.root else elements(meaning, block))
-        case Scan(block=block):
-            return Fraction(elements(meaning, block) if member_index < members - 1 else 0)
+            yield from ((block, Fraction(members - 1, members)) for block in blocks)
         case AllToAll(blocks=blocks) | Scatter(blocks=blocks):
-            others = [block for place, block in enumerate(blocks) if place != member_index]
-            return Fraction(sum(elements(meaning, block) for block in others))
-        case Broadcast() | Reduce():
-            from_root = (member_index - node.group.index(node.root)) % members
-            silent = members - 1 if isinstance(node, Broadcast) else 0
-            carried = _carried(flow, operation, node)
-            return Fraction(0 if from_root == silent else elements(meaning, carried))
-        case _:
-            return Fraction(0)
-
-
-def _carried(flow: Matching, operation: Operation, node: Broadcast | Reduce) -> str:
-    """The block that a member passes on: of a broadcast, that of the root."""
-    calls = flow.matched_calls.get(operation, ())
-    nodes: Iterator[Instruction] = (
-        call.instruction for call in calls if isinstance(node, Broadcast) and call.rank == node.root
-    )
-    root = next(nodes, node)
-    return root.block if isinstance(root, Broadcast) else node.block
+            yield from ((block, 1) for other, block in enumerate(blocks) if other != place)
+        case Gather(block=block, root=root) if rank != root:
+            yield block, 1
+        case Broadcast(block=block, root=root) | Reduce(block=block, root=root):
+            # The chain starts at the root of a broadcast, and ends at that of a reduction.
+            last = node.group.index(root) - isinstance(node, Broadcast)
+            if place != last % members:
+                yield block, 1

@@ -32,7 +32,6 @@ from primepar.schedule.program import (
     Join,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
     Send,
 )
@@ -350,10 +349,6 @@ def _shared(node: Collective, given: dict[int, list[Content]]) -> Iterator[Conte
     if isinstance(node, AllReduce | Reduce | ReduceScatter):
         for contents in zip(*(given[member] for member in node.group), strict=True):
             yield reduced(node.reduction, contents, node.scale_value)
-    elif isinstance(node, Scan):
-        contents = tuple(given[member][0] for member in node.group)
-        for end in range(1, len(contents) + 1):
-            yield reduced(node.reduction, contents[:end])
 
 
 def _results(
@@ -376,8 +371,6 @@ def _results(
             yield from zip(blocks, (given[member][0] for member in node.group), strict=True)
         case Scatter(block=block, root=root):
             yield block, given[root][member_index]
-        case Scan(block=block) if member_index >= node.exclusive:
-            yield block, shared[member_index - node.exclusive]
         case AllToAll(into=into):
             yield from zip(
                 into, (given[member][member_index] for member in node.group), strict=True

@@ -1,7 +1,7 @@
 """The wait graph of a program: an order in which it runs to its end, or a circle of waiting ranks.
 
 The semantics is the strictest: a message is done only when both sides have been posted
-(rendezvous), a collective when every member has called. Without wildcards such a program reaches
+(rendezvous), a collective when every member has called. Such a program reaches
 its end in every interleaving or in none (Siegel and Avrunin, synchronous executions).
 
 The graph has one node for each stretch of instructions between two waits, and for each collective.
