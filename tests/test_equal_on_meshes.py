@@ -74,7 +74,7 @@ def test_what_is_equal_changes_no_verdict() -> None:
     equal = PropertyResult("traffic", "equal", 0.0, meshes=1)
     assert str(equal) == "traffic           equal on 1 mesh"
     for verdict in ("proved", "refuted", "unknown"):
-        other = PropertyResult("races", verdict, 0.0)  # type: ignore[arg-type]
+        other = PropertyResult("races", verdict, 0.0)
         assert Report.of("x", [other, equal]).verdict == verdict
 
 

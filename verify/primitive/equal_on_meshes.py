@@ -66,7 +66,7 @@ class _Mesh:
     @cached_property
     def meanings(self) -> list[Meaning]:
         """What the names of the program mean, for each operator."""
-        shapes = ({dim: each.size(dim) for dim in self.sequence.grid} for each in self.operators)
+        shapes = ({dim: one.size(dim) for dim in self.sequence.grid} for one in self.operators)
         return [Meaning(msgspec.structs.replace(self.program, shape=shape)) for shape in shapes]
 
     def sizes(self, block: str) -> np.ndarray:
@@ -151,7 +151,7 @@ class _Comparison:
             self.equal += given
 
     def result(self, last: _Mesh | None, choices: int) -> PropertyResult:
-        """The result after the last mesh, of so many that there are to compare."""
+        """The result after the last mesh; `choices` is the number of meshes to compare."""
         if self.decided is not None:
             return self.decided
         if last is None or self.meshes < choices:
