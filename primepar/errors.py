@@ -64,13 +64,7 @@ class ProgramError(PrimeParError):
 
 
 class FormatError(PrimeParError):
-    """A file of another tool, a schedule, a dump or an algorithm, cannot be read as a program."""
-
-
-class ThreadRaceError(PrimeParError):
-    """Two threads of one device access the same memory in no order, and one of them writes."""
-
-    exit_code = 1
+    """A file of another tool, a schedule or a dump, cannot be read as a program."""
 
 
 class PlanError(PrimeParError):

@@ -216,9 +216,11 @@ def test_verify_json_has_the_agreed_form() -> None:
     assert names == [*PROPERTIES]
     for each in report["properties"]:
         own = {"name", "verdict", "seconds", "counterexample"}
-        assert set(each) - {"reason", "certified"} == own
-        assert (each["verdict"], each["counterexample"]) == ("proved", None)
+        assert set(each) - {"reason", "certified", "meshes"} == own
+        assert each["counterexample"] is None
+    assert [each["verdict"] for each in report["properties"]] == ["proved"] * 6 + ["equal"] * 2
     assert [each["certified"] for each in report["properties"][:6]] == [True] * 6
+    assert [each.get("meshes") for each in report["properties"]] == [None] * 6 + [6] * 2
 
 
 @pytest.mark.parametrize("arguments", [("primepar", "--side", "3"), ("K,P2x2",), ("B,M,N",)])

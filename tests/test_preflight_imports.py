@@ -8,7 +8,7 @@ import pytest
 from command import run
 
 ROOT = Path(__file__).resolve().parent.parent
-RING = "docs/examples/ring.xml"
+SCHEDULE = "docs/examples/deferred-zbv.csv"
 HEAD_ON = "docs/examples/head-on.json"
 
 
@@ -18,11 +18,6 @@ def last_lines(*arguments: str) -> tuple[int, list[str]]:
     lines = done.out.splitlines()
     place = max(number for number, line in enumerate(lines) if line.startswith("  races"))
     return done.code, lines[place + 1 :]
-
-
-def test_without_a_slot_a_ring_hangs_and_what_is_enough_is_printed() -> None:
-    assert last_lines(RING) == (0, [])
-    assert last_lines("--slots", "0", RING) == (1, ["  it would end with 1 slot or more"])
 
 
 def test_two_sends_that_meet_head_on_need_a_slot() -> None:
@@ -39,10 +34,10 @@ def test_dumps_of_a_hang_are_refuted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--order", "nccl", RING], "--order: expected free, communicator, peer, got 'nccl'"),
-        (["--slots", "-1", RING], "--slots: expected a number from 0, or any, got '-1'"),
-        (["-n", "2", RING], f"{RING}: expected a file alone, as it has its ranks, got --ranks 2 "
-         "too: leave it out"),
+        (["--order", "nccl", SCHEDULE], "--order: expected free, communicator, peer, got 'nccl'"),
+        (["--slots", "-1", SCHEDULE], "--slots: expected a number from 0, or any, got '-1'"),
+        (["-n", "2", SCHEDULE], f"{SCHEDULE}: expected a file alone, as it has its ranks, got "
+         "--ranks 2 too: leave it out"),
     ],
 )  # fmt: skip
 def test_options_that_do_not_fit_end_in_one_line(arguments: list[str], message: str) -> None:

@@ -13,7 +13,6 @@ from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, load_program, lower, program_text, save_program
 from primepar.schedule.program import (
-    ANY,
     AllGather,
     Alloc,
     AllReduce,
@@ -34,13 +33,11 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
     Send,
-    SplitCommunicator,
     Wait,
 )
-from primepar.schedule.program_file import program_json, schema
+from primepar.schedule.program_file import _OPS, program_json, schema
 
 SCHEMA = Path(primepar.schedule.__file__).with_name("program.schema.json")
 EVERY_INSTRUCTION: tuple[Instruction, ...] = (
@@ -64,16 +61,10 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     ReduceScatter((0, 1), blocks=("A", "B"), block="C", scale="1/2"),
     AllToAll((0, 1), blocks=("A", "B"), into=("C", "D")),
     Barrier((0, 1)),
-    SplitCommunicator((0, 1), into="pair"),
-    SplitCommunicator((0, 1)),
-    Gather((0, 1), block="A", root=0, blocks=("A", "B"), counts=(1, 2)),
+    Gather((0, 1), block="A", root=0, blocks=("A", "B"), count=2),
     Scatter((0, 1), block="A", root=0, blocks=("A", "B")),
     Gather((0, 1), block="A", root=1),
-    Scan((0, 1), block="A"),
-    Scan((0, 1), block="A", exclusive=True, reduction="max"),
-    ISend(1, "A", request="r", mode="buffered"),
     Group((Send(1, "A"), Recv(1, "B")), request="g"),
-    Recv(ANY, "A", tag=ANY),
     Alloc("A"),
     Free("A"),
     Fetch("A"),
@@ -84,7 +75,7 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
 
 
 def every_instruction() -> Program:
-    return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()), rules="mpi")
+    return Program("primepar-program", 1, 2, (EVERY_INSTRUCTION, ()))
 
 
 @pytest.mark.parametrize("text", ["P2x2", "K,P3x3", "B,M", "", "S3x3"])
@@ -155,18 +146,24 @@ def node(instruction: dict[str, object], ranks: int = 2) -> str:
          "`$.programs[0][0].request`"),
         (node({"op": "free", "block": ""}), "Expected `str` of length >= 1 - at "
          "`$.programs[0][0].block`"),
-        (node({"op": "send", "peer": -2, "block": "A"}), "Expected `int` >= -1 - at "
+        (node({"op": "recv", "peer": -1, "block": "A"}), "Expected `int` >= 0 - at "
          "`$.programs[0][0].peer`"),
-        (node({"op": "send", "peer": -1, "block": "A"}), "expected a rank to send to, got -1: only "
-         "a receive has any in programs[0][0]"),
-        (node({"op": "recv", "peer": -1, "block": "A"}), "expected the peer and the tag of a "
-         'receive, got any: write "rules": "mpi", as only MPI matches them in programs[0][0]'),
+        (node({"op": "recv", "peer": 1, "block": "A", "tag": -1}), "Expected `int` >= 0 - at "
+         "`$.programs[0][0].tag`"),
+        (node({"op": "send", "peer": 1, "block": "A", "mode": "ready"}), "Object contains unknown "
+         "field `mode` - at `$.programs[0][0]`"),
+        (node({"op": "scan", "group": [0, 1], "block": "A"}), f"Invalid value 'scan' - at "
+         f"`$.programs[0][0].op`: write one of {_OPS}"),
+        (node({"op": "split", "group": [0, 1]}), f"Invalid value 'split' - at "
+         f"`$.programs[0][0].op`: write one of {_OPS}"),
+        ('{"format": "primepar-program", "version": 1, "ranks": 1, "programs": [[]], "rules": '
+         '"mpi"}', "Object contains unknown field `rules`"),
         (node({"op": "gather", "group": [0, 1], "block": "A", "root": 0}), "expected 2 blocks on "
          "rank 0, got 0: the root lists one for each rank of the group, and others none in "
          "programs[0][0]"),
         (node({"op": "all_gather", "group": [0, 1], "block": "A", "blocks": ["B", "C"],
-               "counts": [1]}), "expected counts to have one for each of 2 ranks of the group, got "
-         "1 - at `$.programs[0][0]`"),
+               "counts": [1, 2]}), "Object contains unknown field `counts` - at "
+         "`$.programs[0][0]`"),
         (node({"op": "send", "peer": 2, "block": "A"}), "expected ranks below 2, got 2 in "
          "programs[0][0]"),
         (node({"op": "barrier", "group": [0, 0]}), "expected every rank of a group once, got "

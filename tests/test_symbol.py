@@ -15,7 +15,7 @@ from primepar import where
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import evaluate
 from primepar.schedule.expression import name as named
-from primepar.verify.primitive.affine import Affine, sum_text
+from primepar.verify.primitive.affine import Affine
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace
 
 SPACE = SymbolSpace(("s", "q"))
@@ -141,12 +141,6 @@ def test_the_common_bounds_of_two_forms_are_bounds_of_both(one: Affine, other: A
         values = one.at(sides), other.at(sides)
         assert one.below(other).at(sides) <= min(values)
         assert one.above(other).at(sides) >= max(values)
-
-
-def test_sums_are_written_as_people_do() -> None:
-    assert sum_text([(2, "s"), (-1, "q"), (-1, "")]) == "2*s - q - 1"
-    assert sum_text([(0, "s"), (0, "")]) == "0"
-    assert sum_text([(-1, "r"), (3, "")]) == "-r + 3"
 
 
 def test_equality_of_symbols_is_a_question_and_not_an_answer() -> None:

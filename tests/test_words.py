@@ -163,7 +163,6 @@ CLEAN_NAMES: tuple[str, ...] = (
     "tests/test_gpu_trainer.py",
     "tests/test_trainer_programs.py",
     "tests/test_tutorials.py",
-    "tests/test_verify_amount.py",
     "tests/test_verify_bounds.py",
     "tests/test_verify_deadline.py",
     "tests/test_verify_primitive_limits.py",
@@ -171,7 +170,6 @@ CLEAN_NAMES: tuple[str, ...] = (
     "tests/test_verify_primitive_wrong.py",
     "tests/test_verify_program.py",
     "tests/test_verify_scale.py",
-    "tests/test_verify_traffic.py",
     "tests/test_weights.py",
     "tests/test_weights_wrong.py",
 )

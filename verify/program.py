@@ -12,19 +12,18 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace as changed
-from fractions import Fraction
 from functools import cached_property
-from itertools import chain
 from time import perf_counter
+from typing import Literal
 
 from msgspec.structs import replace
 
 from primepar.certify.judge import Judge
 from primepar.certify.origins import origin
 from primepar.errors import UnknownSizeError
-from primepar.schedule.deadline import UnansweredError, deadline, in_time
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.evidence import Violation, WrongEnd, WrongRead
-from primepar.schedule.ledger import Memory, peak
+from primepar.schedule.ledger import Memory, peak, resident_copies
 from primepar.schedule.one_order import out_of_order
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
@@ -34,6 +33,8 @@ from primepar.schedule.words import sentence, term_text
 from primepar.verify.counterexample.program import of_violation
 from primepar.verify.report import PropertyResult, Report
 
+Solver = Literal["search", "z3"]
+"""What finds an order: a linear search, or Z3."""
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
 NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
@@ -47,6 +48,7 @@ def verify_program(
     timeout: float = 60.0,
     only: str | None = None,
     transport: Transport = RENDEZVOUS,
+    solver: Solver = "search",
 ) -> Report:
     """Decide all properties of a program; only those that it asks are in the report.
 
@@ -60,11 +62,12 @@ def verify_program(
     decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,
     completion and alignment are not asked unless they fail before it. `only` asks a single
     property, whatever it needs. `transport` makes messages travel in another way than by rendezvous
-    in any order; `buffered` is any number of slots.
+    in any order; `buffered` is any number of slots. With `solver` "z3" it is Z3 that searches for
+    an order, and that looks for a sub-operator that is not computed once (`primepar.verify.in_z3`).
     """
     if buffered:
         transport = replace(transport, slots=None)
-    case = _Case(Judge(program, transport))
+    case = _Case(Judge(program, transport), solver)
     with _collector_paused(), deadline(timeout):
         names = [name for name in case.judge.asked() if only in (None, name)]
         results = [case.answer(name) for name in names]
@@ -97,14 +100,14 @@ def _until_unknown(violations: Iterable[Violation]) -> list[Violation]:
 class _Case:
     """One program before the judge; what several properties need is found once."""
 
-    def __init__(self, judge: Judge) -> None:
-        self.judge = judge
+    def __init__(self, judge: Judge, solver: Solver) -> None:
+        self.judge, self.solver = judge, solver
         self.strict = judge.transport.slots == 0
 
     def answer(self, name: str) -> PropertyResult:
         """The result of a property, with the first violation in words and drawn."""
         questions: dict[str, Callable[[], Iterable[Violation]]] = {
-            "coverage": self.judge.coverage,
+            "coverage": self._coverage,
             "deadlock-freedom": self._deadlock,
             "races": lambda: self.judge.races,
             "memory": self.judge.memory,
@@ -135,9 +138,24 @@ class _Case:
     @cached_property
     def level(self) -> list[int]:
         """The levels that the search finds, checked by the judge."""
-        found = levels(self.judge.graph)
+        found = self._search(self.judge.graph)
         self.judge.check_levels(found)
         return found
+
+    def _search(self, graph: WaitGraph) -> list[int]:
+        if self.solver == "search":
+            return levels(graph)
+        from primepar.verify.in_z3 import levels_in_z3
+
+        return levels_in_z3(graph)
+
+    def _coverage(self) -> list[Violation]:
+        wrong = self.judge.coverage()
+        if self.solver == "z3":
+            from primepar.verify.in_z3 import check_coverage_in_z3
+
+            check_coverage_in_z3(self.judge.program, is_covered=not wrong)
+        return wrong
 
     @cached_property
     def _wrong_data(self) -> list[Violation]:
@@ -195,23 +213,10 @@ class _Case:
             if limit is not None:
                 peaks = [peak(program, rank, meaning.size, memory) for rank in range(program.ranks)]
                 parts.append(f"at most {max(peaks)} of {limit} live elements in {memory} memory")
-        copies = [f"{tensor} {count}" for tensor, count in self._copies().items()]
+        copies = [
+            f"{tensor} {count}" for tensor, count in resident_copies(program, meaning).items()
+        ]
         return "; ".join([*parts, *(["resident copies: " + ", ".join(copies)] if copies else [])])
-
-    def _copies(self) -> dict[str, Fraction]:
-        """Tensor -> copies of its elements in `initial` over all ranks, where sizes are defined."""
-        meaning = self.judge.meaning
-        held: dict[str, list[str]] = {}
-        for block in in_time(chain(*(self.judge.program.initial or ()))):
-            place = meaning.place(block)
-            if place is not None:
-                held.setdefault(place.tensor, []).append(block)
-        return {
-            tensor: Fraction(sum(map(meaning.size, blocks)),
-                             sum(map(meaning.size, set(blocks))))
-            for tensor, blocks in held.items()
-            if all(meaning.elements(block) is not None for block in blocks)
-        }  # fmt: skip
 
     def _with_origin(self, violation: Violation) -> Violation:
         """A wrong sum with the instruction that made it wrong."""

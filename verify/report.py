@@ -38,19 +38,23 @@ class PropertyResult(Struct, frozen=True):
     counterexample: str | None = None
     """If refuted: one sentence with the place and the fix, then lines of detail if any."""
     reason: str | None = None
-    """If unknown or not asked, why; if proved, a note: what it relies on, or amounts found."""
+    """If unknown or not asked, why; else a note: what it relies on, or amounts found."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
     violations: tuple[Any, ...] = ()
     """If a program is refuted: all that is wrong, as `primepar.schedule.evidence` has it."""
     certified: bool | None = None
     """Of a proof for all sides: whether the checker accepted a certificate of it."""
+    meshes: int | None = None
+    """If equal: the number of meshes on which a formula is what was counted."""
 
     def lines(self, seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
         """The property as text: its verdict, and the counterexample drawn or the reason."""
         verdict = paint(f"{self.verdict:8}", self.verdict)
         if self.certified is False:
             verdict = paint(NOT_CERTIFIED, "unknown")
+        if self.verdict == "equal":
+            verdict = paint(f"equal on {self.meshes} mesh{'es' * (self.meshes != 1)}", "equal")
         yield f"{self.name:17} {verdict}{f' {self.seconds:8.3f} s' if seconds else ''}".rstrip()
         text = self.counterexample or self.reason or ""
         yield from (f"    {line}" for line in text.splitlines())
@@ -83,6 +87,7 @@ class Report(Struct, frozen=True):
     ) -> Report:
         """Combine the results: refuted if any property is, else unknown if any is, else proved.
 
+        A property that is *equal* on some meshes changes nothing: it is not what is proved.
         A property that has no meaning without another one that does not hold becomes *not asked*.
         """
         results = tuple(_with_meaning(tuple(properties)))

@@ -323,7 +323,7 @@ class Judge:
         Raises `UnknownSizeError` where the program does not define the size of a block.
         """
         for rank, stated in enumerate(self.program.traffic or ()):
-            parts = tuple(sent(self.program, rank, self.meaning.size, self.matches))
+            parts = tuple(sent(self.program, rank, self.meaning.size))
             total = sum((count for count, _ in parts), Fraction(0))
             if total != Fraction(stated):
                 yield WrongTraffic(rank, Fraction(stated), total, parts)

@@ -26,6 +26,7 @@ from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.equations import map_equations
 from primepar.schedule.program_file import instruction_text
+from primepar.schedule.properties import HOLDS
 
 if TYPE_CHECKING:
     from primepar.verify.report import Report
@@ -113,7 +114,7 @@ def _check(broken: Exercise, answer: str) -> int:
 def _left(report: Report) -> Iterator[str]:
     """What is not proved of an answer."""
     for result in report.properties:
-        if result.verdict != "proved":
+        if result.verdict not in HOLDS:
             yield f"  {result.name:17} {result.verdict}"
             detail = result.counterexample or result.reason or ""
             yield from (f"      {line}" for line in detail.splitlines())

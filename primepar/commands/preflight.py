@@ -58,11 +58,8 @@ def preflight(
         str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
     ] = "free",
     slots: Annotated[
-        str | None,
-        typer.Option(
-            metavar="K", help="Sends that a receiver may be behind, or any.", show_default=False
-        ),
-    ] = None,
+        str, typer.Option(metavar="K", help="Sends that a receiver may be behind, or any.")
+    ] = "0",
     output: Annotated[
         Path | None, _file("--output", "OUT.JSON", "Write the program.", "-o")
     ] = None,
@@ -79,9 +76,6 @@ def preflight(
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations of GitHub's workflows too.")
     ] = False,
-    mpi: Annotated[
-        bool, typer.Option("--mpi", help="A script of mpi4py, as mpirun starts it.")
-    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Prove the program that you are about to launch: it ends, and all ranks agree.
@@ -92,20 +86,12 @@ def preflight(
     """
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
-    transport = _transport(target, order, slots)
+    transport = _transport(order, slots)
     from primepar.preflight.report.findings import findings
+    from primepar.preflight.verdict import verdict_of
 
-    if mpi:
-        _check_mpi(
-            target,
-            {"--repair": repaired, "--order": None if order == "free" else order, "--slots": slots},
-        )
-        program, report = _of_mpi(target, arguments or [], ranks, (limit, timeout))
-    else:
-        from primepar.preflight.verdict import verdict_of
-
-        program, recorded = _program(target, arguments or [], ranks, limit)
-        report = verdict_of(program, recorded, target, timeout, transport)
+    program, recorded = _program(target, arguments or [], ranks, limit)
+    report = verdict_of(program, recorded, target, timeout, transport)
     if json:
         typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
     else:
@@ -142,26 +128,23 @@ def _check(limit: float, timeout: float, files: dict[str, Path | None]) -> None:
             raise TargetError(f"{option}: expected a name that ends with {ending}, got {path}")
 
 
-def _transport(target: str, order: str, slots: str | None) -> Transport:
+def _transport(order: str, slots: str) -> Transport:
     """Raise `ConfigError` for an order or a number of slots that there is not."""
-    from primepar.preflight.importers import XML_SLOTS
-
     if order not in get_args(Order):
         raise ConfigError(f"--order: expected {', '.join(get_args(Order))}, got {order!r}")
-    number = str(XML_SLOTS if target.endswith(".xml") else 0) if slots is None else slots
-    if number != "any" and not re.fullmatch("[0-9]{1,9}", number):
+    if slots != "any" and not re.fullmatch("[0-9]{1,9}", slots):
         raise ConfigError(f"--slots: expected a number from 0, or any, got {slots!r}")
-    return Transport(None if number == "any" else int(number), cast(Order, order))
+    return Transport(None if slots == "any" else int(slots), cast(Order, order))
 
 
 def _program(
     target: str, arguments: list[str], ranks: int | None, limit: float
 ) -> tuple[Program, list[RankRecording]]:
     """The program of a target, and what was recorded if it is a script."""
-    from primepar.preflight.importers import ENDINGS, read_program
+    from primepar.preflight.importers import SCHEDULE, read_program
 
     path = Path(target)
-    if path.suffix == ".json" or path.suffix in ENDINGS or path.is_dir():
+    if path.suffix == ".json" or path.suffix == SCHEDULE or path.is_dir():
         if ranks is not None or arguments:
             option = f"--ranks {ranks}" if ranks is not None else arguments[0]
             raise TargetError(
@@ -187,27 +170,6 @@ def _ranks_of(path: Path, ranks: int | None) -> int:
     if not 1 <= ranks <= MOST_RANKS:
         raise ConfigError(f"--ranks: expected a number from 1 to {MOST_RANKS}, got {ranks}")
     return ranks
-
-
-def _check_mpi(target: str, given: dict[str, object]) -> None:
-    """Raise an error for what --mpi does not go with."""
-    if not target.endswith(".py"):
-        raise TargetError(f"{target}: expected a Python script with --mpi: leave --mpi out")
-    for option, value in given.items():
-        if value is not None:
-            raise ConfigError(
-                f"{option}: expected a script of torch, as mpi4py's calls have no order of streams "
-                f"and no recorded dependence of data, got {value} with --mpi: leave it out"
-            )
-
-
-def _of_mpi(
-    target: str, arguments: list[str], ranks: int | None, seconds: tuple[float, float]
-) -> tuple[Program, Report]:
-    """The program of an mpi4py script, and its verdict."""
-    from primepar.preflight.mpi.capture import preflight_mpi
-
-    return preflight_mpi(Path(target), arguments, _ranks_of(Path(target), ranks), *seconds)
 
 
 def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:

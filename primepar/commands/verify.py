@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 EXIT_CODES = {"proved": 0, "refuted": 1, "unknown": 3}
 LONGEST = 1_000_000
 """Seconds; Z3 counts milliseconds in 32 bits."""
-_COLOURS = {"proved": "green", "refuted": "red", "unknown": "yellow", "not asked": "yellow"}
+_COLOURS = {"proved": "green", "equal": "cyan", "refuted": "red", "unknown": "yellow",
+            "not asked": "yellow"}  # fmt: skip
 
 
 def verify(
@@ -176,7 +177,8 @@ def _replay(
 def report_json(report: Report, step: TrainingStep | None = None) -> dict[str, object]:
     """The report as `--json` prints it; a property has a `reason` only where there is one.
 
-    Of a proof for all sides it has `certified`: whether the checker accepted its certificate.
+    Of a proof for all sides it has `certified`: whether the checker accepted its certificate. One
+    that is equal has `meshes`: the number of meshes on which it is.
 
     Only a primitive has a `scope`, and only a plan a `step`.
     """
@@ -187,6 +189,7 @@ def report_json(report: Report, step: TrainingStep | None = None) -> dict[str, o
             "seconds": round(result.seconds, 6),
             "counterexample": result.counterexample,
             **({} if result.certified is None else {"certified": result.certified}),
+            **({} if result.meshes is None else {"meshes": result.meshes}),
             **({"reason": result.reason} if result.reason else {}),
             **({"details": result.details} if result.details else {}),
         }

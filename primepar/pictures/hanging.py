@@ -112,8 +112,7 @@ class _Walk:
             case Wait(request=request):
                 return self.requests[rank].pop(request, [_NEVER])
             case Send() | Recv() | ISend() | IRecv() | Group():
-                posted = [self._message(rank, message) for message in messages_of(node)]
-                halves = [] if getattr(node, "mode", "") == "buffered" else posted
+                halves = [self._message(rank, message) for message in messages_of(node)]
                 if isinstance(node, ISend | IRecv | Group) and node.request is not None:
                     self.requests[rank][node.request] = halves
                     return []
@@ -172,12 +171,7 @@ class _Walk:
 
 
 def hangs(program: Program) -> dict[int, Hang]:
-    """Rank -> where it hangs, of the ranks that do not come to their end.
-
-    Where tags select messages it is not followed, and nothing is returned.
-    """
-    if program.rules is not None:
-        return {}
+    """Rank -> where it hangs, of the ranks that do not come to their end."""
     walk = _Walk(program)
     ranks = range(program.ranks)
     while sum(walk.go(rank) for rank in ranks):

@@ -36,11 +36,6 @@ def verdict_of(
     if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
         more = captured_properties(program, terms)
         report = Report.of(target, (*report.properties, *more))
-    return with_gaps(report, recorded)
-
-
-def with_gaps(report: Report, recorded: Sequence[RankRecording]) -> Report:
-    """A verdict of what was recorded as one of the script, which may do more."""
     gaps = all_gaps(recorded)
     if not gaps:
         return report

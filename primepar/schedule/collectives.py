@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from primepar.schedule.node import Block, Blocks, CountedTransfer, Counts, Rank, Ranks
+from primepar.schedule.node import Block, Blocks, CountedTransfer, Rank, Ranks
 from primepar.schedule.signature import (
     Coefficient,
     Name,
@@ -30,13 +30,6 @@ class _Collective(CountedTransfer, frozen=True):
         if root is not None and root not in self.group:
             raise ValueError(f"expected a root out of the group {list(self.group)}, got {root}")
         check_scale(getattr(self, "scale", "1"), getattr(self, "reduction", "sum"))
-        for name in ("counts", "into_counts"):
-            counts = getattr(self, name, None)
-            if counts is not None and len(counts) != len(self.group):
-                raise ValueError(
-                    f"expected {name} to have one for each of {len(self.group)} ranks of the "
-                    f"group, got {len(counts)}"
-                )
         self._check_names()
 
     @property
@@ -93,7 +86,6 @@ class AllGather(_Collective, frozen=True, tag="all_gather", kw_only=True):
 
     block: Block
     blocks: Blocks
-    counts: Counts | None = None
 
 
 class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True):
@@ -103,7 +95,6 @@ class ReduceScatter(_Collective, frozen=True, tag="reduce_scatter", kw_only=True
     block: Block
     reduction: Reduction = "sum"
     scale: Coefficient = "1"
-    counts: Counts | None = None
 
 
 class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
@@ -111,21 +102,10 @@ class AllToAll(_Collective, frozen=True, tag="all_to_all", kw_only=True):
 
     blocks: Blocks
     into: Blocks
-    counts: Counts | None = None
-    into_counts: Counts | None = None
 
 
 class Barrier(_Collective, frozen=True, tag="barrier"):
     """Return when every member is there."""
-
-
-class SplitCommunicator(_Collective, frozen=True, tag="split", kw_only=True):
-    """Make a communicator of the members of the group that state the same name `into`.
-
-    A member that states None is in none of the new communicators.
-    """
-
-    into: Name | None = None
 
 
 class Gather(_Collective, frozen=True, tag="gather", kw_only=True):
@@ -134,7 +114,6 @@ class Gather(_Collective, frozen=True, tag="gather", kw_only=True):
     block: Block
     root: Rank
     blocks: tuple[Block, ...] = ()
-    counts: Counts | None = None
 
 
 class Scatter(_Collective, frozen=True, tag="scatter", kw_only=True):
@@ -143,21 +122,9 @@ class Scatter(_Collective, frozen=True, tag="scatter", kw_only=True):
     block: Block
     root: Rank
     blocks: tuple[Block, ...] = ()
-    counts: Counts | None = None
-
-
-class Scan(_Collective, frozen=True, tag="scan", kw_only=True):
-    """The i-th member's block becomes the reduction of the blocks of members 0 to i.
-
-    Of an exclusive scan: of members 0 to i - 1. The first member's block stays as it is.
-    """
-
-    block: Block
-    reduction: Reduction = "sum"
-    exclusive: bool = False
 
 
 Collective = (
     AllReduce | Reduce | Broadcast | AllGather | ReduceScatter | AllToAll | Barrier
-    | SplitCommunicator | Gather | Scatter | Scan
+    | Gather | Scatter
 )  # fmt: skip

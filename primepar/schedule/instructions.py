@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
 from primepar.schedule.collectives import Collective
 from primepar.schedule.node import Block, Blocks, CountedTransfer, Node, Rank
 from primepar.schedule.signature import (
-    LARGEST,
     Coefficient,
     Name,
+    Natural,
     Scale,
     check_scale,
     coefficient,
@@ -41,24 +41,14 @@ class Compute(Node, frozen=True, tag="compute"):
         return coefficient(self.scale)
 
 
-ANY = -1
-"""As the peer or the tag of a receive: any rank, any tag."""
-Mode = Literal["standard", "buffered", "synchronous", "ready"]
-
-
 class _Message(CountedTransfer, frozen=True):
-    peer: Annotated[int, Meta(ge=ANY, le=LARGEST)]
+    peer: Rank
     block: Block
-    tag: int = 0
+    tag: Natural = 0
     communicator: Name = "world"
 
 
-class _Sent(_Message, frozen=True, kw_only=True):
-    mode: Mode = "standard"
-    """Buffered: done at once. Synchronous: never buffered. Ready: only after its receive."""
-
-
-class Send(_Sent, frozen=True, tag="send"):
+class Send(_Message, frozen=True, tag="send"):
     """Send and return when the receiver has it."""
 
 
@@ -66,7 +56,7 @@ class Recv(_Message, frozen=True, tag="recv"):
     """Receive and return when it is here."""
 
 
-class ISend(_Sent, frozen=True, tag="isend", kw_only=True):
+class ISend(_Message, frozen=True, tag="isend", kw_only=True):
     """Post a send; the block must stay as it is until its wait."""
 
     request: Name
@@ -143,11 +133,6 @@ LOCAL = frozenset({Wait, Alloc, Free, Fetch, Evict, Cut, Join})
 _MESSAGES = frozenset({Send, Recv, ISend, IRecv, Group})
 
 
-def is_open(message: Message) -> bool:
-    """Whether it is a receive from any rank, or with any tag."""
-    return isinstance(message, Recv | IRecv) and ANY in (message.peer, message.tag)
-
-
 def messages_of(instruction: Instruction) -> tuple[Message, ...]:
     """The messages that an instruction posts."""
     if isinstance(instruction, Group):
@@ -158,9 +143,5 @@ def messages_of(instruction: Instruction) -> tuple[Message, ...]:
 def named_ranks(instruction: Instruction) -> tuple[int, ...]:
     """Ranks that an instruction names: a peer, or the members of a collective."""
     if type(instruction) in _MESSAGES:
-        return tuple(
-            message.peer
-            for message in messages_of(instruction)
-            if message.peer != ANY or isinstance(message, Send | ISend)
-        )
+        return tuple(message.peer for message in messages_of(instruction))
     return tuple(getattr(instruction, "group", ()))

@@ -21,13 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import Literal, NamedTuple
-
-from msgspec.structs import replace
+from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import effects, host_blocks, initial_blocks
-from primepar.schedule.matching import Matches
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
@@ -38,6 +36,7 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Gather,
+    Instruction,
     ISend,
     Program,
     Reduce,
@@ -58,12 +57,12 @@ class Live(NamedTuple):
     """
 
     instruction: int
-    elements: int
-    held: dict[str, int]
+    elements: Any
+    held: dict[str, Any]
 
 
 def live(
-    program: Program, rank: int, memory: Memory, elements: Callable[[str], int]
+    program: Program, rank: int, memory: Memory, elements: Callable[[str], Any]
 ) -> Iterator[Live]:
     """Yield what is live before the first instruction of a rank, and whenever a block appears."""
     on_device = memory == "device"
@@ -77,75 +76,90 @@ def live(
             appears = (node.block,) if isinstance(node, Evict) else ()
             goes = (node.block,) if isinstance(node, Fetch) else ()
         for block in goes:
-            now -= held.pop(block, 0)
-        before = now
-        for block in appears:
-            if block not in held:
-                held[block] = elements(block)
-                now += held[block]
-        if now > before:
+            now = now - held.pop(block, 0)
+        fresh = [block for block in appears if block not in held]
+        for block in fresh:
+            held[block] = elements(block)
+            now = now + held[block]
+        if fresh:
             yield Live(index, now, held)
+
+
+def live_elements(
+    program: Program, rank: int, elements: Callable[[str], Any], memory: Memory = "device"
+) -> Iterator[Any]:
+    """Yield the number of elements that are live at the start, and whenever a block appears.
+
+    `elements` gives numbers, or arrays with a number for each of several shapes.
+    """
+    return (now.elements for now in live(program, rank, memory, elements))
 
 
 def peak(
     program: Program, rank: int, elements: Callable[[str], int], memory: Memory = "device"
 ) -> int:
     """Most elements live at once on a rank, buffers of posted receives included."""
-    return max(now.elements for now in live(program, rank, memory, elements))
+    return int(max(live_elements(program, rank, elements, memory)))
+
+
+def resident_copies(program: Program, meaning: Meaning) -> dict[str, Fraction]:
+    """Tensor -> copies of its elements in `initial` over all ranks, where sizes are defined."""
+    held: dict[str, list[str]] = {}
+    for block in in_time(chain(*(program.initial or ()))):
+        place = meaning.place(block)
+        if place is not None:
+            held.setdefault(place.tensor, []).append(block)
+    return {
+        tensor: Fraction(sum(map(meaning.size, blocks)), sum(map(meaning.size, set(blocks))))
+        for tensor, blocks in held.items()
+        if all(meaning.elements(block) is not None for block in blocks)
+    }
+
+
+def sends(node: Instruction, rank: int) -> Iterator[tuple[str, int | Fraction]]:
+    """Yield each block of which a rank sends elements, and how many times its size."""
+    for post in effects(node, rank).posts:
+        if isinstance(post, Send | ISend):
+            yield post.block, 1
+        elif isinstance(post, Collective) and rank in post.group:
+            yield from _sends_in(post, rank)
+
+
+def _sends_in(node: Collective, rank: int) -> Iterator[tuple[str, int | Fraction]]:
+    members, index = len(node.group), node.group.index(rank)
+    match node:
+        case AllReduce(reduced=blocks):
+            yield from ((block, Fraction(2 * (members - 1), members)) for block in blocks)
+        case AllGather(block=block):
+            yield block, members - 1
+        case ReduceScatter(blocks=blocks):
+            yield from ((block, Fraction(members - 1, members)) for block in blocks)
+        case AllToAll(blocks=blocks) | Scatter(blocks=blocks):
+            yield from ((block, 1) for other, block in enumerate(blocks) if other != index)
+        case Gather(block=block, root=root) if rank != root:
+            yield block, 1
+        case Broadcast(block=block, root=root) | Reduce(block=block, root=root):
+            # A chain from the root has its end before the root, a chain to the root has it there.
+            from_root = (index - node.group.index(root)) % members
+            if from_root != (members - 1 if isinstance(node, Broadcast) else 0):
+                yield block, 1
 
 
 def sent(
-    program: Program, rank: int, elements: Callable[[str], int], matches: Matches | None = None
+    program: Program, rank: int, elements: Callable[[str], int]
 ) -> Iterator[tuple[Fraction, int]]:
-    """Yield (elements, instruction) of the instructions by which elements leave a rank.
-
-    A broadcast carries the root's block. With `matches` its size is that of the root's name for it.
-    """
+    """Yield (elements, instruction) of the instructions by which elements leave a rank."""
     for index, node in enumerate(in_time(program.programs[rank])):
-        count = Fraction(0)
-        for post in effects(node, rank).posts:
-            if isinstance(post, Send | ISend):
-                count += elements(post.block)
-            elif isinstance(post, Broadcast) and matches is not None:
-                calls = matches.partners.get((rank, index, 0), ())
-                at_root = [matches.node(call) for call in calls if call[0] == post.root]
-                named = at_root[0] if at_root and isinstance(at_root[0], Broadcast) else post
-                count += sent_in(replace(post, block=named.block), rank, elements)
-            elif isinstance(post, Collective):
-                count += sent_in(post, rank, elements)
+        parts = (times * elements(block) for block, times in sends(node, rank))
+        count = Fraction(sum(parts))
         if count:
             yield count, index
 
 
 def sent_by_ranks(program: Program) -> list[Fraction]:
     """Elements that leave each rank. Raises `UnknownSizeError` where a size is not defined."""
-    elements, matches = Meaning(program).size, Matches(program)
+    elements = Meaning(program).size
     return [
-        sum((count for count, _ in sent(program, rank, elements, matches)), Fraction(0))
+        sum((count for count, _ in sent(program, rank, elements)), Fraction(0))
         for rank in range(program.ranks)
     ]
-
-
-def sent_in(node: Collective, rank: int, elements: Callable[[str], int]) -> Fraction:
-    """Elements that one member of a collective sends; 0 of a rank that is not in its group."""
-    if rank not in node.group:
-        return Fraction(0)
-    members, index = len(node.group), node.group.index(rank)
-    match node:
-        case AllReduce(reduced=blocks):
-            return Fraction(2 * (members - 1) * sum(map(elements, blocks)), members)
-        case AllGather(block=block):
-            return Fraction((members - 1) * elements(block))
-        case ReduceScatter(blocks=blocks):
-            return Fraction((members - 1) * sum(map(elements, blocks)), members)
-        case Gather(block=block, root=root):
-            return Fraction(0 if rank == root else elements(block))
-        case AllToAll(blocks=blocks) | Scatter(blocks=blocks):
-            return Fraction(sum(elements(block) for i, block in enumerate(blocks) if i != index))
-        case Broadcast(block=block, root=root) | Reduce(block=block, root=root):
-            # A chain from the root has its end before the root, a chain to the root has it there.
-            from_root = (index - node.group.index(root)) % members
-            end = members - 1 if isinstance(node, Broadcast) else 0
-            return Fraction(0 if from_root == end else elements(block))
-        case _:
-            return Fraction(0)

@@ -1,22 +1,34 @@
 """From (operator shape, sequence) to a program, double-buffered.
 
-Each step posts the transfers of the next one, multiplies, waits, and frees what it needs no more,
-in the order and by the rules of `liveness`. So the products of step t overlap the transfers for
-step t + 1, and two buffers per moving tensor are enough.
+A sweep, which is a phase or backward and gradient together, posts what its first step needs of the
+operands, and waits. Then every step
+
+1. posts the operands of the next step, or at the last one those with which the next phase starts,
+   and the partial sums that move on: all arrive in buffers separate from those in use;
+2. multiplies, into a scratch where the sum is still in flight to here;
+3. waits, adds the scratches to their sums, and frees the sums that have left;
+4. frees the operands that are not `kept`;
+5. sends the sums that it has finished to their homes. A home that has a part itself and receives
+   one other takes it in a scratch; a reduce-scatter and a reduce need none.
+
+After its last step the sweep frees what no later phase reads (`USED_UP`). So the products of step t
+overlap the transfers for step t + 1, and two buffers per moving tensor are enough.
+
+For example, forward of `P2x2` on device (0, 0): at t=0 it multiplies I[0,0], and I[0,1] arrives in
+a second buffer. After the product I[0,0] is freed, since the next step needs I[0,1] and no more. So
+two blocks of I are live during step 0 and one after it. SUMMA frees the copy of a panel in the same
+way, but never the block that is at home.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
 from itertools import product
 from math import floor
 from typing import TypedDict
 
-from primepar.schedule import liveness
 from primepar.schedule.holdings import Holdings, both, less
 from primepar.schedule.layout import Layout
-from primepar.schedule.liveness import AWAITED, LivePart, When
 from primepar.schedule.movement import Hop, Movement
 from primepar.schedule.operators import (
     DIMS,
@@ -41,6 +53,17 @@ from primepar.schedule.transfers import (
     messages,
     split,
 )
+
+AWAITED: dict[Phase, dict[str, Phase]] = {
+    "forward": {"I": "forward", "W": "forward"},
+    "backward": {"I": "gradient", "W": "backward"},
+    "gradient": {"I": "gradient", "W": "forward", "dO": "gradient"},
+}
+"""Before a phase: operand -> the phase that reads it next, where it is due; dO is where O ends."""
+USED_UP: tuple[tuple[Phase, str], ...] = (
+    ("backward", "W"), ("gradient", "I"), ("gradient", "dO"),
+)  # fmt: skip
+"""(phase, operand): what is left of it, copies and gradients, is freed after that phase."""
 
 
 def lower(
@@ -224,7 +247,8 @@ def _done_with(
     movement: Movement, phases: tuple[Phase, ...], step: int
 ) -> Iterator[tuple[str, Holdings]]:
     """Operand blocks that a rank needs neither at the next step nor in a later phase."""
-    reader = liveness.readers(phases)
+    # The first phase of the sweep that reads an operand.
+    reader = {tensor: phase for phase in reversed(phases) for tensor in PRODUCTS[phase].reads}
     operands = dict.fromkeys(tensor for phase in phases for tensor in PRODUCTS[phase].reads)
     for tensor in operands:
         held = movement.held(reader[tensor], tensor, step)
@@ -233,32 +257,24 @@ def _done_with(
 
 def kept(movement: Movement, phase: Phase, tensor: str, step: int) -> Holdings:
     """Blocks of an operand that stay on every rank after a step."""
-    last = step + 1 == movement.sequence.steps
-    parts = liveness.kept(
-        phase,
-        tensor,
-        movement.next_use(phase, tensor),
-        last=last,
-        keeps=tensor in movement.sequence.keeps,
-        homes=movement.sequence.has_homes,
-        realigns=last and any(h.tensor == tensor for h in movement.moved(phase).operands[step]),
-    )
-    return reduce(both, (_blocks(movement, part, step) for part in parts))
-
-
-def _blocks(movement: Movement, part: LivePart, step: int) -> Holdings:
-    """The blocks of a part on every rank, `step` being the one of now."""
-    if part.when is When.REST:
-        return movement.resident(part.phase, part.tensor)
-    at_step = {When.FIRST: 0, When.NOW: step, When.NEXT: step + 1}[part.when]
-    return movement.held(part.phase, part.tensor, at_step)
+    rest, now = movement.resident(phase, tensor), movement.held(phase, tensor, step)
+    if phase == "forward" and tensor in movement.sequence.keeps:
+        return both(rest, now)
+    if step + 1 < movement.sequence.steps:
+        return both(rest, movement.held(phase, tensor, step + 1))
+    following = movement.next_use(phase, tensor)
+    if following is None or movement.sequence.has_homes:
+        return rest
+    # Without homes the tensor stays where it is, unless the last step sends it to the next phase.
+    realigns = any(hop.tensor == tensor for hop in movement.moved(phase).operands[step])
+    return movement.held(following, tensor, 0) if realigns else now
 
 
 def used_up(movement: Movement, phases: tuple[Phase, ...]) -> Iterator[tuple[str, Holdings]]:
     """Blocks at home, or kept from forward, that no later phase reads."""
     if not movement.sequence.has_homes:
         return
-    for phase, tensor in liveness.USED_UP:
+    for phase, tensor in USED_UP:
         if phase in phases:
             left = movement.resident(phase, tensor)
             stays = tensor == "W" and not movement.spends_weight

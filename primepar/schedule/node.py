@@ -12,7 +12,6 @@ Block = Name
 Rank = Natural
 Count = Annotated[int, Meta(ge=1, le=LARGEST)]
 Ranks = Annotated[tuple[Rank, ...], Meta(min_length=1)]
-Counts = tuple[Rank, ...]
 Blocks = Annotated[tuple[Block, ...], Meta(min_length=1)]
 Elements = Rank | Annotated[str, Meta(pattern=r"^[0-9]{1,18}/[1-9][0-9]{0,17}$")]
 

@@ -1,7 +1,7 @@
 """The program: for each rank an ordered list of instructions. Every reader runs this and only this.
 
     program    = { format, version, ranks, programs, grid?, shape?, initial?, final?,
-                   host_initial?, host_final?, phases?, tensors?, memory?, traffic?, rules? }
+                   host_initial?, host_final?, phases?, tensors?, memory?, traffic? }
     programs   = [ [ instruction ... ]  per rank ]
     initial    = [ [ block ... ]  per rank ]      blocks on each rank before the first instruction
     final      = [ [ block ... ]  per rank ]      blocks on each rank, finished, after the last one
@@ -12,13 +12,12 @@
     tensors    = { tensor: { cuts, of? } }        offsets of its blocks in it, in elements
     memory     = { device?, host? }               elements that may be live at once on a rank
     traffic    = [ elements ]                     that leave each rank; a number or "40/3"
-    rules      = "mpi"                            how messages and collectives match; see below
 
     compute    = reads, accumulates, phase?, sub_operator?, scale?, again?
                                                block += scale * product; without a sub-operator
                                                block += scale * sum of the reads
-    send recv  = peer, block, tag, mode?                       until both sides are there
-    isend irecv= peer, block, tag, mode?, request              posted; finished by wait
+    send recv  = peer, block, tag                              until both sides are there
+    isend irecv= peer, block, tag, request                     posted; finished by wait
     wait       = request
     group      = body of send and recv, request?               start together, return when all done
     all_reduce     = group, block, also?, reduction, scale?    block <- scale * sum over the group
@@ -29,9 +28,7 @@
     all_to_all     = group, blocks, into                       into[i] <- i-th member's blocks[own]
     gather         = group, block, root, blocks             the root's blocks[i] <- i-th block
     scatter        = group, block, root, blocks             i-th block <- the root's blocks[i]
-    scan           = group, block, reduction, exclusive?    block <- reduction of members up to own
     barrier        = group
-    split          = group, into?                           a communicator of all that state `into`
     `also` lists more blocks, each reduced like the first, in the same call.
     A scale is a positive fraction, "1/64"; a reduction by max or min has none.
     A collective with a request is posted and finished by wait, as isend and irecv are.
@@ -43,7 +40,6 @@
     Computed again: what the rank has computed before, and is not counted twice by coverage.
     source?        of any instruction: where it was written, "train.py:42"
     count? dtype?  of messages and collectives: elements of each block, and their type
-    counts?        of collectives with blocks: the elements of each; into_counts? those of into
 
 A block is a name. Linear operators name theirs `I[m,n]`, `W[n,k]`, `O[m,k]` and `dI`, `dW`, `dO`,
 with one slice index for each dim that the grid names. `phases` and `tensors` give other names a
@@ -68,12 +64,9 @@ from primepar.schedule.collectives import (
     Gather,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
-    SplitCommunicator,
 )
 from primepar.schedule.instructions import (
-    ANY,
     LOCAL,
     Alloc,
     Compute,
@@ -90,7 +83,6 @@ from primepar.schedule.instructions import (
     Recv,
     Send,
     Wait,
-    is_open,
     messages_of,
     named_ranks,
 )
@@ -114,7 +106,6 @@ from primepar.schedule.signature import (
 )
 
 __all__ = [
-    "ANY",
     "BLOCK_LISTS",
     "MOST_SUB_OPERATORS",
     "AllGather",
@@ -146,12 +137,9 @@ __all__ = [
     "Recv",
     "Reduce",
     "ReduceScatter",
-    "Scan",
     "Scatter",
     "Send",
-    "SplitCommunicator",
     "Wait",
-    "is_open",
     "messages_of",
     "named_ranks",
 ]
@@ -179,7 +167,6 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     traffic: tuple[Elements, ...] | None = None
     host_initial: tuple[tuple[Block, ...], ...] | None = None
     host_final: tuple[tuple[Block, ...], ...] | None = None
-    rules: Literal["mpi"] | None = None
 
     def __post_init__(self) -> None:
         self._check_lists()
@@ -241,8 +228,6 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     def _check_ranks(self, instruction: Instruction, rank: int) -> None:
         for named in named_ranks(instruction):
-            if named == ANY:
-                raise ValueError(f"expected a rank to send to, got {ANY}: only a receive has any")
             if named >= self.ranks:
                 raise ValueError(f"expected ranks below {self.ranks}, got {named}")
         if isinstance(instruction, Gather | Scatter):
@@ -252,11 +237,6 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"expected {due} blocks on rank {rank}, got {len(instruction.blocks)}: "
                     "the root lists one for each rank of the group, and others none"
                 )
-        if self.rules != "mpi" and any(map(is_open, messages_of(instruction))):
-            raise ValueError(
-                'expected the peer and the tag of a receive, got any: write "rules": "mpi", as '
-                "only MPI matches them"
-            )
 
     def _check_sub_operator(self, node: Compute, dims: dict[str, frozenset[str]]) -> None:
         """`dims` names the dims of every phase; without a grid its first product defines them."""

@@ -11,7 +11,6 @@ import msgspec
 from primepar.errors import ProgramError
 from primepar.files import read_bytes, write_text
 from primepar.schedule.program import (
-    ANY,
     AllGather,
     AllReduce,
     AllToAll,
@@ -28,10 +27,8 @@ from primepar.schedule.program import (
     Program,
     Recv,
     ReduceScatter,
-    Scan,
     Scatter,
     Send,
-    SplitCommunicator,
     Wait,
 )
 from primepar.schedule.program_blocks import check_blocks
@@ -39,8 +36,7 @@ from primepar.schedule.program_blocks import check_blocks
 _MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
 _OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
-    "reduce_scatter, all_to_all, gather, scatter, scan, split, barrier, alloc, free, fetch, evict, "
-    "cut, join"
+    "reduce_scatter, all_to_all, gather, scatter, barrier, alloc, free, fetch, evict, cut, join"
 )
 
 
@@ -132,11 +128,9 @@ def instruction_text(instruction: Instruction) -> str:
             again = " again" * instruction.again
             return f"{phase or 'add':8} {block} += {_scale(instruction)}{product}{again}"
         case Send() | ISend():
-            mode = "" if instruction.mode == "standard" else f", {instruction.mode}"
-            return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}{mode}"
+            return f"{_op(instruction):8} {instruction.block} -> {instruction.peer}"
         case Recv() | IRecv():
-            peer = "any" if instruction.peer == ANY else instruction.peer
-            return f"{_op(instruction):8} {instruction.block} <- {peer}"
+            return f"{_op(instruction):8} {instruction.block} <- {instruction.peer}"
         case Wait(request=request):
             return f"wait     {request}"
         case Group(body=body):
@@ -176,10 +170,6 @@ def _moved(node: Collective) -> str:
             return f"{' '.join(node.blocks) or getattr(node, 'root', '')} -> {node.block}"
         case AllToAll(blocks=blocks, into=into):
             return f"{' '.join(blocks)} -> {' '.join(into)}"
-        case Scan(block=block, exclusive=exclusive):
-            return f"exclusive {block}" if exclusive else block
-        case SplitCommunicator(into=into):
-            return f"into {into}" if into else "into none"
         case AllReduce(reduced=blocks):
             return " ".join(blocks)
         case Barrier():

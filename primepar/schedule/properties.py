@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-Verdict = Literal["proved", "refuted", "unknown", "not asked"]
-"""How a property of a report ends; a whole report is never *not asked*."""
+Verdict = Literal["proved", "equal", "refuted", "unknown", "not asked"]
+"""How a property of a report ends. A whole report is never *equal* or *not asked*.
 
+*Equal* is no proof: a formula of memory or traffic was compared with what is counted, mesh by mesh.
+"""
+
+HOLDS: Final = frozenset({"proved", "equal"})
+"""Verdicts on a property that leave its report proved."""
 PROPERTIES: Final = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
     "traffic",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from primepar.schedule import liveness
 from primepar.schedule.movement import Hop, Movement, Return
 from primepar.schedule.operators import PRODUCTS, Phase
 
@@ -48,9 +47,10 @@ def sweep_of(movement: Movement, phases: tuple[Phase, ...]) -> Sweep:
 
 
 def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
-    """The sweeps of `liveness`; whether dO is shared is asked only where it can be."""
-    shares = len(phases) > 1 and movement.shares_output_gradient
-    return liveness.sweeps(shares, phases)
+    """Phases in order; backward and gradient together where they share the hops of dO."""
+    if {"backward", "gradient"} <= set(phases) and movement.shares_output_gradient:
+        return [*((phase,) for phase in phases[:-2]), phases[-2:]]
+    return [(phase,) for phase in phases]
 
 
 def readers(movement: Movement, phases: tuple[Phase, ...], step: int) -> Callable[[Hop], bool]:

@@ -24,14 +24,12 @@ from primepar.schedule.program import (
     Gather,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
-    SplitCommunicator,
 )
 from primepar.schedule.program_uses import gets
 from primepar.schedule.signature import Reduction, Scale
 
-_ROOTED = Gather | Scatter | SplitCommunicator
+_ROOTED = Gather | Scatter
 Combine = Callable[[Sequence[Block], Reduction, Scale], Block]
 """Reduces blocks into one, times a coefficient, or raises `WrongDataError`."""
 Given = dict[int, tuple[Block, ...]]
@@ -58,10 +56,6 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
             return (given[root][members.index(rank)],)
         case AllGather() | Gather():
             return tuple(given[member][0] for member in members if gets(collective, rank))
-        case Scan():
-            count = members.index(rank) + (not collective.exclusive)
-            before = [given[member][0] for member in members[:count]]
-            return (combine(before, collective.reduction, 1),) if before else ()
         case ReduceScatter():
             member_index = members.index(rank)
             blocks = [given[member][member_index] for member in members]
@@ -85,8 +79,6 @@ def sent(collective: Collective, rank: int, given: Given) -> Fraction:
         case Broadcast(root=root):
             last = group[group.index(root) - 1]
             return Fraction(given[root][0].size if rank != last else 0)
-        case Scan():
-            return Fraction(sizes[0] if rank != group[-1] else 0)
         case AllGather():
             return Fraction((size - 1) * sizes[0])
         case ReduceScatter():
@@ -125,8 +117,7 @@ class Meeting:
 class Meetings:
     """All collective calls, matched in order within each (communicator, group)."""
 
-    def __init__(self, mpi: bool) -> None:
-        self._mpi = mpi
+    def __init__(self) -> None:
         self._meetings: dict[tuple[str, frozenset[int]], list[Meeting]] = {}
         self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
 
@@ -153,7 +144,7 @@ class Meetings:
             meetings.append(Meeting())
         meeting = meetings[call]
         meeting.calls.append(collective)
-        _check_alike(meeting, rank, self._mpi)
+        _check_alike(meeting, rank)
         meeting.given[rank] = given
         meeting.arrivals.append(time)
         if not meeting.missing():
@@ -168,7 +159,7 @@ def _lists(collective: Collective) -> Iterator[tuple[str, tuple[str, ...]]]:
             yield what, names
 
 
-def _check_alike(meeting: Meeting, rank: int, mpi: bool) -> None:
+def _check_alike(meeting: Meeting, rank: int) -> None:
     """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
     collective = meeting.calls[-1]
     if claim(collective) != claim(meeting.first):
@@ -176,11 +167,6 @@ def _check_alike(meeting: Meeting, rank: int, mpi: bool) -> None:
         raise MismatchError(
             f"expected {claim(meeting.first)} as on device {other}, got {claim(collective)}: "
             "call collectives in one order on every member"
-        )
-    if mpi and (collective.request is None) != (meeting.first.request is None):
-        raise MismatchError(
-            f"expected blocking or posted calls of {claim(collective)} alike, got both: MPI "
-            "matches neither with the other, so make all calls alike"
         )
     wrong = dispute(list(zip((*meeting.given, rank), meeting.calls, strict=True)))
     if wrong is not None:
@@ -196,7 +182,7 @@ def claim(collective: Collective) -> str:
     tag = collective.__struct_config__.tag
     rest = [
         f"{what}={getattr(collective, what)}"
-        for what in ("root", "reduction", "scale", "exclusive")
+        for what in ("root", "reduction", "scale")
         if hasattr(collective, what) and (what != "scale" or collective.scale_value != 1)
     ]
     if isinstance(collective, AllReduce) and collective.also:

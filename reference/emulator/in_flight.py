@@ -13,8 +13,7 @@ from typing import NamedTuple
 from primepar.reference.emulator.collectives import Combine, Meeting, Meetings, results, sent
 from primepar.reference.emulator.device import EmulatedDevice
 from primepar.reference.emulator.messages import Channels, PostedMessage
-from primepar.reference.emulator.splits import MadeCommunicators
-from primepar.schedule.program import ANY, Collective, Message, Program
+from primepar.schedule.program import Collective, Message
 from primepar.schedule.program_uses import gets, gives
 
 
@@ -52,14 +51,12 @@ class End(NamedTuple):
 class InFlight:
     """Posts and ends messages and collectives."""
 
-    def __init__(self, combine: Combine, transfer: float, program: Program) -> None:
-        mpi = program.rules == "mpi"
-        self.channels, self._meetings = Channels(transfer, mpi), Meetings(mpi)
-        self._combine, self._splits = combine, MadeCommunicators(program)
+    def __init__(self, combine: Combine, transfer: float) -> None:
+        self.channels, self._meetings = Channels(transfer), Meetings()
+        self._combine = combine
 
     def post(self, device: EmulatedDevice, message: Message) -> PostedMessage:
         """Start one end of a message. Raises an `EmulationError` if that is not possible."""
-        self._splits.check(device.rank, message.communicator, {message.peer} - {ANY})
         post = PostedMessage(device.rank, message, device.clock)
         if post.sends:
             post.payload = device.begin_send(message.block)
@@ -70,7 +67,6 @@ class InFlight:
 
     def call(self, device: EmulatedDevice, node: Collective) -> CollectiveCall:
         """Start one member's call. Raises an `EmulationError` if that is not possible."""
-        self._splits.check(device.rank, node.communicator, set(node.group), every=True)
         given, gotten = gives(node, device.rank), gets(node, device.rank)
         blocks = tuple(device.read(name) for name in given)
         device.check_apart(gotten)
@@ -98,7 +94,6 @@ class InFlight:
 
     def _end_call(self, device: EmulatedDevice, call: CollectiveCall, done: float) -> End:
         node, rank, all_given = call.node, device.rank, call.meeting.given
-        self._splits.note(rank, call.meeting.calls, list(call.meeting.given))
         given, gotten = gives(node, rank), gets(node, rank)
         made = results(node, rank, all_given, self._combine)
         received = dict(zip(gotten, made, strict=True))

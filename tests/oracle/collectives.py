@@ -16,9 +16,7 @@ from primepar.schedule.program import (
     Gather,
     Reduce,
     ReduceScatter,
-    Scan,
     Scatter,
-    SplitCommunicator,
 )
 
 Call = tuple[Collective, list[CellSums]]
@@ -28,7 +26,7 @@ Call = tuple[Collective, list[CellSums]]
 def inputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member sends."""
     match node:
-        case Barrier() | SplitCommunicator():
+        case Barrier():
             return ()
         case Scatter(blocks=blocks):
             return blocks
@@ -45,10 +43,8 @@ def inputs(node: Collective, rank: int) -> tuple[str, ...]:
 def outputs(node: Collective, rank: int) -> tuple[str, ...]:
     """Blocks that a member receives."""
     match node:
-        case Barrier() | SplitCommunicator():
+        case Barrier():
             return ()
-        case Scan(block=block):
-            return (block,) if rank != node.group[0] or not node.exclusive else ()
         case Gather(blocks=blocks):
             return blocks
         case Reduce(block=block, root=root):
@@ -84,18 +80,15 @@ def results(node: Collective, rank: int, given: dict[int, list[CellSums]]) -> li
             return [_reduced(node, [contents[member_index] for contents in sent])]
         case AllToAll():
             return [contents[member_index] for contents in sent]
-        case Scan():
-            count = member_index + (not node.exclusive)
-            return [_reduced(node, [contents[0] for contents in sent[:count]])] if count else []
         case _:
             return []
 
 
-def _reduced(node: AllReduce | Reduce | ReduceScatter | Scan, contents: list[CellSums]) -> CellSums:
+def _reduced(node: AllReduce | Reduce | ReduceScatter, contents: list[CellSums]) -> CellSums:
     return scaled(combined(node.reduction, contents), node.scale_value)
 
 
-def agree(calls: Mapping[int, Collective], mpi: bool) -> bool:
+def agree(calls: Mapping[int, Collective]) -> bool:
     """Whether the calls of all members match."""
     nodes = list(calls.values())
     claims = {
@@ -106,8 +99,6 @@ def agree(calls: Mapping[int, Collective], mpi: bool) -> bool:
             getattr(node, "reduction", None),
             node.scale_value,
             len(getattr(node, "also", ())),
-            getattr(node, "exclusive", None),
-            mpi and node.request is not None,
         )
         for node in nodes
     }
@@ -115,7 +106,7 @@ def agree(calls: Mapping[int, Collective], mpi: bool) -> bool:
         len(getattr(node, name)) == len(node.group)
         for node in nodes
         for name in ("blocks", "into")
-        if hasattr(node, name) and not isinstance(node, Gather | Scatter | SplitCommunicator)
+        if hasattr(node, name) and not isinstance(node, Gather | Scatter)
     ]
     return len(claims) == 1 and all(lists) and dispute(list(calls.items())) is None
 

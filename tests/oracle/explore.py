@@ -1,12 +1,10 @@
 """Explores the states of a program without Z3: an independent check of the proofs.
 
 The explorer runs the semantics step by step on sets of terms. A move is one instruction of a rank
-(or its start, if it waits), or the delivery of one message whose two sides are posted. Without
-receives from any rank no move disables another. Two moves of different ranks or messages lead to
-the same state in either order, unless a block in flight is accessed: then a message may carry the
-block from before or from after. Hence one run decides for all if there is no race. `every=True`
-explores all of them to confirm it. With receives from any rank, or ready sends, all are explored;
-so is every choice of the system to buffer a send or not.
+(or its start, if it waits), or the delivery of one message whose two sides are posted. No move
+disables another. Two moves of different ranks or messages lead to the same state in either order,
+unless a block in flight is accessed: then a message may carry the block from before or from after.
+Hence one run decides for all if there is no race. `every=True` explores all of them to confirm it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from dataclasses import dataclass
 from oracle.counts import wrong_counts
 from oracle.machine import Machine
 from oracle.properties import STATIC, asked, wrong_coverage, wrong_end
-from primepar.schedule.program import ANY, Program, messages_of
+from primepar.schedule.program import Program
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 
 MOST_STATES = 200_000
@@ -73,7 +71,6 @@ def explore(
 ) -> Exploration:
     """Run a program: once, or with `every` in all interleavings, up to `limit` states."""
     start = Machine.of(program, buffered)
-    every = every or depends_on_time(program)
     ends, states, finished = _all_ends(start, limit) if every else _one_end(start)
     failed = {name for end in ends for name in end.failed | wrong_end(end)}
     counted, uncounted = wrong_counts(start.names)
@@ -107,38 +104,17 @@ def _deliver_all(machine: Machine) -> None:
 
 def _all_ends(start: Machine, limit: int) -> tuple[list[Machine], int, bool]:
     seen, ends, ready = {start.key()}, [], [start]
-    timed = depends_on_time(start.program)
     while ready and len(seen) < limit:
         machine = ready.pop()
         following = list(_moves(machine))
         if not following:
             ends.append(machine)
-        if timed:
-            following += _early(machine)
         for later in following:
             key = later.key()
             if key not in seen:
                 seen.add(key)
                 ready.append(later)
     return ends, len(seen), not ready
-
-
-def depends_on_time(program: Program) -> bool:
-    """Whether the order of events matters: of receives from any rank, and of ready sends."""
-    return any(
-        (message.peer == ANY or getattr(message, "mode", "") == "ready")
-        for nodes in program.programs
-        for node in nodes
-        for message in messages_of(node)
-    )
-
-
-def _early(machine: Machine) -> Iterator[Machine]:
-    """Yield the states after the system has buffered the sends of a rank."""
-    for rank in range(machine.program.ranks):
-        later = machine.copy()
-        if later.buffer(rank):
-            yield later
 
 
 def _moves(machine: Machine) -> Iterator[Machine]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from oracle.blocks import RankMemories
@@ -20,7 +21,6 @@ from primepar.schedule.program import (
     Program,
     Recv,
     Send,
-    SplitCommunicator,
     Wait,
     messages_of,
 )
@@ -31,25 +31,16 @@ _WAITING = Send | Recv | Group | Wait | Collective
 
 @dataclass
 class Machine(RankMemories):
-    """One state; `advance`, `deliver` and `buffer` are its moves."""
+    """One state; `advance` and `deliver` are its moves."""
 
-    mailboxes: Mailboxes = field(default_factory=lambda: Mailboxes(mpi=False, boxes={}))
-    splits: frozenset[str | None] = frozenset()
-    """All names of communicators that splits make."""
+    mailboxes: Mailboxes = field(default_factory=lambda: Mailboxes({}))
     calls: dict[Key, dict[int, list[Call]]] = field(default_factory=dict)
-    early: dict[tuple[int, int], CellSums] = field(default_factory=dict)
-    """(rank, number) of sends that the system has buffered, with what they send."""
 
     @classmethod
     def of(cls, program: Program, buffered: bool) -> Machine:
         """The state before the first instruction."""
-        nodes = (node for nodes in program.programs for node in nodes)
-        names = {node.into for node in nodes if isinstance(node, SplitCommunicator)}
-        machine = cls(
-            BlockNames(program), buffered, [RankState() for _ in range(program.ranks)],
-            mailboxes=Mailboxes(program.rules == "mpi", {}),
-            splits=frozenset(names - {None}),
-        )  # fmt: skip
+        states = [RankState() for _ in range(program.ranks)]
+        machine = cls(BlockNames(program), buffered, states)
         for rank, blocks in enumerate(program.initial or ()):
             for block in blocks:
                 machine._load_initial(rank, block)
@@ -70,9 +61,9 @@ class Machine(RankMemories):
         """Another machine in the same state."""
         return Machine(
             self.names, self.buffered, [rank.copy() for rank in self.ranks], self.before,
-            self.mailboxes.copy(), self.splits,
+            self.mailboxes.copy(),
             {k: {r: list(c) for r, c in by.items()} for k, by in self.calls.items()},
-            dict(self.early), failed=self.failed,
+            failed=self.failed,
         )  # fmt: skip
 
     def key(self) -> tuple[Any, ...]:
@@ -81,8 +72,7 @@ class Machine(RankMemories):
             (r.index, r.inside, frozenset(r.memory.items()), frozenset(r.host.items()))
             for r in self.ranks
         )
-        early = frozenset(self.early.items())
-        return ranks, frozenset(self.mailboxes.undelivered), early, self.failed
+        return ranks, frozenset(self.mailboxes.undelivered), self.failed
 
     def stuck(self) -> list[tuple[int, int]]:
         """(rank, instruction index) of the ranks that have not finished."""
@@ -94,8 +84,7 @@ class Machine(RankMemories):
 
     def ready(self) -> list[Pair]:
         """Messages that may be delivered next: both sides are posted, fit, and dispute nothing."""
-        boxes = sorted(self.mailboxes.ready)
-        pairs = [pair for box in boxes for pair in self.mailboxes.ready[box]]
+        pairs = [pair for _, pair in sorted(self.mailboxes.ready.items(), key=itemgetter(0))]
         agreeing = [pair for pair in pairs if not is_disputed(pair)]
         if len(agreeing) < len(pairs):
             self._fail("deadlock-freedom")
@@ -106,22 +95,9 @@ class Machine(RankMemories):
         send, receive = pair
         content = send.payload
         if content is None:
-            held = self.ranks[send.rank].memory.get(send.message.block, ZERO)
-            content = self.early.pop(send.name, held)
+            content = self.ranks[send.rank].memory.get(send.message.block, ZERO)
         self._write(receive.rank, receive.message.block, content)
         self.mailboxes.remove(pair)
-
-    def buffer(self, rank: int) -> bool:
-        """Let the system buffer the sends that a rank waits for; False if it then waits still."""
-        state = self.ranks[rank]
-        if not state.inside:
-            return False
-        node = self.program.programs[rank][state.index]
-        flights = [state.in_flight.get(part) for part in self._awaited(rank, node)]
-        for side in (flight.side for flight in flights if flight is not None):
-            if side is not None and side.may_be_buffered and not self._is_done(side):
-                self.early[side.name] = state.memory.get(side.message.block, ZERO)
-        return self.advance(rank)
 
     def unmatched(self) -> bool:
         """Whether a message has only one side, or a collective lacks a member."""
@@ -176,8 +152,7 @@ class Machine(RankMemories):
     def _returns(self, rank: int, node: Instruction) -> bool:
         state = self.ranks[rank]
         if isinstance(node, Collective):
-            number = len(self.calls.get(members(node), {}).get(rank, ())) - 1
-            return not state.hangs and self._meet(rank, node, number)
+            return self._meet(rank, node, len(self.calls[members(node)][rank]) - 1)
         parts = self._awaited(rank, node)
         flights = [state.in_flight.get(part) for part in parts]
         if not all(flight is not None and self._done(rank, flight) for flight in flights):
@@ -190,11 +165,10 @@ class Machine(RankMemories):
         """Whether a post is complete; a collective then writes its results."""
         if flight.node is not None:
             return self._meet(rank, flight.node, flight.number)
-        return flight.side is not None and self._is_done(flight.side)
-
-    def _is_done(self, side: Side) -> bool:
-        is_buffered = side.payload is not None or side.name in self.early
-        return is_buffered or side.name not in self.mailboxes.undelivered
+        side = flight.side
+        return side is not None and (
+            side.payload is not None or side.name not in self.mailboxes.undelivered
+        )
 
     def _end(self, rank: int) -> bool:
         """Complete a collective that is never waited for; False if there is none."""
@@ -221,23 +195,10 @@ class Machine(RankMemories):
         self._touch(rank, reads, writes)
         if side.sends:
             content = self._take(rank, block)
-            if side.mode == "buffered" or (self.buffered and side.mode != "synchronous"):
+            if self.buffered:
                 side = side._replace(payload=content)
-        is_wrong = self._misuses(rank, message.communicator, {message.peer} - {-1})
-        state.in_flight[part] = Flight(reads, writes, 0, None if is_wrong else side)
-        if not is_wrong:
-            self.mailboxes.post(side)
-            if side.mode == "ready" and not self.mailboxes.has_partner(side):
-                self._fail("deadlock-freedom")
-
-    def _misuses(self, rank: int, name: str, ranks: set[int], every: bool = False) -> bool:
-        """Whether a communicator of a split is not made here, or does not have these ranks."""
-        if name not in self.splits:
-            return False
-        made = set(self.ranks[rank].made.get(name, ()))
-        is_right = bool(made) and (ranks == made if every else ranks <= made)
-        self._fail(*() if is_right else ("deadlock-freedom",))
-        return not is_right
+        state.in_flight[part] = Flight(reads, writes, 0, side)
+        self.mailboxes.post(side)
 
     # Collectives
 
@@ -247,19 +208,11 @@ class Machine(RankMemories):
         if self.names.overlap(writes):
             self._fail("races")
         given = [self._take(rank, block) for block in reads]
-        state = self.ranks[rank]
-        if isinstance(node, SplitCommunicator) and node.into in state.made:
-            self._fail("deadlock-freedom")
-            state.hangs = True
-        if self._misuses(rank, node.communicator, set(node.group), every=True):
-            state.hangs = True
-        if not state.hangs:
-            calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
-            calls.append((node, given))
+        calls = self.calls.setdefault(members(node), {}).setdefault(rank, [])
+        calls.append((node, given))
         if node.request is not None:
-            number = len(self.calls.get(members(node), {}).get(rank, ())) - 1
-            flight = Flight(reads, writes, number, node=None if state.hangs else node)
-            state.in_flight[Part(node.request, 0)] = flight
+            flight = Flight(reads, writes, len(calls) - 1, node=node)
+            self.ranks[rank].in_flight[Part(node.request, 0)] = flight
 
     def _contributions(self, key: Key, number: int) -> dict[int, list[CellSums]] | None:
         """Member -> its inputs to a call, once all have made the same one; None before."""
@@ -268,7 +221,7 @@ class Machine(RankMemories):
         if not all(made.values()):
             return None
         nodes = {member: call[0][0] for member, call in made.items()}
-        if not agree(nodes, self.program.rules == "mpi"):
+        if not agree(nodes):
             return None
         return {member: call[0][1] for member, call in made.items()}
 
@@ -279,11 +232,4 @@ class Machine(RankMemories):
             return False
         for block, content in zip(outputs(node, rank), results(node, rank, given), strict=True):
             self._write(rank, block, content)
-        if isinstance(node, SplitCommunicator) and node.into is not None:
-            calls = self.calls[members(node)]
-            self.ranks[rank].made[node.into] = tuple(
-                member
-                for member in node.group
-                if getattr(calls[member][number][0], "into", None) == node.into
-            )
         return True

@@ -44,13 +44,9 @@ class RankState:
     aligning: bool = False
     posted: int = 0
     """Messages that were posted."""
-    made: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """Communicators of splits, with their members."""
-    hangs: bool = False
-    """Whether it called what can never return."""
 
     def copy(self) -> RankState:
         """Another rank in the same state."""
         return RankState(self.index, self.inside, dict(self.memory), dict(self.host),
                      set(self.known), dict(self.in_flight), self.phase, self.aligning,
-                     self.posted, dict(self.made), self.hangs)  # fmt: skip
+                     self.posted)  # fmt: skip

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from primepar.schedule.evidence import Place
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import (
-    ANY,
     BLOCK_LISTS,
     Collective,
     Compute,
@@ -122,7 +121,7 @@ def _is_affected(program: Program, unit: Collection[Item], removed: Collection[i
 def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     """An instruction with its ranks renumbered."""
     if isinstance(node, Message):
-        return node if node.peer == ANY else replace(node, peer=new[node.peer])
+        return replace(node, peer=new[node.peer])
     if isinstance(node, Group):
         return replace(
             node, body=tuple(cast(Any, _renumbered(message, new)) for message in node.body)
@@ -133,7 +132,7 @@ def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
     if not places:
         raise ValueError("expected a rank in the group of a collective")
     changed: dict[str, Any] = {"group": tuple(new[node.group[place]] for place in places)}
-    for name in ("blocks", "into", "counts", "into_counts"):
+    for name in ("blocks", "into"):
         if getattr(node, name, None):
             changed[name] = _picked(getattr(node, name), places)
     root = getattr(node, "root", None)

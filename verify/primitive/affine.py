@@ -65,18 +65,3 @@ class Affine:
     def above(self, other: Affine) -> Affine:
         """An affine form that is at least both."""
         return (self * -1).below(other * -1) * -1
-
-
-def sum_text(parts: list[tuple[int, str]]) -> str:
-    """A sum of multiples as text; the name of a plain number is empty.
-
-    >>> sum_text([(1, "r"), (-2, "c"), (0, "t"), (1, "")])
-    'r - 2*c + 1'
-    """
-    text = ""
-    for factor, name in parts:
-        if factor:
-            number = "" if name and abs(factor) == 1 else str(abs(factor))
-            sign = ("-" if factor < 0 else "") if not text else (" - " if factor < 0 else " + ")
-            text += sign + number + ("*" if number and name else "") + name
-    return text or "0"

@@ -2,8 +2,8 @@
 
 First the claims are decided (`decide`). Then a certificate of each is written and checked by
 `primepar.certify`; only what the checker accepts is called certified. For what is not proved, a
-counterexample is searched on meshes (`refutation`). Formulas of traffic and memory are decided
-last, of a primitive that is proved.
+counterexample is searched on meshes (`refutation`). Formulas of memory and traffic are compared
+last, of a primitive that is proved (`equal_on_meshes`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
-from primepar.verify.formulas.proof import formula_results
 from primepar.verify.primitive.decide import Decision, decisions
+from primepar.verify.primitive.equal_on_meshes import formula_results
 from primepar.verify.primitive.refutation import Refutation, faults
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
@@ -85,7 +85,7 @@ def verify_primitive(
         return Report.of(target, results, scope(primitive))
     results = list(_results(proof, end))
     if all(result.verdict == "proved" for result in results):
-        results += formula_results(primitive, proof.subject.slices, end)
+        results += formula_results(primitive, end)
     else:
         results = [result for result in results if result.name != "races"]
     return Report.of(target, results, scope(primitive), proof.certificate)

@@ -6,15 +6,11 @@ It is independent of Z3: it reads the concrete maps and the movement derived fro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from time import perf_counter
 
-from primepar.schedule.ledger import peak, sent_by_ranks
-from primepar.schedule.lowering import lower
-from primepar.schedule.meaning import Meaning
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
     DIMS,
@@ -22,22 +18,17 @@ from primepar.schedule.operators import (
     PHASES,
     PRODUCTS,
     Index,
-    Linear,
     Phase,
     block_name,
     tensor_dims,
 )
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.program import Program
-from primepar.schedule.sequence import Element, Sequence
+from primepar.schedule.sequence import Sequence
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
 MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
-MOST_DEVICES_ALONE = 400
 MOST_SUB_OPERATORS = 4096
-WIDE, MANY = ("M", "N", "K"), 16
-"""Dims that are made this many times as long, one by one, to compare memory and traffic."""
 
 
 @dataclass(frozen=True)
@@ -84,23 +75,12 @@ def smallest_faults(
             clock = perf_counter()
             fault = next(FAULTS[name](movement), None)
             if fault is not None:
-                sentence = f"{_mesh(sequence)}: {fault}"
+                sentence = f"{mesh_text(sequence)}: {fault}"
                 faults[name] = MeshFault(sides, sentence, perf_counter() - clock)
     return faults
 
 
-def fault_at(primitive: Primitive, name: str, sides: Sides) -> MeshFault | None:
-    """The fault of a property on one mesh, if it has no more than `MOST_DEVICES_ALONE` devices."""
-    clock, sequence = perf_counter(), Sequence.of(primitive, *sides)
-    if sequence.ranks > MOST_DEVICES_ALONE:
-        return None
-    fault = next(FAULTS[name](Movement(sequence)), None)
-    if fault is None:
-        return None
-    return MeshFault(sides, f"{_mesh(sequence)}: {fault}", perf_counter() - clock)
-
-
-def _mesh(sequence: Sequence) -> str:
+def mesh_text(sequence: Sequence) -> str:
     """The text for a mesh, `s=2 (2x2 devices)`."""
     (element,) = sequence.elements
     named = zip(element.primitive.side_names, element.sides, strict=True)
@@ -231,62 +211,10 @@ def _misaligned(
             )
 
 
-def memory_faults(movement: Movement) -> Iterator[str]:
-    """Yield devices with more live elements than the primitive's formula, for several shapes."""
-    sequence = movement.sequence
-    for shape, stated, program in _stated(sequence, Element.held):
-        peaks = [peak(program, rank, Meaning(program).size) for rank in range(program.ranks)]
-        most = max(peaks)
-        if most > stated:
-            yield (
-                f"{shape}: expected at most {stated} live elements on each device, as held states, "
-                f"got {most} on {sequence.place(peaks.index(most))}: fix the formula"
-            )
-
-
-def traffic_faults(movement: Movement) -> Iterator[str]:
-    """Yield totals that all devices send and that differ from the formula, for several shapes."""
-    sequence = movement.sequence
-    for shape, stated, program in _stated(sequence, Element.sent):
-        total = sum(sent_by_ranks(program))
-        if total != stated * sequence.ranks:
-            yield (
-                f"{shape}: expected {stated} elements to leave each device, as sent states, "
-                f"got {total} that leave all {sequence.ranks}, {total / sequence.ranks} each: "
-                f"fix the formula"
-            )
-
-
-def _stated(
-    sequence: Sequence, formula: Callable[[Element, Linear], Fraction | None]
-) -> Iterator[tuple[str, Fraction, Program]]:
-    """Yield a shape, the value of a formula of the primitive, and the program."""
-    (element,) = sequence.elements
-    for operator in _operators(sequence):
-        stated = formula(element, operator)
-        if stated is None:
-            return
-        shape = " ".join(f"{dim}={operator.size(dim)}" for dim in sequence.grid)
-        yield shape, stated, lower(sequence, operator)
-
-
-def _operators(sequence: Sequence) -> Iterator[Linear]:
-    """Yield the smallest operator, then one for each of its dims made longer.
-
-    What is sent are parts of MN, NK and MK: a formula of these that is right for all four is right.
-    """
-    smallest = Linear.smallest(sequence.grid)
-    yield smallest
-    for dim in WIDE:
-        yield replace(smallest, **{dim: MANY * smallest.size(dim)})
-
-
 FAULTS: dict[str, Callable[[Movement], Iterator[str]]] = {
     "coverage": coverage_faults,
     "placement": placement_faults,
     "completion": completion_faults,
     "alignment": alignment_faults,
-    "memory": memory_faults,
-    "traffic": traffic_faults,
 }
 """Property -> its faults on one mesh; a derived hop is posted at both ends, so none hangs."""

@@ -73,13 +73,6 @@ def Sum(parts: Sequence[Term]) -> Term:
     return z3.ArithRef(z3core.Z3_mk_add(_REF, len(parts), _array(parts)), _CONTEXT)
 
 
-def Product(parts: Sequence[Term]) -> Term:
-    """The product of integers."""
-    if len(parts) < 2:
-        return parts[0] if parts else IntVal(1)
-    return z3.ArithRef(z3core.Z3_mk_mul(_REF, len(parts), _array(parts)), _CONTEXT)
-
-
 def equal(left: Term, right: Term) -> Term:
     """Equality of two terms; true without asking if they are one term."""
     if left.ast.value == right.ast.value:

@@ -1,0 +1,201 @@
+"""Compares the formulas of memory and traffic of a primitive with its programs, mesh by mesh.
+
+`sent` has to be what leaves the devices, and `held` a bound of what is live on any device. Both are
+counted in the lowered program of every mesh with sides up to 6 and at most 64 devices, for the
+smallest operator and for three that are long in one dim. This proves nothing about other meshes.
+So the result states on how many meshes the formula is equal to what was counted. Example: SUMMA has
+the meshes s = 1 to 6, and both of its formulas are equal on 6 meshes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property, reduce
+from math import prod
+from time import perf_counter
+
+import msgspec
+import numpy as np
+
+from primepar.errors import SymbolicError
+from primepar.schedule.ledger import live_elements, resident_copies, sends
+from primepar.schedule.lowering import lower
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.operators import Linear
+from primepar.schedule.primitive import Primitive
+from primepar.schedule.program import Program
+from primepar.schedule.sequence import Element, Sequence
+from primepar.schedule.tracing import formula
+from primepar.verify.counterexample.primitive import of_primitive
+from primepar.verify.primitive.smallest_mesh import (
+    MOST_SUB_OPERATORS,
+    Sides,
+    mesh_text,
+    side_choices,
+)
+from primepar.verify.report import PropertyResult
+
+WIDE, MANY = ("M", "N", "K"), 16
+"""Dims that are made this many times as long, one by one."""
+
+
+class _Mesh:
+    """A mesh with its program, which is the same for every operator but for sizes of blocks."""
+
+    def __init__(self, primitive: Primitive, sides: Sides) -> None:
+        self.primitive, self.sides = primitive, sides
+        self.sequence = Sequence.of(primitive, *sides)
+        smallest = Linear.smallest(self.sequence.grid)
+        longer = ({dim: MANY * smallest.size(dim)} for dim in WIDE)
+        # What is sent are parts of MN, NK and MK: a formula of these that is right for all four
+        # operators is right for every one.
+        self.operators = (smallest, *(replace(smallest, **sizes) for sizes in longer))
+        self._sizes: dict[str, np.ndarray] = {}
+
+    @cached_property
+    def program(self) -> Program:
+        """The training step, without a shape."""
+        return lower(self.sequence)
+
+    @cached_property
+    def meanings(self) -> list[Meaning]:
+        """What the names of the program mean, for each operator."""
+        shapes = ({dim: one.size(dim) for dim in self.sequence.grid} for one in self.operators)
+        return [Meaning(msgspec.structs.replace(self.program, shape=shape)) for shape in shapes]
+
+    def sizes(self, block: str) -> np.ndarray:
+        """The elements of a block, for each operator."""
+        if block not in self._sizes:
+            sizes = [meaning.size(block) for meaning in self.meanings]
+            self._sizes[block] = np.array(sizes)
+        return self._sizes[block]
+
+    def shape(self, place: int) -> str:
+        """An operator as text, `M=4 N=4 K=4`."""
+        return " ".join(f"{dim}={self.operators[place].size(dim)}" for dim in self.sequence.grid)
+
+
+def _too_much(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
+    """Why `held` is too small on a mesh; else whether it is exactly what is live at the peak."""
+    peaks = [
+        reduce(np.maximum, live_elements(mesh.program, rank, mesh.sizes))
+        for rank in range(mesh.sequence.ranks)
+    ]
+    is_equal = True
+    for place, bound in enumerate(stated):
+        live = [int(peak[place]) for peak in peaks]
+        most = max(live)
+        is_equal &= most == bound
+        if most > bound:
+            return (
+                f"{mesh.shape(place)}: expected at most {bound} live elements on each device, as "
+                f"held states, got {most} on {mesh.sequence.place(live.index(most))}: "
+                "fix the formula"
+            )
+    return is_equal
+
+
+def _unequal(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
+    """Why `sent` is wrong on a mesh; True if it is not."""
+    times: dict[str, int | Fraction] = defaultdict(int)
+    for rank, instructions in enumerate(mesh.program.programs):
+        for node in instructions:
+            for block, often in sends(node, rank):
+                times[block] += often
+    ranks = mesh.sequence.ranks
+    for place, amount in enumerate(stated):
+        total = sum(int(mesh.sizes(block)[place]) * often for block, often in times.items())
+        if total != amount * ranks:
+            return (
+                f"{mesh.shape(place)}: expected {amount} elements to leave each device, as sent "
+                f"states, got {total} that leave all {ranks}, {Fraction(total, ranks)} each: "
+                "fix the formula"
+            )
+    return True
+
+
+@dataclass
+class _Comparison:
+    """A formula, and what came of it on the meshes so far."""
+
+    name: str
+    formula: Callable[[Element, Linear], Fraction | None]
+    compare: Callable[[_Mesh, list[Fraction]], str | bool]
+    meshes: int = 0
+    equal: int = 0
+    seconds: float = 0.0
+    decided: PropertyResult | None = None
+    """The result, if no other mesh can change it."""
+
+    def on(self, mesh: _Mesh) -> None:
+        """Compare on one mesh."""
+        start = perf_counter()
+        (element,) = mesh.sequence.elements
+        stated = [self.formula(element, operator) for operator in mesh.operators]
+        given = self.compare(mesh, [amount for amount in stated if amount is not None])
+        self.seconds += perf_counter() - start
+        self.meshes += 1
+        if isinstance(given, str):
+            sentence = f"{mesh_text(mesh.sequence)}: {given}"
+            details = of_primitive(mesh.primitive, mesh.sides, self.name, sentence)
+            self.decided = PropertyResult(
+                self.name, "refuted", self.seconds, sentence, details=details
+            )
+        else:
+            self.equal += given
+
+    def result(self, last: _Mesh | None, choices: int) -> PropertyResult:
+        """The result after the last mesh; `choices` is the number of meshes to compare."""
+        if self.decided is not None:
+            return self.decided
+        if last is None or self.meshes < choices:
+            reason = f"stopped after {self.meshes} of {choices} meshes, of which none is wrong"
+            return PropertyResult(self.name, "unknown", self.seconds, reason=reason)
+        notes = []
+        if self.equal < self.meshes:
+            looser = self.meshes - self.equal
+            notes.append(f"held is more than what is live on {looser} mesh{'es' * (looser > 1)}")
+        if self.name == "memory":
+            copies = resident_copies(last.program, last.meanings[0]).items()
+            listed = ", ".join(f"{tensor} {count}" for tensor, count in copies)
+            notes.append(f"resident copies at {mesh_text(last.sequence)}: {listed}")
+        return PropertyResult(
+            self.name, "equal", self.seconds, reason="\n".join(notes) or None, meshes=self.equal
+        )
+
+
+def formula_results(primitive: Primitive, end: float) -> Iterator[PropertyResult]:
+    """Yield the results of memory and traffic, each if the primitive has a formula for it.
+
+    What is not compared on every mesh by `end`, a time of `perf_counter`, is unknown. Raises
+    `PrimitiveError` if a formula cannot be called with numbers.
+    """
+    asked = list(_asked(primitive))
+    grids = ((sides, Sequence.of(primitive, *sides).grid) for sides in side_choices(primitive))
+    choices = [sides for sides, grid in grids if prod(grid.values()) <= MOST_SUB_OPERATORS]
+    last = None
+    for sides in choices:
+        open_ = [comparison for comparison in asked if comparison.decided is None]
+        if not open_ or perf_counter() > end:
+            break
+        last = _Mesh(primitive, sides)
+        for comparison in open_:
+            comparison.on(last)
+    for comparison in asked:
+        yield comparison.result(last, len(choices))
+
+
+def _asked(primitive: Primitive) -> Iterator[_Comparison]:
+    for comparison, method in (
+        (_Comparison("memory", Element.held, _too_much), "held"),
+        (_Comparison("traffic", Element.sent, _unequal), "sent"),
+    ):
+        try:
+            if formula(primitive, method) is None:
+                continue
+        except SymbolicError as error:
+            comparison.decided = PropertyResult(comparison.name, "unknown", 0.0, reason=str(error))
+        yield comparison
