@@ -7,7 +7,6 @@ import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import phase_programs
@@ -39,7 +38,6 @@ COMMANDS = [
     ("show",), ("check",), ("verify", "--timeout", "2"), ("verify", "--buffered", "--json"),
     ("show", "--program"), ("show", "-o", "p.svg"), ("verify", "-o", "c.svg"),
 ]  # fmt: skip
-LONGEST = 10.0
 
 
 def places(value: Json) -> Iterator[tuple[Json, Any]]:
@@ -86,10 +84,8 @@ def test_a_mangled_program_ends_in_a_verdict_or_one_line(
     folder = tmp_path_factory.mktemp("mangled")
     file = folder / "p.json"
     file.write_text(json.dumps(mangle(which, random.Random(seed))))
-    start = perf_counter()
     name, *options = (str(folder / word) if word.endswith(".svg") else word for word in command)
     done = run(name, str(file), *options)
-    assert perf_counter() - start < LONGEST
     assert done.code in (0, 1, 2, 3)
     assert "\x1b" not in done.err
     assert done.code != 2 or is_one_line(done, str(file)), done.err

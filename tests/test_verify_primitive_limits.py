@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from time import perf_counter, sleep
 
 import pytest
 import z3
@@ -79,7 +78,6 @@ def test_what_is_wrong_on_large_meshes_alone_is_refuted_with_the_smallest(
     assert (report["coverage"].counterexample or "").startswith(
         f"s={side} ({mesh} devices): forward"
     )
-    assert sum(result.seconds for result in report.properties) < 10
     wrong = [length for length in range(1, side + 1) if is_wrong(kind(), length)]
     assert wrong == [side]
 
@@ -180,13 +178,9 @@ def test_a_right_map_that_no_rule_explains_is_unknown_with_the_reason() -> None:
 def test_a_wrong_map_is_refuted_on_a_small_mesh_where_z3_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def slow(_: z3.Solver, deadline: float) -> z3.CheckSatResult:
-        sleep(max(0.0, deadline - perf_counter()))
-        return z3.unknown
-
-    monkeypatch.setattr(question, "check_by", slow)
+    monkeypatch.setattr(question, "check_by", lambda *_: z3.unknown)
     wrong = load_primitive(f"{Path(__file__).parent}/wrong/no_last_step.py:NoLastStep")
-    report = verify_primitive(wrong, timeout=2.0)
+    report = verify_primitive(wrong)
     assert (report["coverage"].verdict, report["alignment"].verdict) == ("unknown", "refuted")
 
 

@@ -1,13 +1,22 @@
-"""A time limit for a proof, which every search in it observes."""
+"""A time limit for a proof, which every search in it observes, and Ctrl-C.
+
+Searches are bounded by counts of their work, so that they end in the same way on every machine;
+time is the last resort. Python raises `KeyboardInterrupt` wherever it is when the user presses
+Ctrl-C, and ignores it in a `__del__`, of which Z3's terms have thousands. So the signal is noted as
+well, and whoever looks at the clock raises it again.
+"""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
+from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -27,6 +36,35 @@ class Deadline:
 
 _NO_LIMIT = Deadline()
 _CURRENT: ContextVar[Deadline] = ContextVar("deadline", default=_NO_LIMIT)
+_pressed = threading.Event()
+"""Set by Ctrl-C, until it is raised or the `with` block that it ended is left."""
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    _pressed.set()
+    signal.default_int_handler(number, frame)
+
+
+@contextmanager
+def _ctrl_c_noted() -> Iterator[None]:
+    """Note Ctrl-C, unless somebody else handles it already."""
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _noted)
+    try:
+        yield
+        raise_ctrl_c()
+    finally:
+        _pressed.clear()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def raise_ctrl_c() -> None:
+    """Raise `KeyboardInterrupt` if the user has pressed Ctrl-C."""
+    if _pressed.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager
@@ -34,13 +72,15 @@ def deadline(seconds: float) -> Iterator[None]:
     """Limit the time of the `with` block: searches in it then raise `UnansweredError`."""
     token = _CURRENT.set(Deadline(seconds, perf_counter() + seconds))
     try:
-        yield
+        with _ctrl_c_noted():
+            yield
     finally:
         _CURRENT.reset(token)
 
 
 def seconds_left() -> float:
     """Seconds until the deadline, more than 0. Raises `UnansweredError` after it."""
+    raise_ctrl_c()
     current = _CURRENT.get()
     left = current.end - perf_counter()
     if left <= 0:
@@ -52,6 +92,6 @@ def in_time(items: Iterable[T]) -> Iterator[T]:
     """Yield the items; raises `UnansweredError` after the deadline."""
     end = _CURRENT.get().end
     for item in items:
-        if perf_counter() > end:
+        if perf_counter() > end or _pressed.is_set():
             seconds_left()
         yield item

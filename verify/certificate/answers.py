@@ -23,6 +23,8 @@ LONGEST = 4
 """Number of values of a side among the sample points."""
 MAX_POINTS = 300
 MAX_ANSWERS = 20_000
+MAX_PIVOTS = 5_000
+"""Largest number of steps of the simplex method in one search for factors."""
 
 
 def answers(holds: Callable[[Case], bool]) -> tuple[Answer, ...]:
@@ -119,7 +121,9 @@ def contradiction(forms: list[Form]) -> tuple[tuple[int, int], ...] | None:
     rows.append([*(-form.terms.get((), 0) for form in forms), 1])
     basis: list[int | None] = [None] * len(rows)
     goal = [sum(column) for column in zip(*rows, strict=True)]
-    while goal[-1] > 0:
+    for _ in range(MAX_PIVOTS):
+        if goal[-1] <= 0:
+            return _factors(rows, basis, len(forms))
         seconds_left()
         enters = next((index for index, gain in enumerate(goal[:-1]) if gain > 0), None)
         if enters is None:
@@ -129,7 +133,7 @@ def contradiction(forms: list[Form]) -> tuple[tuple[int, int], ...] | None:
         pivot = rows[leaves]
         rows = [row if row is pivot else _eliminated(row, pivot, enters) for row in rows]
         goal = _eliminated(goal, pivot, enters)
-    return _factors(rows, basis, len(forms))
+    return None
 
 
 def _leaving(rows: list[list[int]], basis: list[int | None], enters: int) -> int:

@@ -29,8 +29,10 @@ LONGEST_SIDE, MOST_DEVICES = 4, 36
 """Limits of the meshes of a sequence that are searched for a counterexample."""
 
 
-def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float = 60.0) -> Report:
-    """Prove a sequence for every length of every side, within `timeout` seconds.
+def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float = 600.0) -> Report:
+    """Prove a sequence for every length of every side.
+
+    The work is bounded by counts; `timeout`, in seconds, is the last resort.
 
     A property that is not proved is refuted if some small mesh of the sequence breaks it, with the
     smallest as the counterexample, and unknown otherwise. Traffic and memory are never asked, as a

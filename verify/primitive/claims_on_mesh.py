@@ -58,6 +58,11 @@ def choices(claim: Claim, point: Point) -> list[Point]:
     ]
 
 
+def points_on(claim: Claim, sides: Mapping[str, int]) -> int:
+    """Number of points of a claim on one mesh, at least 1."""
+    return max(1, prod(max(count, 0) for count in limits(claim, sides)[0].values()))
+
+
 def failing(claim: Claim, sides: Mapping[str, int]) -> Point | None:
     """The first point at which a claim does not hold on a mesh; None if there is none.
 

@@ -26,8 +26,6 @@ MAX_POINTS_ON_MESH = 40
 """Largest number of points of one mesh."""
 ROUNDS = 60
 """Largest number of points that Z3 may add."""
-SHARE = 0.4
-"""Share of the remaining time that one claim may take, so that later claims have time too."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
     meshes = [dict(zip(names, mesh, strict=True)) for mesh in lengths]
     for claim in claims(subject):
         start = perf_counter()
-        questions.deadline = start + SHARE * (deadline - start)
         witnesses: Witnesses = {}
         point, reason = None, None
         try:

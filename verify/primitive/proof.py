@@ -66,17 +66,23 @@ class Proof:
 
 
 def verify_primitive(
-    primitive: Primitive, target: str | None = None, timeout: float = 30.0
+    primitive: Primitive, target: str | None = None, timeout: float = 600.0
 ) -> Report:
-    """Prove a primitive for all sides of 1 or more, within `timeout` seconds.
+    """Prove a primitive for all sides of 1 or more.
+
+    The work is bounded by counts; `timeout`, in seconds, is the last resort.
 
     A property that is not proved is refuted if some mesh breaks it, with the smallest as the
     counterexample, and unknown otherwise. Memory and traffic are asked where the primitive has a
     formula `held` or `sent` and all else is proved. Raises `PrimitiveError` if the maps do not give
     slices.
     """
+    with deadline(timeout):
+        return _verified(primitive, target or type(primitive).__name__, timeout)
+
+
+def _verified(primitive: Primitive, target: str, timeout: float) -> Report:
     end = perf_counter() + timeout
-    target = target or type(primitive).__name__
     try:
         # The last quarter is left for meshes: what Z3 does not decide may be wrong on a small one.
         proof = prove(primitive, end - timeout / 4)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
+from heapq import heappop, heappush
 from math import prod
 from time import perf_counter
 
@@ -19,13 +19,15 @@ from primepar.schedule.operators import DIMS, block_name, tensor_dims
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element
 from primepar.verify.counterexample.primitive import of_primitive
-from primepar.verify.primitive.claims_on_mesh import Point, failing
+from primepar.verify.primitive.claims_on_mesh import Point, failing, points_on
 from primepar.verify.primitive.decide import Decision
 from primepar.verify.primitive.slice_counts import counts_on
 from primepar.verify.primitive.smallest_mesh import smallest_faults
 
 LARGEST = 16
 """Largest side of the meshes that are searched if no rule gives the number of slices."""
+MOST_POINTS = 20_000_000
+"""Number of points, over all meshes, at which a claim that Z3 refuted is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,18 @@ def _sides(subject: Subject, point: Point) -> tuple[int, ...]:
 
 
 def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
-    """The point on the smallest mesh where the claim fails; at the latest that of Z3."""
+    """The point on the smallest mesh where the claim fails; at the latest that of Z3.
+
+    Z3 gives the smallest sum of the sides, which need not be the fewest devices.
+    """
     assert decision.point is not None
     largest = _sides(subject, decision.point)
+    evaluated = 0
     for sides in _meshes(subject, largest):
-        if perf_counter() > end:
-            break
         along = dict(zip(subject.primitive.side_names, sides, strict=True))
+        evaluated += points_on(decision.claim, along)
+        if evaluated > MOST_POINTS or perf_counter() > end:
+            break
         point = failing(decision.claim, along)
         if point is not None:
             return point
@@ -97,15 +104,26 @@ def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
 
 
 def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield sides up to the largest, fewest devices first."""
+    """Yield sides up to the largest, fewest devices first.
+
+    A longer side never has fewer devices, so the next mesh is a neighbour of one already given.
+    """
     names, axes = subject.primitive.side_names, subject.primitive.axis_sides.values()
 
     def devices(sides: tuple[int, ...]) -> int:
         length = dict(zip(names, sides, strict=True))
         return prod(length[side] for side in axes)
 
-    every = product(*(range(1, side + 1) for side in largest))
-    yield from sorted(every, key=lambda sides: (devices(sides), sides))
+    first = (1,) * len(names)
+    waiting, known = [(devices(first), first)], {first}
+    while waiting:
+        _, sides = heappop(waiting)
+        yield sides
+        for place, side in enumerate(sides):
+            longer = (*sides[:place], side + 1, *sides[place + 1 :])
+            if side < largest[place] and longer not in known:
+                known.add(longer)
+                heappush(waiting, (devices(longer), longer))
 
 
 def _sentence(subject: Subject, claim: Claim, point: Point) -> str:
