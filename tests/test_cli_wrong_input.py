@@ -198,18 +198,17 @@ def test_a_program_has_its_own_shape_and_phases(folder: Path) -> None:
     )
 
 
-def test_every_side_is_asked_only_of_a_primitive_and_without_side() -> None:
-    assert run("verify", "K,P2x2", "--all-sides") == (
+def test_a_solver_or_buffers_are_of_one_program() -> None:
+    assert run("verify", "K,P2x2", "--solver", "z4") == (
         2,
         "",
-        "primepar: error: --all-sides: expected a primitive or a sequence without lengths like "
-        "K,P, and no --side, got K,P2x2: leave it out\n",
+        "primepar: error: --solver: expected z3, got 'z4': leave it out for the linear search\n",
     )
-    assert run("verify", "primepar", "--all-sides", "--side", "2") == (
+    assert run("verify", "primepar", "--solver", "z3") == (
         2,
         "",
-        "primepar: error: --all-sides: expected a primitive or a sequence without lengths like "
-        "K,P, and no --side, got primepar with --side 2: leave one out\n",
+        "primepar: error: --solver: expected a program, a sequence with its lengths or one --side, "
+        "got primepar for every side, which Z3 proves anyway: leave it out\n",
     )
     assert run("verify", "primepar", "--buffered") == (
         2,

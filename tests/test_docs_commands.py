@@ -49,6 +49,6 @@ def test_no_command_has_more_options_than_a_reader_keeps_in_mind(command: str) -
 def test_an_option_that_is_not_named_is_found() -> None:
     assert unnamed(PAGE.replace("`--seed N`", "seed"), "check") == {"--seed"}
     assert unnamed(PAGE.split("## verify")[0], "verify") == {
-        "--all-sides", "--batch", "--buffered", "--certificate", "--devices", "--minimal",
-        "--output", "--positions", "--timeout", "-o",
+        "--batch", "--buffered", "--certificate", "--devices", "--minimal",
+        "--output", "--positions", "--solver", "--timeout", "-o",
     }  # fmt: skip

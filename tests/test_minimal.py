@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def refuted(program: Program) -> list[str]:
     return [result.name for result in report.properties if result.verdict == "refuted"]
 
 
-def way(program: Program, name: str) -> str | None:
-    return way_of(name, next(iter(verify_program(program, only=name).properties), None))
+def way(program: Program, name: str) -> Hashable | None:
+    return way_of(next(iter(verify_program(program, only=name).properties), None))
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)

@@ -84,8 +84,8 @@ CALLS = {
     "check primepar -s 2": "-s: expected an option of primepar check, got no such one: write "
     "--side",
     "check primepar 2": "expected no more arguments of primepar check, got 2: write --side 2",
-    "verify primepar --all": "--all: expected an option of primepar verify, got no such one: write "
-    "--all-sides",
+    "verify primepar --buffer": "--buffer: expected an option of primepar verify, got no such one: "
+    "write --buffered",
     "verify primepar --quiet": "--quiet: expected an option of primepar verify, got no such one: "
     "primepar verify --help lists them",
     "verify primepar --timeout 1m": "--timeout: expected a number, got '1m': see primepar verify "

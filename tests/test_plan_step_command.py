@@ -135,8 +135,6 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
     [
         (("verify", "PLAN", "--side", "2"), "PLAN: expected no --side, as a plan has its own "
          "sequences, got --side 2: leave it out"),
-        (("verify", "PLAN", "--all-sides"), "PLAN: expected no --all-sides, as a plan has its own "
-         "sequences, got --all-sides: leave it out"),
         (("verify", "PLAN", "--batch", "3"), "batch: expected a multiple or a divisor of the 2 "
          "slices of the rows in blocks.0.attention, got 3: take 4"),
         (("verify", "PLAN", "--positions", "5"), "positions: expected 1 to context=4, got 5: cut "

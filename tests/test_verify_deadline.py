@@ -155,7 +155,7 @@ from itertools import combinations
 from subprocess import PIPE, Popen
 from time import perf_counter
 from primepar.verify import z3_answer
-from primepar.verify.deadline import deadline
+from primepar.schedule.deadline import deadline
 {pigeons}
 z3_answer.SHORT, z3_answer.SHORT_WORK = {short}, 10**9
 with deadline(1e5):

@@ -280,7 +280,6 @@ def test_the_command_proves_every_length() -> None:
     done = run("verify", "M,K")
     assert done.code == 0
     assert done.out.splitlines()[0] == ("M,K: proved for every s1, s2 >= 1 (axes d1: s1; d2: s2)")
-    assert run("verify", "M,K", "--all-sides").code == 0
     assert (
         '"scope": "every s1, s2 >= 1 (axes d1: s1; d2: s2)"' in run("verify", "M,K", "--json").out
     )

@@ -13,8 +13,8 @@ send first and receive then
     t0 < t1    rank 0 runs its list in order          t2 < t3    and so does rank 1
     t2 < t0    a is received after t2, the send of b  t0 < t2    b is received after t0
 
-no numbers satisfy all four. Each of these edges has a name, and the names that Z3 needs for its *no*
-(the unsatisfiable core) are a cycle: t2 < t0 and t0 < t2. Without waits in a cycle there are such
+no numbers satisfy all four. Each edge has a name, and the names that Z3 needs for its *no*
+(the unsatisfiable core) are a cycle: t2 < t0 and t0 < t2. Without a cycle there are such
 numbers, and they are levels along which the judge follows the program.
 
 Coverage. A sub-operator is a point of the grid, one number for each dim. It is wrong if no product

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import z3
 
-from primepar.verify.deadline import raise_ctrl_c
+from primepar.schedule.deadline import raise_ctrl_c
 
 LONGEST: Final = 1_000_000
 """Seconds; Z3 counts milliseconds in 32 bits."""

@@ -52,6 +52,7 @@ def verify_target(
     timeout: float,
     batch: int | None,
     positions: int | None,
+    solver: Literal[search, z3] = "search",
 ) -> tuple[Report, Primitive | Nesting | type[ProgramMethod] | Program]:
     """Prove a target; returns the report, and what it is about."""
     target = asked.target
@@ -81,7 +82,8 @@ def verify_target(
         placed = asked.on_mesh(side)
         smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
     program = asked.program(side, smallest, None, batch, positions)
-    return verify_program(program, asked.name, buffered, timeout), program
+    report = verify_program(program, asked.name, buffered, timeout, solver=solver)
+    return report, program
 
 
 def simulate_target(

@@ -100,7 +100,9 @@ class Judge:
             yield "placement"
         if program.grid or sums:
             yield "completion"
-        kept = len(sums) < len(final) or any(phase.name == WEIGHT_GRADIENT for phase in sums)
+        kept = len(sums) < len(final) or any(
+            phase.writes.tensor == WEIGHT_GRADIENT for phase in sums
+        )
         if kept or len(phases) > 1:
             yield "alignment"
         yield "deadlock-freedom"

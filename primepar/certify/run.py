@@ -41,9 +41,10 @@ from primepar.schedule.evidence import (
 from primepar.schedule.ledger import Memory
 from primepar.schedule.matching import Matches
 from primepar.schedule.meaning import Meaning, Phase
+from primepar.schedule.operators import PRODUCTS
 
-WEIGHT_GRADIENT = "gradient"
-"""The phase whose output has to end where the weight starts forward."""
+WEIGHT_GRADIENT = PRODUCTS["gradient"].writes
+"""The sum that has to end where the weight starts forward."""
 Stretch = tuple[int, int, int]
 """Rank, first instruction and end: instructions that run without waiting in between.
 
@@ -357,7 +358,7 @@ class Run:
         ):
             return
         elsewhere = self._holders(block) if memory == "device" else ()
-        strays = content is None and elsewhere and phase and phase.name == WEIGHT_GRADIENT
+        strays = content is None and elsewhere and phase and phase.writes.tensor == WEIGHT_GRADIENT
         self._add_end(
             "alignment" if phase is None or strays else "completion",
             rank, block, memory, content, elsewhere,

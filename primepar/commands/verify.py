@@ -54,12 +54,6 @@ _COLOURS = {"proved": "green", "equal": "cyan", "refuted": "red", "unknown": "ye
 def verify(
     target: PlanTargetArgument,
     side: SideOption = None,
-    all_sides: Annotated[
-        bool,
-        typer.Option(
-            "--all-sides", help="Prove a primitive, or K,P, for every side. This is the default."
-        ),
-    ] = False,
     buffered: Annotated[
         bool, typer.Option("--buffered", help="Let every send return at once, a weaker question.")
     ] = False,
@@ -69,6 +63,14 @@ def verify(
             help="Seconds in all. A property that is not decided by then is unknown.",
         ),
     ] = 60.0,
+    solver: Annotated[
+        str | None,
+        typer.Option(
+            metavar="z3",
+            help="Search for the order of a program, and for what is not covered, by Z3.",
+            show_default=False,
+        ),
+    ] = None,
     model: ModelOption = None,
     devices: DevicesOption = None,
     batch: BatchOption = None,
@@ -90,7 +92,7 @@ def verify(
     check_name(certificate)
     making = Making(model, devices, batch, positions)
     resolved = making.every_length(target) or making.resolved(target, step=True)
-    _check_meant(target, resolved, side, all_sides, buffered)
+    _check_meant(target, resolved, side, buffered, solver)
     if isinstance(resolved, type) and (smallest or certificate):
         option = "--minimal" if smallest else "--certificate"
         raise TargetError(
@@ -99,7 +101,9 @@ def verify(
         )
     asked = AskedTarget(target, resolved, COMMAND_LINE)
     step = making.step(resolved) if isinstance(resolved, Plan) else None
-    report, placed = verify_target(asked, side, buffered, timeout, batch, positions)
+    report, placed = verify_target(
+        asked, side, buffered, timeout, batch, positions, "z3" if solver else "search"
+    )
     scope, replay = _scope(report, step, side), _replay(making, target, resolved, report, side)
     if json:
         typer.echo(json_text(report_json(report, step)), nl=False)
@@ -123,19 +127,24 @@ def _cause(report: Report, placed: object) -> list[str]:
     return []
 
 
-def _named(target: str, side: str | None) -> str:
-    return f"{target} with --side {side}: leave one out" if side else f"{target}: leave it out"
-
-
 def _check_meant(
-    target: str, resolved: EveryTarget, side: str | None, all_sides: bool, buffered: bool
+    target: str, resolved: EveryTarget, side: str | None, buffered: bool, solver: str | None
 ) -> None:
     """Raise `TargetError` for options that do not apply to what a target names."""
+    if solver not in (None, "z3"):
+        raise TargetError(
+            f"--solver: expected z3, got {solver!r}: leave it out for the linear search"
+        )
     if isinstance(resolved, Plan):
-        refuse_for_plan(target, {"--side": side, "--all-sides": all_sides})
+        refuse_for_plan(target, {"--side": side})
         return
     every = isinstance(resolved, Nesting | type)
     if every or (isinstance(resolved, Primitive) and side is None):
+        if solver is not None:
+            raise TargetError(
+                f"--solver: expected a program, a sequence with its lengths or one --side, got "
+                f"{target} for every side, which Z3 proves anyway: leave it out"
+            )
         if buffered and not isinstance(resolved, type):
             raise TargetError(
                 f"--buffered: expected a program, a sequence with its lengths or one --side, got "
@@ -147,11 +156,6 @@ def _check_meant(
                 f"--side {side}: leave it out to prove every length, or write lengths like "
                 f"{resolved.of((2,) * len(resolved.side_names))}"
             )
-    elif all_sides:
-        raise TargetError(
-            "--all-sides: expected a primitive or a sequence without lengths like K,P, and no "
-            f"--side, got {_named(target, side)}"
-        )
 
 
 def _scope(report: Report, step: TrainingStep | None, side: str | None) -> str:
