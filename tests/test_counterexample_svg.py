@@ -47,7 +47,7 @@ def test_the_picture_of_a_program_names_its_ranks_and_instructions(path: Path) -
             assert f"rank {event.rank}" in words
 
 
-def test_a_circle_has_an_arrow_for_each_wait(tmp_path: Path) -> None:
+def test_a_cycle_has_an_arrow_for_each_wait(tmp_path: Path) -> None:
     picture = drawn("swapped-order-deadlock.json", tmp_path)
     for waiting, awaited in ((0, 1), (1, 3), (3, 2), (2, 0)):
         assert f"<title>rank {waiting} waits for rank {awaited}</title>" in picture

@@ -20,7 +20,7 @@ LISTS = tuple(
 REPORT = verify_program(Program("primepar-program", 1, 2, LISTS))
 
 
-def test_a_circle_is_one_result_with_all_of_its_lines() -> None:
+def test_a_cycle_is_one_result_with_all_of_its_lines() -> None:
     log = json.loads(sarif(findings(REPORT), "ring.py"))
     (run,) = log["runs"]
     assert log["version"] == "2.1.0"
@@ -30,7 +30,7 @@ def test_a_circle_is_one_result_with_all_of_its_lines() -> None:
     (result,) = run["results"]
     assert result["ruleId"] == "deadlock-freedom"
     assert result["level"] == "error"
-    assert result["message"]["text"].startswith("ranks 0 and 1 wait for one another in a circle")
+    assert result["message"]["text"].startswith("ranks 0 and 1 wait for one another in a cycle")
     (place,) = result["locations"]
     assert place == {
         "physicalLocation": {
@@ -50,7 +50,7 @@ def test_annotations_escape_what_github_reads() -> None:
     first, *others = workflow_commands(findings(REPORT))
     assert first.startswith(
         "::error file=app/ring%2C1.py,line=4,title=deadlock-freedom::ranks 0 and 1 wait for one "
-        "another in a circle: "
+        "another in a cycle: "
     )
     assert "%0A  rank 0 waits in instruction 0 (send x -> 1) at app/ring,1.py:4" in first
     assert others[0] == (

@@ -92,7 +92,7 @@ def test_a_claim_of_two_members_out_of_three_is_compared() -> None:
     )
 
 
-def test_a_circle_names_the_lines() -> None:
+def test_a_cycle_names_the_lines() -> None:
     head_on = program(
         (SEND, Recv(1, "y", source="train.py:43")),
         (Send(0, "y", source="train.py:50"), RECV),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primepar import Primitive
-from primepar.errors import DeadlockError, MissingBlockError, ProgramError, ShapeError
+from primepar.errors import DeadlockError, MissingBlockError, ShapeError
 from primepar.partition import PRIMITIVES, ByInput, parse_sequence
 from primepar.reference import EmulatedLinear, check, check_program, emulate, emulated_step
 from primepar.reference.check import formula
@@ -21,6 +21,7 @@ from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.operators import DIMS
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.program import AllReduce, Program
+from primepar.schedule.signature import Signature
 
 BEFORE = (
     "", "K,P2x2", "N,P2x2", "M,P2x2", "B,P2x2", "P2x2,N", "P2x2,M", "P2x2,B", "P2x2,P2x2",
@@ -240,15 +241,24 @@ def test_a_program_that_lacks_its_reduction_is_unequal() -> None:
 
 
 def test_two_phases_that_cut_a_dim_differently_are_refused() -> None:
-    program = Program(
-        "primepar-program", 1, 1, ((),),
-        grid={"forward": {"M": 1, "N": 2, "K": 1}, "gradient": {"M": 1, "N": 3, "K": 1}},
-    )  # fmt: skip
-    with pytest.raises(ProgramError) as caught:
-        check_program(program)
+    grid = {"forward": {"M": 1, "N": 2, "K": 1}, "gradient": {"M": 1, "N": 3, "K": 1}}
+    with pytest.raises(ValueError) as caught:
+        Program("primepar-program", 1, 1, ((),), grid=grid)
     assert str(caught.value) == (
-        "$.grid.gradient.N: expected 2 slices as in the phase before, got 3: "
+        "expected 2 slices of N in grid.gradient as in grid.forward, got 3: "
         "a block must mean the same data in every phase"
+    )
+
+
+@pytest.mark.parametrize(("first", "second"), [("p", "q"), ("q", "p")])
+def test_two_phases_that_write_one_tensor_are_refused(first: str, second: str) -> None:
+    read = {"p": "x[M]", "q": "u[M]"}
+    phases = {name: Signature((read[name],), "y[M]") for name in (first, second)}
+    with pytest.raises(ValueError) as caught:
+        Program("primepar-program", 1, 1, ((),), phases=phases)
+    assert str(caught.value) == (
+        f"expected one phase that writes y, got {first} and {second}: give each a tensor of its "
+        "own, and a phase that adds them"
     )
 
 

@@ -91,7 +91,7 @@ WRONG = [
     ("08", "def fuse(messages):\n    return list(messages)[:-1]\n",
      "2 stages, 1 micro-batches, stage 0: expected each message once and in order"),
     ("08", "def fuse(messages):\n    return list(messages)\n",
-     "2 stages, 2 micro-batches, deadlock-freedom: ranks 0 and 1 wait for one another in a circle: "
+     "2 stages, 2 micro-batches, deadlock-freedom: ranks 0 and 1 wait for one another in a cycle: "
      "start both directions of an exchange together, in a group or by isend and irecv before the "
      "waits"),
     ("09", "def hidden(events):\n    moving = sum(each.end - each.start for each in events\n"
@@ -110,7 +110,7 @@ WRONG = [
     ("10", one_in_turn("stages - stage"),
      "2 stages, 3 micro-batches: stage 0 keeps 3, expected 2"),
     ("10", one_in_turn("stages - 1 - stage", "micro_batches - 1 - k if stage else k"),
-     "2 stages, 3 micro-batches: stage 0 waits before B0, in a circle of stages that wait for one "
+     "2 stages, 3 micro-batches: stage 0 waits before B0, in a cycle of stages that wait for one "
      "another"),
     ("10", one_in_turn("stages - 1 - stage", "0"),
      "2 stages, 3 micro-batches, stage 0: expected F and B of each micro-batch once"),

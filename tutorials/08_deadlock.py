@@ -39,7 +39,7 @@ primepar.show(head_on).save(OUT / "08_head_on.svg")
 ask("head-on", head_on)
 
 # %% [markdown]
-# That is the circle: each line is a device, the call it hangs in, and the call of another device
+# That is the cycle: each line is a device, the call it hangs in, and the call of another device
 # that would release it. Follow the lines and you come back to the first.
 #
 # ## It ran on my machine
@@ -75,7 +75,7 @@ ask("posted", program(posted(1, "a", "b"), posted(0, "b", "a")))
 # %% [markdown]
 # ## Rings
 #
-# In a ring of `n` devices, each sending to the next, the circle has `n` lines. The first of the
+# In a ring of `n` devices, each sending to the next, the cycle has `n` lines. The first of the
 # three ways out becomes: the even ones send first, the odd ones receive first. With an odd `n` two
 # even ones are neighbours, and it still ends, as one of the two has an odd one on its other side.
 
@@ -125,7 +125,7 @@ ask("one order", square(rows_first=(0, 1, 2, 3)))
 ask("two orders", square(rows_first=(0, 3)))
 
 # %% [markdown]
-# No two of them disagree about a sum: the circle goes through all four. And nothing is buffered
+# No two of them disagree about a sum: the cycle goes through all four. And nothing is buffered
 # here that could save it, so the strict and the weak question have the same answer. One device
 # out of order would not be enough, by the way:
 

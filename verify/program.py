@@ -194,7 +194,7 @@ class _Case:
             if NEVER not in level:
                 return None
             return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
-        if not self.judge.transport.is_plain:
+        if not self.judge.transport.is_plain or not out_of_order(program, self.judge.matches):
             return None
         moved = own_communicators(program)
         cycle = out_of_order(moved)

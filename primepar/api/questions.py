@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AskedTarget
 from primepar.api.placement import Shape, Side, operator_of
@@ -52,7 +52,7 @@ def verify_target(
     timeout: float,
     batch: int | None,
     positions: int | None,
-    solver: Literal[search, z3] = "search",
+    solver: Literal["search", "z3"] = "search",
 ) -> tuple[Report, Primitive | Nesting | type[ProgramMethod] | Program]:
     """Prove a target; returns the report, and what it is about."""
     target = asked.target

@@ -221,8 +221,11 @@ class Judge:
         for index, of in enumerate(self.matches.effects[rank]):
             place, node = (rank, index), nodes[index]
             if len(of.writes) > 1 and isinstance(node, Collective):
-                yield from self._sharedelements(place, of.writes)
+                yield from self._shared_elements(place, of.writes)
             posts = of.posts if isinstance(node, Group) else (node,)
+            apart = len({*of.reads, *of.writes}) == len(posts)
+            if len(posts) > 1 and apart and not flights and of.request is None:
+                continue  # messages of different blocks that are done when the group returns
             if flights or len(posts) > 1 or of.request is not None:
                 for part, post in enumerate(posts):
                     reads, writes, frees, *_ = effects(post, rank) if len(posts) > 1 else of
@@ -259,7 +262,7 @@ class Judge:
             None if posted[:2] == place else request, posted[:2] in leaked,
         )  # fmt: skip
 
-    def _sharedelements(self, place: Place, blocks: Sequence[str]) -> Iterator[SharedElements]:
+    def _shared_elements(self, place: Place, blocks: Sequence[str]) -> Iterator[SharedElements]:
         """Yield each two blocks that a collective delivers, and that share elements of a tensor."""
         places = {block: known for block in blocks if (known := self.meaning.place(block))}
         cuts = {block.rpartition("[")[0] for block in places}

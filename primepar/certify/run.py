@@ -124,32 +124,28 @@ class Run:
                 device[block] = self._fetched(place, block)
             case op.Cut() | op.Join():
                 self._cut_or_join(place, node)
+            case op.Group(body=body):
+                for part, message in enumerate(body):
+                    if isinstance(message, op.Send):
+                        self._sent[*place, part] = (self._read(place, message.block),)
             case _:
-                for part, post in enumerate(effects(node, rank).posts):
-                    reads = effects(post, rank).reads
-                    sent = tuple([self._read(place, block) for block in reads])
-                    self._sent[*place, part] = sent
+                reads = self.matches.effects[rank][place[1]].reads
+                self._sent[*place, 0] = tuple([self._read(place, block) for block in reads])
 
     def _return(self, place: Place) -> None:
         """Write what an instruction has received when it returns."""
-        rank = place[0]
-        for side in self.matches.awaited(place):
+        rank, awaited = place[0], self.matches.awaited(place)
+        for side in awaited:
             post = self.matches.post(side)
-            match post:
-                case op.Recv(block=block) | op.IRecv(block=block):
-                    send = self.matches.partners[side][0]
-                    self.device[rank][block] = self._sent.pop(send)[0]
-                case _ if isinstance(post, op.Collective):
-                    for block, content in zip(
-                        effects(post, rank).writes, self._collected(side, post), strict=True
-                    ):
-                        self._write(side[:2], block, content)
+            if isinstance(post, op.Recv | op.IRecv):
+                send = self.matches.partners[side][0]
+                self.device[rank][post.block] = self._sent.pop(send)[0]
+            elif isinstance(post, op.Collective):
+                writes = self.matches.effects[rank][side[1]].writes
+                for block, content in zip(writes, self._collected(side, post), strict=True):
+                    self._write(side[:2], block, content)
         phase, is_first = self._first_step[rank]
-        if (
-            is_first
-            and self.matches.awaited(place)
-            and type(self.matches.node(place)) is not op.Send
-        ):
+        if is_first and awaited and type(self.matches.node(place)) is not op.Send:
             self._first_step[rank] = (phase, False)
 
     def _write(self, place: Place, block: str, content: Content, leaf: Leaf | None = None) -> None:

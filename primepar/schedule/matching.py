@@ -125,7 +125,8 @@ class Matches:
                 # The sides are not matched with others: in order means that these two meet.
                 self.faults.append(Disagreement(receive, send, "tag", received.tag, sent.tag))
                 continue
-            differs = self._disputed((send, receive))
+            states = (sent.count, received.count, sent.dtype, received.dtype)
+            differs = self._disputed((send, receive)) if any(states) else None
             if differs is not None:
                 self.faults.append(differs)
                 continue

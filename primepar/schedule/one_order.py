@@ -20,13 +20,14 @@ from primepar.schedule.words import NCCL_ADVICE, order_sentence
 BY_COMMUNICATOR = Transport(order="communicator")
 
 
-def out_of_order(program: Program) -> str | None:
+def out_of_order(program: Program, matches: Matches | None = None) -> str | None:
     """Return why a program hangs where communicators run in one order; None if it ends.
 
     It names the first two operations that wait for each other. Messages and calls without a
-    partner are not its question: `primepar verify` refutes those before.
+    partner are not its question: `primepar verify` refutes those before. `matches` are those of the
+    program, if they are known.
     """
-    graph = WaitGraph(Matches(program), BY_COMMUNICATOR, joins_posts=True)
+    graph = WaitGraph(matches or Matches(program), BY_COMMUNICATOR, joins_posts=True)
     cycle = cycle_of(graph)
     return None if cycle is None else order_sentence(cycle, program, NCCL_ADVICE)
 

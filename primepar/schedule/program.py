@@ -94,7 +94,7 @@ from primepar.schedule.node import (
     Rank,
     Ranks,
 )
-from primepar.schedule.operators import DIMS, PHASES, Dim
+from primepar.schedule.operators import DIMS, PHASES, PRODUCTS, Dim
 from primepar.schedule.signature import (
     Bound,
     Name,
@@ -225,6 +225,37 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     f"expected dims out of {', '.join(DIMS)}, got {', '.join(slices)} "
                     f"in grid.{name}"
                 )
+        assert self.linear_grid is not None  # or raises what is wrong
+        writers: dict[str, str] = {}
+        linear = {name: PRODUCTS[name].writes for name in self.grid or {} if name in PRODUCTS}
+        own = {name: signature.templates[-1].tensor for name, signature in signatures.items()}
+        for name, tensor in {**linear, **own}.items():
+            known = (self.tensors or {}).get(tensor)
+            other = writers.setdefault(tensor if known is None else known.of or tensor, name)
+            if other != name:
+                # Whether a sum is whole would depend on which of them is meant.
+                raise ValueError(
+                    f"expected one phase that writes {tensor}, got {other} and {name}: give each a "
+                    "tensor of its own, and a phase that adds them"
+                )
+
+    @property
+    def linear_grid(self) -> dict[Dim, int]:
+        """The slices of each dim that the phases of the linear operator share.
+
+        Raises `ValueError` if two of them cut a dim differently: `I[2,0]` would be a third of I in
+        one and a fourth in the other.
+        """
+        shared: dict[Dim, tuple[str, int]] = {}
+        for name, slices in (self.grid or {}).items():
+            for dim, count in slices.items() if name not in (self.phases or {}) else ():
+                first, expected = shared.setdefault(dim, (name, count))
+                if expected != count:
+                    raise ValueError(
+                        f"expected {expected} slices of {dim} in grid.{name} as in grid.{first}, "
+                        f"got {count}: a block must mean the same data in every phase"
+                    )
+        return {dim: count for dim, (_, count) in shared.items()}
 
     def _check_ranks(self, instruction: Instruction, rank: int) -> None:
         for named in named_ranks(instruction):

@@ -171,9 +171,10 @@ class WaitGraph:
         awaits = matches.effects[place[0]][place[1]].awaits
         if awaits is not None and place not in matches.posted:
             yield node  # a wait for what is not posted
+        is_plain = self.transport.is_plain
         for side in matches.awaited(place):
             post = matches.post(side)
-            if side in self.operations:
+            if not is_plain:
                 yield self.operations[side] + 1
             elif isinstance(post, Collective):
                 yield from self._meeting(side, node)
@@ -210,8 +211,8 @@ def levels(graph: WaitGraph) -> list[int]:
         above = level[node] + 1
         for later in after[node]:
             missing[later] -= 1
-            # The last predecessor to be reached need not be the deepest one.
-            level[later] = max(level[later], above)
+            if level[later] < above:  # the last predecessor to be reached need not be the deepest
+                level[later] = above
             if not missing[later]:
                 ready.append(later)
     return [NEVER if count else depth for depth, count in zip(level, missing, strict=True)]

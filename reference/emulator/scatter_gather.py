@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from primepar.errors import IncompleteError, MissingBlockError, ProgramError, WrongDataError
+from primepar.errors import IncompleteError, MissingBlockError, WrongDataError
 from primepar.reference.emulator.provenance import Array
 from primepar.schedule.operators import (
     PRODUCTS,
@@ -102,24 +102,6 @@ def _assemble(tensor: str, blocks: Mapping[Index, Array], grid: Grid) -> Array:
     for index, array in blocks.items():
         dense[_window(dense.shape, tensor, index, grid)] = array
     return dense
-
-
-def grid_of(program: Program) -> dict[Dim, int]:
-    """Return the grid that the phases of the linear operator share.
-
-    Raises `ProgramError` if two of them cut a dim differently.
-    """
-    grid: dict[Dim, int] = {}
-    for phase, slices in (program.grid or {}).items():
-        if phase in (program.phases or {}):
-            continue
-        for dim, count in slices.items():
-            if grid.setdefault(dim, count) != count:
-                raise ProgramError(
-                    f"$.grid.{phase}.{dim}: expected {grid[dim]} slices as in the phase before, "
-                    f"got {count}: a block must mean the same data in every phase"
-                )
-    return grid
 
 
 def outputs_of(program: Program) -> tuple[str, ...]:

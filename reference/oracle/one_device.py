@@ -14,7 +14,7 @@ from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.extents import cut_sizes, linear_sizes
 from primepar.reference.emulator.postconditions import output_blocks
 from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.scatter_gather import grid_of, outputs_of
+from primepar.reference.emulator.scatter_gather import outputs_of
 from primepar.reference.oracle.linear import linear_step
 from primepar.schedule.meaning import Place
 from primepar.schedule.operators import Dim, tensor_dims
@@ -59,7 +59,7 @@ def linear_tensors(contents: Contents, rng: np.random.Generator) -> OneDevice:
 
     Raises `ProgramError` or `ShapeError` if grid, shape and cuts do not fit.
     """
-    grid = grid_of(contents.program)
+    grid = contents.program.linear_grid
     if not grid:
         return OneDevice({}, {})
     cut, sizes = cut_sizes(contents.program), linear_sizes(contents.program, grid)

@@ -16,7 +16,6 @@ from primepar.errors import ProgramError
 from primepar.reference.emulator.expected_contents import Contents
 from primepar.reference.emulator.extents import LINEAR, Extents, Shape, linear_sizes
 from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.scatter_gather import grid_of
 from primepar.reference.emulator.surrogate import LENGTH, PRIME, modular, stand_in
 from primepar.reference.oracle.one_device import OneDevice, output_places, random_integers
 from primepar.schedule.meaning import Phase
@@ -41,7 +40,7 @@ class _Phases:
         self.contents, self.rng = contents, rng
         self.meaning = contents.meaning
         self.extents = Extents(contents)
-        grid = grid_of(contents.program)
+        grid = contents.program.linear_grid
         self.linear = linear_sizes(contents.program, grid)
         self.shape = {dim: self.linear[dim] for dim in grid}
         self.tensors: dict[str, Array] = {}

@@ -73,7 +73,7 @@ for p, count in ((2, 1), (2, 3), (3, 2), (3, 6), (4, 8)):
         for place, action in enumerate(stage_order):
             if Position(stage, place) not in pipeline.known:
                 refuse(f"{where}: stage {stage} waits before {action.kind}{action.micro_batch}, "
-                       "in a circle of stages that wait for one another")  # fmt: skip
+                       "in a cycle of stages that wait for one another")  # fmt: skip
     program = pipeline_program(pipeline, rows=1, width=1)
     for result in primepar.verify(program).properties:
         if result.verdict != "proved":
