@@ -149,7 +149,7 @@ def _fetched_first(program: Program, rank: int) -> tuple[str, ...]:
 
 
 def live_elements(program: Program, rank: int, elements: Callable[[str], Any]) -> Iterator[Any]:
-    """Yield the elements live on a rank at its start and after each instruction.
+    """Yield the elements live on a rank at its start, and after each instruction that adds some.
 
     Buffers of posted receives are live from the post on. `elements` gives numbers, or arrays with
     one for each of several shapes.
@@ -158,12 +158,14 @@ def live_elements(program: Program, rank: int, elements: Callable[[str], Any]) -
     now = sum(live.values())
     yield now
     for node in program.programs[rank]:
-        now = now - sum(live.pop(block, 0) for block in frees(node))
-        for block in writes(node, rank):
-            if block not in live:
-                live[block] = elements(block)
-                now = now + live[block]
-        yield now
+        for block in frees(node):
+            now = now - live.pop(block, 0)
+        new = [block for block in writes(node, rank) if block not in live]
+        for block in new:
+            live[block] = elements(block)
+            now = now + live[block]
+        if new:
+            yield now
 
 
 def peak(program: Program, rank: int, elements: Callable[[str], int]) -> int:
