@@ -13,9 +13,9 @@ from primepar.reference.check import check_program
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv, Send
 from primepar.schedule.program_file import load_program
-from primepar.verify.counterexample.minimal import Minimal, minimal, smaller, way_of
+from primepar.verify.counterexample.minimal import Minimal, minimal, smaller
 from primepar.verify.counterexample.removals import without_ranks
-from primepar.verify.program import verify_program
+from primepar.verify.program import first_violation, verify_program
 
 FOLDER = Path(__file__).parent / "wrong"
 
@@ -26,7 +26,8 @@ def refuted(program: Program) -> list[str]:
 
 
 def way(program: Program, name: str) -> Hashable | None:
-    return way_of(next(iter(verify_program(program, only=name).properties), None))
+    violation = first_violation(program, name)
+    return None if violation is None else violation.key()
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)

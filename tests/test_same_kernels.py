@@ -43,7 +43,7 @@ Call = tuple[str, str]
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records every call of a torch function that computes, with the memory layout of its tensors."""
+    """Records every torch function that computes, with the memory layout of its tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -86,15 +86,16 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _until_unknown(violations: Iterable[Violation]) -> list[Violation]:
-    """The violations up to a question without an answer, which is raised if it comes first."""
-    wrong: list[Violation] = []
-    try:
-        wrong.extend(violations)
-    except UnknownSizeError:
-        if not wrong:
-            raise
-    return wrong
+def first_violation(
+    program: Program, name: str, buffered: bool = False, timeout: float = 60.0
+) -> Violation | None:
+    """The first violation of a property as data; None if there is none, or no answer in time."""
+    case = _Case(Judge(program, Transport(None if buffered else 0)), "search")
+    with _collector_paused(), deadline(timeout):
+        try:
+            return next(iter(case.violations(name)), None) if name in case.judge.asked() else None
+        except (UnansweredError, UnknownSizeError, RecursionError):
+            return None
 
 
 class _Case:
@@ -106,17 +107,10 @@ class _Case:
 
     def answer(self, name: str) -> PropertyResult:
         """The result of a property, with the first violation in words and drawn."""
-        questions: dict[str, Callable[[], Iterable[Violation]]] = {
-            "coverage": self._coverage,
-            "deadlock-freedom": self._deadlock,
-            "races": lambda: self.judge.races,
-            "memory": self.judge.memory,
-            "traffic": self.judge.traffic,
-        }
         notes = {"deadlock-freedom": self._note_on_order, "memory": self._note_on_memory}
         start = perf_counter()
         try:
-            wrong = _until_unknown(questions.get(name, lambda: self._data(name))())
+            wrong = self.violations(name)
             note = notes[name]() if name in notes and not wrong else None
             first = self._with_origin(wrong[0]) if wrong else None
         except (UnansweredError, UnknownSizeError) as error:
@@ -132,8 +126,27 @@ class _Case:
             seconds,
             counterexample=sentence(first, self.judge.program),
             details=of_violation(self.judge.matches, first),
-            violations=(first, *wrong[1:]),
         )
+
+    def violations(self, name: str) -> list[Violation]:
+        """All that is wrong with a property, up to a question that has no answer.
+
+        Raises `UnansweredError` or `UnknownSizeError` if such a question comes first.
+        """
+        questions: dict[str, Callable[[], Iterable[Violation]]] = {
+            "coverage": self._coverage,
+            "deadlock-freedom": self._deadlock,
+            "races": lambda: self.judge.races,
+            "memory": self.judge.memory,
+            "traffic": self.judge.traffic,
+        }
+        wrong: list[Violation] = []
+        try:
+            wrong.extend(questions.get(name, lambda: self._data(name))())
+        except UnknownSizeError:
+            if not wrong:
+                raise
+        return wrong
 
     @cached_property
     def level(self) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from textwrap import fill
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -41,8 +41,6 @@ class PropertyResult(Struct, frozen=True):
     """If unknown or not asked, why; else a note: what it relies on, or amounts found."""
     details: Counterexample | None = None
     """If refuted: the counterexample as data, for pictures and programs."""
-    violations: tuple[Any, ...] = ()
-    """If a program is refuted: all that is wrong, as `primepar.schedule.evidence` has it."""
     certified: bool | None = None
     """Of a proof for all sides: whether the checker accepted a certificate of it."""
     meshes: int | None = None

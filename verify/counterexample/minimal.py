@@ -28,7 +28,7 @@ from primepar.verify.counterexample.removals import (
     without_items,
     without_ranks,
 )
-from primepar.verify.program import verify_program
+from primepar.verify.program import first_violation, verify_program
 from primepar.verify.report import PropertyResult
 
 T = TypeVar("T")
@@ -68,11 +68,6 @@ def smaller(program: Program) -> Iterator[Program]:
     yield from without_fields(program)
 
 
-def way_of(result: PropertyResult | None) -> Hashable | None:
-    """The kind of the first violation, without its places; None if the property is not refuted."""
-    return result.violations[0].key() if result is not None and result.violations else None
-
-
 FIRST = 10.0
 """Seconds for the first question, whether the program is refuted at all, whatever the limit is."""
 
@@ -85,42 +80,45 @@ class _Search:
     def __init__(self, program: Program, name: str, buffered: bool, deadline: float) -> None:
         self.program, self.name, self.buffered = program, name, buffered
         self.deadline = deadline
-        self.result = self._verified(program, FIRST)
-        self.way = way_of(self.result)
+        self.way = self._way(program, FIRST)
 
-    def _verified(self, program: Program, least: float = 0.1) -> PropertyResult | None:
+    def _way(self, program: Program, least: float = 0.1) -> Hashable | None:
+        """The kind of the first violation, without its places; None if there is none."""
         timeout = max(least, self.deadline - perf_counter())
-        report = verify_program(program, "", self.buffered, timeout, only=self.name)
-        return next(iter(report.properties), None)
+        violation = first_violation(program, self.name, self.buffered, timeout)
+        return None if violation is None else violation.key()
 
-    @property
-    def counterexample(self) -> Counterexample | None:
-        return self.result.details if self.result is not None else None
+    def _result(self) -> PropertyResult | None:
+        report = verify_program(self.program, "", self.buffered, FIRST, only=self.name)
+        return next(iter(report.properties), None)
 
     def smallest(self) -> Minimal | None:
         """The smallest program that the passes find in time."""
-        done = False
-        if self.way is not None:
-            try:
-                self._focus()
-                while self._passes():
-                    pass
-                done = True
-            except _TimeIsUpError:
-                pass
-        if self.result is None or self.counterexample is None:
+        if self.way is None:
             return None
-        return Minimal(self.program, self.result.counterexample or "", self.counterexample, done)
+        done = False
+        try:
+            self._focus()
+            while self._passes():
+                pass
+            done = True
+        except _TimeIsUpError:
+            pass
+        result = self._result()
+        if result is None or result.counterexample is None or result.details is None:
+            return None
+        return Minimal(self.program, result.counterexample, result.details, done)
 
     def _focus(self) -> None:
         """Leave out all ranks that the counterexample does not name, and what comes after it."""
-        counterexample = self.counterexample
+        result = self._result()
+        counterexample = result.details if result is not None else None
         named = {*counterexample.ranks} if counterexample else set()
         others = [rank for rank in range(self.program.ranks) if rank not in named]
         if named and others:
             self._try(lambda: without_ranks(self.program, others))
         last: dict[int, int] = {}
-        for event in self.counterexample.events if self.counterexample else ():
+        for event in counterexample.events if counterexample else ():
             end = len(self.program.programs[event.rank]) if event.index is None else event.index
             last[event.rank] = max(last.get(event.rank, 0), end)
         late = [
@@ -174,8 +172,7 @@ class _Search:
             program = make()
         except ValueError:
             return False
-        result = self._verified(program)
-        if way_of(result) != self.way:
+        if self._way(program) != self.way:
             return False
-        self.program, self.result = program, result
+        self.program = program
         return True

@@ -17,7 +17,6 @@ from functools import cached_property, reduce
 from math import prod
 from time import perf_counter
 
-import msgspec
 import numpy as np
 
 from primepar.errors import SymbolicError
@@ -54,24 +53,22 @@ class _Mesh:
         # operators is right for every one.
         self.operators = (smallest, *(replace(smallest, **sizes) for sizes in longer))
         self._sizes: dict[str, np.ndarray] = {}
+        """Tensor -> the elements of each of its blocks, for each operator."""
 
     @cached_property
     def program(self) -> Program:
         """The training step, without a shape."""
         return lower(self.sequence)
 
-    @cached_property
-    def meanings(self) -> list[Meaning]:
-        """What the names of the program mean, for each operator."""
-        shapes = ({dim: one.size(dim) for dim in self.sequence.grid} for one in self.operators)
-        return [Meaning(msgspec.structs.replace(self.program, shape=shape)) for shape in shapes]
-
     def sizes(self, block: str) -> np.ndarray:
         """The elements of a block, for each operator."""
-        if block not in self._sizes:
-            sizes = [meaning.size(block) for meaning in self.meanings]
-            self._sizes[block] = np.array(sizes)
-        return self._sizes[block]
+        tensor = block.partition("[")[0]
+        if tensor not in self._sizes:
+            shapes = (
+                operator.block_shape(tensor, self.sequence.grid) for operator in self.operators
+            )
+            self._sizes[tensor] = np.array([prod(shape) for shape in shapes])
+        return self._sizes[tensor]
 
     def shape(self, place: int) -> str:
         """An operator as text, `M=4 N=4 K=4`."""
@@ -159,7 +156,8 @@ class _Comparison:
             looser = self.meshes - self.equal
             notes.append(f"held is more than what is live on {looser} mesh{'es' * (looser > 1)}")
         if self.name == "memory":
-            copies = resident_copies(last.program, last.meanings[0]).items()
+            program = lower(last.sequence, last.operators[0])
+            copies = resident_copies(program, Meaning(program)).items()
             listed = ", ".join(f"{tensor} {count}" for tensor, count in copies)
             notes.append(f"resident copies at {mesh_text(last.sequence)}: {listed}")
         return PropertyResult(
