@@ -21,6 +21,12 @@ def nearest(
     return f": write {before}{lower[near[0]]}{after}" if near else ""
 
 
+def one_line(text: str) -> str:
+    """Text with one space for any white space, and what a terminal would obey written out."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
 class PrimeParError(Exception):
     """Base of every error that a user can cause; the command line ends with `exit_code`."""
 
@@ -53,6 +59,14 @@ class ShapeError(PrimeParError):
 
 class MeshError(PrimeParError):
     """The number of processes or devices is not the one that the mesh needs."""
+
+
+class TextError(PrimeParError):
+    """A text is no JSON or TOML: not UTF-8, broken, nested too deeply, or it has a key twice."""
+
+
+class OutputError(PrimeParError):
+    """An output would replace a file that the same command reads."""
 
 
 class ProgramError(PrimeParError):

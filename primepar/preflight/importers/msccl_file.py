@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 from msgspec import Struct
 
 from primepar.errors import FormatError
-from primepar.files import read_bytes
+from primepar.reading import read_bytes
 
 RECEIVES = frozenset({"r", "rcs", "rrc", "rrs", "rrcs"})
 SENDS = frozenset({"s", "rcs", "rrs", "rrcs"})
