@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from inspect import Signature, signature
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,14 @@ from primepar.schedule.primitive import ANY, Primitive
 if TYPE_CHECKING:
     from primepar.api import check, lower, plan, price, show, simulate, verify
     from primepar.distributed.parallel.module import parallelize
+
+for _linked in ("reference", "verify", "commands/broken"):
+    # Git without links, as on Windows, and some archives have a file with the path in it instead.
+    if Path(__path__[0], _linked).is_file():
+        raise ImportError(
+            f"primepar/{_linked}: expected a link to a folder, got a file: "
+            "run git config core.symlinks true, then git checkout -- primepar"
+        )
 
 __version__ = "0.1.0"
 __all__ = [

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import sys
 from collections.abc import Callable
-from errno import ENOSPC
-from typing import Annotated, NoReturn
+from contextlib import redirect_stderr, redirect_stdout
+from errno import EBADF, EDQUOT, ENOSPC
+from functools import wraps
+from signal import SIGPIPE
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -25,7 +31,9 @@ from primepar.commands.tokenize import tokenize
 from primepar.commands.train import train
 from primepar.commands.usage import UsageError, usage_line
 from primepar.commands.verify import verify
-from primepar.errors import PrimeParError
+from primepar.errors import PrimeParError, one_line
+from primepar.files import announce, one_command
+from primepar.reading import HIDDEN
 
 app = typer.Typer(
     help="Partition primitives of tensor products: written once, emulated, proved and run.",
@@ -52,11 +60,55 @@ EXAMPLES: dict[Callable[..., None], str] = {
     train: "train --ranks 4 --plan P2x2 --steps 100",
 }
 """Every command in the order of the help, with an example of how it is called."""
+OUTPUTS = ("output", "smallest", "certificate", "picture", "repaired", "sarif")
+"""Parameters of commands that name a file to write."""
+_LOST = {
+    ENOSPC: "expected room for what is written, got a full disk",
+    EDQUOT: "expected room for what is written, got a full disk quota",
+    EBADF: "expected an open standard output, got a closed one: write > /dev/null to print nowhere",
+}
+"""What the system says of an output that takes no more -> in our words."""
 
 
 def _paragraphs(docstring: str | None) -> str:
     """A docstring whose paragraphs are one line each, so that a terminal wraps them."""
     return "\n\n".join(" ".join(part.split()) for part in (docstring or "").split("\n\n"))
+
+
+class _Shown:
+    """A stream that writes out, as JSON does, what a terminal obeys and does not show.
+
+    A file's name may reverse the text after it. What moves the cursor and colours text is ours.
+    """
+
+    _hidden = re.compile(f"(?![\\x00-\\x1f\\x7f])[{HIDDEN}]")
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; returns its length."""
+        self._stream.write(self._hidden.sub(lambda letter: json.dumps(letter[0])[1:-1], text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _announcing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which announces its outputs first: none of them may replace an input."""
+
+    @wraps(command)
+    def announced(**given: Any) -> None:
+        for name in OUTPUTS:
+            if given.get(name) is not None:
+                announce(given[name])
+        try:
+            command(**given)
+        except BrokenPipeError:
+            _end_unread()
+
+    return announced
 
 
 for _command, _example in EXAMPLES.items():
@@ -65,24 +117,45 @@ for _command, _example in EXAMPLES.items():
         help=_paragraphs(_command.__doc__),
         epilog=f"Example: primepar {_example}",
         context_settings={"allow_interspersed_args": _command is not preflight},
-    )(_command)
+    )(_announcing(_command))
 
 
 def main(commands: typer.Typer = app, name: str = "primepar") -> None:
     """Run a command line: bad input ends in one line on stderr, never in a traceback."""
+    if sys.stdout is None:
+        _refuse(name, _LOST[EBADF])
     try:
-        sys.exit(commands(_arguments(), prog_name=name, standalone_mode=False))
+        with (
+            one_command(),
+            redirect_stdout(_Shown(sys.stdout)),
+            redirect_stderr(_Shown(sys.stderr)),
+        ):
+            code = commands(_arguments(), prog_name=name, standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
+    except BrokenPipeError:
+        _end_unread()
     except PrimeParError as error:
         _refuse(name, str(error), error.exit_code)
     except UsageError as error:
         _refuse(name, usage_line(error, sys.argv[1:]))
     except OSError as error:
-        if error.errno != ENOSPC:
+        if error.errno not in _LOST:
             raise
-        _refuse(name, "expected room for what is written, got a full disk")
+        _refuse(name, _LOST[error.errno])
     except MemoryError:
         _refuse(name, "expected a mesh and a shape that fit into memory, got larger ones: take "
                 "smaller ones")  # fmt: skip
+
+
+def _end_unread() -> NoReturn:
+    """End as a process that SIGPIPE has ended, when nobody reads what is printed: `| head -1`.
+
+    Not with 1, which says that something is refuted.
+    """
+    # Python flushes once more at its end, which must not fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(128 + SIGPIPE)
 
 
 def _arguments() -> list[str]:
@@ -93,14 +166,8 @@ def _arguments() -> list[str]:
 
 
 def _refuse(name: str, message: str, code: int = PrimeParError.exit_code) -> NoReturn:
-    typer.echo(f"{name}: error: {_one_line(message)}", err=True)
+    typer.echo(f"{name}: error: {one_line(message)}", err=True)
     sys.exit(code)
-
-
-def _one_line(text: str) -> str:
-    """Text with one space for any white space, and what a terminal would obey written out."""
-    line = " ".join(text.split())
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _print_version(asked: bool) -> None:

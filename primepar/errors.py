@@ -21,6 +21,12 @@ def nearest(
     return f": write {before}{lower[near[0]]}{after}" if near else ""
 
 
+def one_line(text: str) -> str:
+    """Text with one space for any white space, and what a terminal would obey written out."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
 class PrimeParError(Exception):
     """Base of every error that a user can cause; the command line ends with `exit_code`."""
 
@@ -57,6 +63,14 @@ class MeshError(PrimeParError):
 
 class UnknownSizeError(PrimeParError):
     """The elements of a block are asked for, and the program defines neither shape nor cuts."""
+
+
+class TextError(PrimeParError):
+    """A text is no JSON or TOML: not UTF-8, broken, nested too deeply, or it has a key twice."""
+
+
+class OutputError(PrimeParError):
+    """An output would replace a file that the same command reads."""
 
 
 class ProgramError(PrimeParError):

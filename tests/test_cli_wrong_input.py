@@ -91,8 +91,8 @@ TARGETS = [
         "syntax.py:1: expected a file that can be imported, got SyntaxError: invalid syntax "
         "(syntax.py, line 1)",
     ),
-    ("none.json", "none.json: expected a program file, got No such file or directory"),
-    ("folder.json", "folder.json: expected a program file, got Is a directory"),
+    ("none.json", "none.json: expected a program file, got no such file or directory"),
+    ("folder.json", "folder.json: expected a program file, got is a directory"),
     ("cut.json", "cut.json: expected JSON, got broken text: Input data was truncated"),
     (
         "word.json",
@@ -235,11 +235,11 @@ def test_a_time_that_z3_cannot_count(timeout: str) -> None:
          "(the trace), got grid.png"),
         (("--program", "-o", "p.svg"), "--output: expected a name that ends with .json (the "
          "program), got p.svg"),
-        (("-o", "no/grid.svg"), "no/grid.svg: expected a place to write to, got No such file or "
+        (("-o", "no/grid.svg"), "no/grid.svg: expected a place to write to, got no such file or "
          "directory"),
-        (("--program", "-o", "no/p.json"), "no/p.json: expected a place to write to, got No such "
+        (("--program", "-o", "no/p.json"), "no/p.json: expected a place to write to, got no such "
          "file or directory"),
-        (("-o", "folder.json"), "folder.json: expected a place to write to, got Is a directory"),
+        (("-o", "folder.json"), "folder.json: expected a place to write to, got is a directory"),
     ],
 )  # fmt: skip
 def test_an_output_that_cannot_be_written_leaves_nothing_behind(

@@ -166,7 +166,7 @@ def test_a_file_that_is_not_there_is_refused_with_the_shipped_clusters(tmp_path:
         load_cluster(f"{tmp_path}/none.toml")
     assert str(caught.value) == (
         f"{tmp_path}/none.toml: expected a cluster file or one of {', '.join(shipped_clusters())}, "
-        "got No such file or directory"
+        "got no such file or directory"
     )
 
 

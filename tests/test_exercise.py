@@ -217,7 +217,7 @@ def test_a_file_of_the_user_is_overwritten_only_when_asked(tmp_path: Path) -> No
     )
     assert refused("10", "--force") == "--force: expected -o FILE with it, got none: leave it out"
     assert refused("10", "-o", str(tmp_path / "none" / "mine.py")) == (
-        f"{tmp_path / 'none' / 'mine.py'}: expected a place to write to, got No such file or "
+        f"{tmp_path / 'none' / 'mine.py'}: expected a place to write to, got no such file or "
         "directory"
     )
 

@@ -334,9 +334,8 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
         )
 
 
-def test_broken_json_is_reported_with_its_place(path: Path) -> None:
+def test_broken_json_is_refused(path: Path) -> None:
     path.write_text('{"model_type": "gpt2",')
     with pytest.raises(ConfigError) as error:
         load_config(path)
-    assert str(error.value).startswith(f"{path}: expected JSON, got ")
-    assert str(error.value).endswith("line 1 column 23 (char 22)")
+    assert str(error.value) == (f"{path}: expected JSON, got broken text: Input data was truncated")

@@ -112,7 +112,7 @@ CALLS = {
     "'P'",
     "verify .": ".: expected a file, got a directory: write file.py:Class, or the name of a file "
     "in it that ends with .json",
-    "verify nosuch.json": "nosuch.json: expected a program file, got No such file or directory",
+    "verify nosuch.json": "nosuch.json: expected a program file, got no such file or directory",
     "verify nosuch.py:Mine": "nosuch.py: expected a Python file, found none: check the path",
     "verify megatron": "megatron: expected a model and a number of devices for a preset plan, got "
     "neither: write megatron --model config.json --devices 4, to show it or to verify it",
@@ -135,9 +135,9 @@ CALLS = {
     "plan opt-6.7 --cluster h200-8 --devices 4": f"expected a config.json or one of {MODELS}, got "
     "opt-6.7: write opt-6.7b",
     "plan opt-6.7b --cluster h200 --devices 4": f"h200: expected a cluster file or one of "
-    f"{CLUSTERS}, got No such file or directory: write h200-8",
+    f"{CLUSTERS}, got no such file or directory: write h200-8",
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
-    f"{CLUSTERS}, got No such file or directory",
+    f"{CLUSTERS}, got no such file or directory",
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
     "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
     "number",
@@ -149,7 +149,7 @@ CALLS = {
     "got none: write --shape 4096,4096,4096",
     "train --plan nosuch": "--plan nosuch: expected a plan file (.json), or a sequence like "
     f"K,P2x2, got neither: sequence 'nosuch': expected primitives like {PRIMITIVES}, got 'nosuch'",
-    "train --plan nosuch.json": "nosuch.json: expected a plan file, got No such file or directory",
+    "train --plan nosuch.json": "nosuch.json: expected a plan file, got no such file or directory",
     "train --plan megatron": "--plan megatron: expected a plan file or a sequence like K,P2x2, got "
     "the name of a preset: write its plan with primepar show megatron --model config.json "
     "--devices 1 -o plan.json",

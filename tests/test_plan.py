@@ -284,8 +284,8 @@ def test_the_schema_asks_for_what_the_reader_asks_for() -> None:
     ("content", "message"),
     [
         (b'{"format": ', "expected JSON, got broken text: Input data was truncated"),
-        (b"\xff", "expected JSON, got broken text: JSON is malformed: invalid character (byte 0)"),
-        (b'{"model": {"x": ' + b"[" * 100_000, "expected a plan, got JSON nested too deeply"),
+        (b"\xff", "expected JSON in UTF-8, got the byte 0xff at 0: save it as UTF-8"),
+        (b'{"model": {"x": ' + b"[" * 100_000, "expected JSON, got it nested too deeply"),
     ],
     ids=["cut", "bytes", "deep"],
 )
@@ -301,7 +301,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         load_plan(tmp_path / "plan.json")
     assert str(caught.value) == (
-        f"{tmp_path}/plan.json: expected a plan file, got No such file or directory"
+        f"{tmp_path}/plan.json: expected a plan file, got no such file or directory"
     )
 
 
@@ -309,12 +309,12 @@ def test_a_plan_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(PlanError) as caught:
         save_plan(small(), tmp_path / "none" / "plan.json")
     assert str(caught.value) == (
-        f"{tmp_path}/none/plan.json: expected a place to write to, got No such file or directory"
+        f"{tmp_path}/none/plan.json: expected a place to write to, got no such file or directory"
     )
     (tmp_path / "plan.json").mkdir()
     with pytest.raises(PlanError) as caught:
         save_plan(small(), tmp_path / "plan.json")
     assert str(caught.value) == (
-        f"{tmp_path}/plan.json: expected a place to write to, got Is a directory"
+        f"{tmp_path}/plan.json: expected a place to write to, got is a directory"
     )
     assert list(tmp_path.iterdir()) == [tmp_path / "plan.json"]

@@ -156,7 +156,7 @@ def test_a_cluster_that_there_is_not_is_refused_with_those_that_there_are() -> N
     assert (done.code, done.err) == (
         2,
         "primepar: error: nope: expected a cluster file or one of a100-8x8, b200-8, cpu-gloo-4, "
-        "h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4, got No such file or directory\n",
+        "h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4, got no such file or directory\n",
     )
 
 

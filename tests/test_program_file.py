@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_saved_keeps_the_old_one(
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(ProgramError) as caught:
         save_program(every_instruction(), path)
-    assert str(caught.value) == f"{path}: expected a place to write to, got No space left on device"
+    assert str(caught.value) == f"{path}: expected a place to write to, got no space left on device"
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

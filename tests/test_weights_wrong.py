@@ -186,7 +186,9 @@ def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
 
 def test_an_index_that_is_none_is_refused(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
-    assert refused(index) == f"{index}: expected an index, got no such file or directory"
+    assert refused(index) == (
+        f"{index}: expected an index of safetensors files, got no such file or directory"
+    )
     index.write_text("{}")
     assert refused(index) == (
         f"{index}: expected an index of safetensors files, got Object missing required field "

@@ -9,7 +9,8 @@ import msgspec
 from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 from primepar.certify.program import ProgramCertificate
 from primepar.errors import CertificateError
-from primepar.files import read_bytes, write_text
+from primepar.files import write_text
+from primepar.reading import read_json
 
 Certificate = ProgramCertificate | PrimitiveCertificate | SequenceCertificate
 
@@ -21,18 +22,5 @@ def save_certificate(certificate: Certificate, path: Path) -> None:
 
 def load_certificate(path: Path) -> Certificate:
     """Read a certificate. Raises `CertificateError`, in one line, if the file holds none."""
-    try:
-        certificate: Certificate = msgspec.json.decode(read_bytes(path), type=Certificate)
-    except OSError as error:
-        raise CertificateError(f"{path}: expected a certificate, got {error.strerror}") from None
-    except RecursionError:
-        raise CertificateError(
-            f"{path}: expected a certificate, got JSON nested too deeply"
-        ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        message = " ".join(str(error).split())
-        raise CertificateError(
-            f"{path}: expected a certificate that `primepar verify --certificate` wrote, "
-            f"got {message}"
-        ) from None
-    return certificate
+    what = "a certificate that `primepar verify --certificate` wrote"
+    return read_json(path, Certificate, what, CertificateError)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from primepar.commands.options import (
     json_text,
 )
 from primepar.commands.plan_targets import Making
-from primepar.errors import CertificateError, ClaimError
+from primepar.errors import CertificateError, ClaimError, one_line
 from primepar.plan import Plan
 from primepar.schedule import Primitive
 from primepar.schedule.nesting import Nesting
@@ -74,7 +74,7 @@ def certify(
         typer.echo(f"{file}: holds: {target} is {seen.verdict} {seen.scope}")
         typer.echo(f"  {', '.join(seen.properties)}")
     else:
-        typer.echo(f"{file}: does not hold: {seen.reason}")
+        typer.echo(f"{file}: does not hold: {one_line(seen.reason or '')}")
     raise typer.Exit(0 if seen.holds else 1)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from primepar.errors import ConfigError
 from primepar.models.config import ModelConfig
+from primepar.reading import read_json
 
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
@@ -31,7 +32,11 @@ def load_config(path: str | Path) -> ModelConfig:
     not fit one another, and variants of the architectures that are not built here.
     """
     path = Path(path, "config.json") if Path(path).is_dir() else Path(path)
-    return read_config(path, _read(path))
+    content = read_json(path, object, "a config.json", ConfigError)
+    if not isinstance(content, dict):
+        got = "a list" if isinstance(content, list) else json.dumps(content)
+        raise ConfigError(f"{path}: expected a JSON object, got {got}")
+    return read_config(path, content)
 
 
 def read_config(path: Path, content: dict[str, Any]) -> ModelConfig:
@@ -47,19 +52,6 @@ def read_config(path: Path, content: dict[str, Any]) -> ModelConfig:
         return ModelConfig.of(**{"family": family, **fields})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except OSError as error:
-        got = (error.strerror or str(error)).lower()
-        raise ConfigError(f"{path}: expected a config.json, got {got}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected JSON, got {error}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected a JSON object, got {_kind(content)}")
-    return content
 
 
 class Keys:
@@ -147,10 +139,6 @@ _WORDS = {
     str: "a string",
     dict: "an object",
 }
-
-
-def _kind(value: object) -> str:
-    return "a list" if isinstance(value, list) else json.dumps(value)
 
 
 def _gpt2(keys: Keys) -> dict[str, Any]:

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
-from primepar.errors import WeightError
+from primepar.errors import TextError, WeightError
+from primepar.files import publish, reason, remove, target
+from primepar.reading import json_of, open_input, read_json
 
 Array = NDArray[np.floating[Any]]
 
@@ -58,13 +61,20 @@ def stored(array: Array, dtype: str) -> NDArray[Any]:
     return np.where(np.isnan(array), quiet, rounded).astype("<u2")
 
 
-class _Entry(msgspec.Struct):
+LARGEST_HEADER = 100_000_000
+"""Bytes; safetensors has the same limit."""
+_FILE_NAME = re.compile(r"(?!\.\.?$)[\w.+-]{1,255}")
+"""Of a file next to the index that names it: one component of a path."""
+_Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class _Entry(Struct):
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: Annotated[tuple[_Natural, ...], Meta(max_length=32)]
+    data_offsets: tuple[_Natural, _Natural]
 
 
-class _Index(msgspec.Struct):
+class _Index(Struct):
     weight_map: dict[str, str]
 
 
@@ -78,15 +88,10 @@ def stored_tensors(path: Path) -> dict[str, StoredTensor]:
         path = index if index.exists() else path / "model.safetensors"
     if path.suffix != ".json":
         return _tensors_of_file(path)
-    try:
-        shards = set(msgspec.json.decode(path.read_bytes(), type=_Index).weight_map.values())
-    except OSError as error:
-        raise WeightError(f"{path}: expected an index, got {_reason(error)}") from None
-    except msgspec.MsgspecError as error:
-        raise WeightError(f"{path}: expected an index of safetensors files, got {error}") from None
+    listed = read_json(path, _Index, "an index of safetensors files", WeightError)
     tensors: dict[str, StoredTensor] = {}
-    for shard in sorted(shards):
-        if Path(shard).name != shard:
+    for shard in sorted(set(listed.weight_map.values())):
+        if not _FILE_NAME.fullmatch(shard):
             raise WeightError(f"{path}: expected files in the folder of the index, got {shard!r}")
         tensors |= _tensors_of_file(path.parent / shard)
     return tensors
@@ -110,20 +115,25 @@ def _tensors_of_file(path: Path) -> dict[str, StoredTensor]:
 def _header(path: Path) -> tuple[dict[str, msgspec.Raw], int, int]:
     """Entries of the header, the byte where the tensors begin, and the size of the file."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             size = os.fstat(file.fileno()).st_size
             base = 8 + int.from_bytes(file.read(8), "little")
-            text = file.read(base - 8) if base <= size else b""
+            text = file.read(base - 8) if base <= min(size, 8 + LARGEST_HEADER) else b""
     except OSError as error:
-        raise WeightError(f"{path}: expected a safetensors file, got {_reason(error)}") from None
+        raise WeightError(f"{path}: expected a safetensors file, got {reason(error)}") from None
     if not 8 < base <= size:
         raise WeightError(
             f"{path}: expected a safetensors file, got {size} bytes that do not hold its header: "
             "the file is cut short or of another kind, fetch it again"
         )
+    if base > 8 + LARGEST_HEADER:
+        raise WeightError(
+            f"{path}: expected a header of at most {LARGEST_HEADER} bytes, got {base - 8}: the "
+            "file is damaged, fetch it again"
+        )
     try:
-        header = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        header = json_of(text, dict[str, msgspec.Raw])
+    except (msgspec.ValidationError, TextError) as error:
         raise WeightError(f"{path}: expected a safetensors header, got {error}") from None
     header.pop("__metadata__", None)
     return header, base, size
@@ -151,20 +161,20 @@ def write_tensors(path: Path, layout: Layout, tensors: Iterable[NDArray[Any]]) -
     The tensors come in the order of the layout, as `stored` gives them. Raises `WeightError` where
     the file cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
+    part = None
     try:
+        file_of = target(path)
+        part = file_of.with_name(f"{file_of.name}.part")
         with part.open("wb") as file:
             file.write(Head.of(layout).text)
             for tensor in tensors:
                 file.write(np.ascontiguousarray(tensor).data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        publish(part, file_of)
     except OSError as error:
-        raise WeightError(f"{path}: expected to write weights, got {_reason(error)}") from None
+        raise WeightError(f"{path}: expected to write weights, got {reason(error)}") from None
     finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
+        if part is not None:
+            remove(part)
 
 
 class Head(NamedTuple):
@@ -189,7 +199,3 @@ class Head(NamedTuple):
         return cls(
             head, {name: len(head) + begin for name, begin in begins.items()}, len(head) + end
         )
-
-
-def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from primepar.errors import PrimitiveError, TargetError, nearest
 from primepar.files import reason
+from primepar.reading import read_bytes
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.tracing import maps_of
 
@@ -75,7 +76,7 @@ def load_primitive(text: str) -> Primitive:
     if not path.is_file():
         raise TargetError(f"{file}: expected a Python file, {_other_file(path)}")
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise TargetError(f"{file}: expected a file to read, got {reason(error)}") from None
     namespace = _namespace(file, path.resolve(), content)

@@ -8,18 +8,18 @@ first device of the first node.
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from primepar.errors import ClusterError, nearest
-from primepar.files import read_bytes
+from primepar.errors import ClusterError, TextError, nearest
+from primepar.files import reason
 from primepar.plan.cluster_checks import (
     refusal,
     refuse_curves,
+    refuse_extremes,
     refuse_kinds,
     refuse_links,
     refuse_ranges,
@@ -36,6 +36,8 @@ from primepar.plan.cluster_parts import (
     Ring,
     WorkTimes,
 )
+from primepar.reading import LARGEST_TOML, read_bytes, toml_of
+from primepar.schedule.signature import Name
 
 __all__ = [
     "BYTES",
@@ -65,7 +67,7 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     then take no time.
     """
 
-    name: str
+    name: Name
     nodes: int
     devices_per_node: int
     memory: float
@@ -122,24 +124,23 @@ def load_cluster(name: str) -> Cluster:
     if Path(name).name != name or not path.is_file():
         path = Path(name)
     try:
-        return read_cluster(read_bytes(path).decode())
+        return read_cluster(read_bytes(path, LARGEST_TOML))
     except OSError as error:
         raise ClusterError(
             f"{name}: expected a cluster file or one of {', '.join(shipped_clusters())}, got "
-            f"{error.strerror}{nearest(name, shipped_clusters())}"
+            f"{reason(error)}{nearest(name, shipped_clusters())}"
         ) from None
-    except UnicodeDecodeError:
-        raise ClusterError(f"{name}: expected TOML, got no text in UTF-8") from None
     except ClusterError as error:
         raise ClusterError(f"{name}: {error}") from None
 
 
-def read_cluster(text: str) -> Cluster:
+def read_cluster(text: str | bytes) -> Cluster:
     """The cluster of a TOML text; raises `ClusterError`."""
     try:
-        values = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ClusterError(f"expected TOML, got broken text: {error}") from None
+        values = toml_of(text if isinstance(text, bytes) else text.encode())
+    except TextError as error:
+        raise ClusterError(str(error)) from None
+    refuse_extremes(values)
     refuse_curves(values)
     try:
         cluster = msgspec.convert(values, Cluster, str_keys=True)

@@ -15,7 +15,7 @@ from primepar.errors import ClusterError
 from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Rate, Ring
 
 EXPECTED: Final = {
-    "name": ("a name", '"8 x H200"'),
+    "name": ("a name without control characters", '"8 x H200"'),
     "nodes": ("a whole number of nodes, 1 or more", "8"),
     "devices_per_node": ("a whole number of devices, 1 or more", "4"),
     "memory": ("the bytes of a device's memory, above 0", "3.2e10"),
@@ -49,6 +49,22 @@ UNITS: Final = {"products": ("operations", "operations per second", "[[1e9, 5e12
                 "attention": ("tokens", "operations per second", "[[512, 5e12], [8192, 1e13]]"),
                 "curves": ("bytes", "bytes per second", "[[1e5, 1e9], [1e8, 2e10]]")}  # fmt: skip
 """Field with points -> what a point has, and an example."""
+SMALLEST, LARGEST = 1e-30, 1e30
+"""Of numbers above 0. Costs multiply and divide a few of them, and no quotient may overflow: bytes
+over 1e-320 bytes per second are infinite seconds, at which a simulation never arrives."""
+
+
+def refuse_extremes(values: object, place: str = "$") -> None:
+    """Raise `ClusterError` for the first number above 0 that no machine has."""
+    if isinstance(values, dict | list):
+        named = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in named:
+            refuse_extremes(value, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key}]")
+    elif isinstance(values, int | float) and 0 < values < inf and not SMALLEST <= values <= LARGEST:
+        raise ClusterError(
+            f"{place}: expected a number from {SMALLEST:g} to {LARGEST:g}, got {values!r:.24}: "
+            "correct its exponent"
+        )
 
 
 def refuse_curves(values: Mapping[str, Any]) -> None:

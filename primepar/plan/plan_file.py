@@ -11,11 +11,12 @@ from typing import Any, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from primepar.errors import ConfigError, PlanError
-from primepar.files import read_bytes, write_text
+from primepar.errors import ConfigError, PlanError, PrimeParError
+from primepar.files import write_text
 from primepar.models.config import ModelConfig
 from primepar.partition.pipeline.actions import ScheduleName
 from primepar.plan.plan import Plan
+from primepar.reading import read_bytes, read_json
 
 
 class _Headed(Struct):
@@ -45,34 +46,26 @@ def is_plan(path: Path) -> bool:
 
 def load_plan(path: Path) -> Plan:
     """Read a plan file. Raises `PlanError` naming the JSON path and the fix."""
-    try:
-        content = read_bytes(path)
-        _check_model_keys(msgspec.json.decode(content, type=_File).model)
-        return msgspec.json.decode(content, type=Plan)
-    except OSError as error:
-        raise PlanError(f"{path}: expected a plan file, got {error.strerror}") from None
-    except RecursionError:
-        raise PlanError(f"{path}: expected a plan, got JSON nested too deeply") from None
-    except (PlanError, ConfigError) as error:
-        place = "$.model: " if isinstance(error, ConfigError) else ""
-        raise PlanError(f"{path}: {place}{error}") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"{path}: {_advice(str(error))}") from None
+    head = read_json(path, _File, "a plan file", PlanError, _advice)
+    _check_model_keys(path, head.model)
+    return read_json(path, Plan, "a plan file", PlanError, _advice)
 
 
-def _check_model_keys(model: Mapping[str, object]) -> None:
+def _check_model_keys(path: Path, model: Mapping[str, object]) -> None:
     known = [field.name for field in fields(ModelConfig)]
     for key in model:
         if key not in known:
             near = get_close_matches(key, known, n=1)
             write = f"write {near[0]}" if near else "leave it out"
-            raise PlanError(f"$.model: expected one of {', '.join(known)}, got {key!r}: {write}")
+            raise PlanError(
+                f"{path}: $.model: expected one of {', '.join(known)}, got {key!r}: {write}"
+            )
 
 
-def _advice(message: str) -> str:
-    message = " ".join(message.split())
-    if "truncated" in message or "malformed" in message or "utf-8" in message:
-        return f"expected JSON, got broken text: {message}"
+def _advice(error: Exception, _: bytes) -> str:
+    message = " ".join(str(error).split())
+    if isinstance(error, PrimeParError):
+        return f"$.model: {message}" if isinstance(error, ConfigError) else message
     for field, value in (("format", '"primepar-plan"'), ("version", "1")):
         if message.startswith("Invalid enum value") and message.endswith(f"`$.{field}`"):
             return f"{message}: write {value}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from pathlib import Path
 
 import msgspec
 
 from primepar.errors import ProgramError
-from primepar.files import read_bytes, write_text
+from primepar.files import write_text
+from primepar.reading import read_json
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -33,7 +33,6 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.program_blocks import check_blocks
 
-_MARKS = (BOM_UTF8, BOM_UTF16_LE, BOM_UTF16_BE)
 _OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
     "reduce_scatter, all_to_all, gather, scatter, barrier, alloc, free, fetch, evict, cut, join"
@@ -42,23 +41,22 @@ _OPS = (
 
 def load_program(path: Path) -> Program:
     """Read a program file. Raises `ProgramError` naming the JSON path and the fix."""
+    program = read_json(path, Program, "a program file", ProgramError, _advice)
     try:
-        program = msgspec.json.decode(text := read_bytes(path), type=Program)
         check_blocks(program)
-    except OSError as error:
-        raise ProgramError(f"{path}: expected a program file, got {error.strerror}") from None
-    except RecursionError:
-        raise ProgramError(f"{path}: expected a program, got JSON nested too deeply") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ProgramError(f"{path}: {_advice(str(error), text)}") from None
     except ProgramError as error:
         raise ProgramError(f"{path}: {error}") from None
     return program
 
 
-def _advice(message: str, text: bytes) -> str:
+def _advice(error: Exception, text: bytes) -> str:
     """msgspec's message with what to write instead, where that is not in it already."""
-    message = " ".join(message.split())
+    message = " ".join(str(error).split())
+    message = re.sub(
+        "Expected `str` matching regex '\\^\\[\\^.*'",
+        "Expected a name without control characters",
+        message,
+    )
     if re.search(r"Invalid value '[^']*' - at `\$\.programs.*\.op`", message):
         return f"{message}: write one of {'send, recv' if '.body[' in message else _OPS}"
     if "unknown field" in message and " - at" not in message and b'"format"' not in text:
@@ -66,10 +64,6 @@ def _advice(message: str, text: bytes) -> str:
             'expected a file with "format": "primepar-program" or "primepar-plan", got an object '
             "without a format: a config.json goes with --model"
         )
-    if text.startswith(_MARKS):
-        return "expected JSON in UTF-8, got a byte order mark: save it as UTF-8 without one"
-    if "truncated" in message or "malformed" in message:
-        return f"expected JSON, got broken text: {message}"
     return message
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from primepar.reading import HIDDEN
 from primepar.schedule.operators import Index, block_name
 
 LONGEST_NAME = 1000
@@ -21,10 +22,11 @@ Name = Annotated[
     Meta(
         min_length=1,
         max_length=LONGEST_NAME,
-        pattern="^[^\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]*$",
+        # Python's $ matches before a newline at the end, too.
+        pattern=f"^[^{HIDDEN}]*$(?!\\n)",
     ),
 ]
-"""Fits on one line: without control characters and breaks of lines."""
+"""Fits on one line and shows all of itself: without control characters and breaks of lines."""
 Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
 Reduction = Literal["sum", "max", "min"]
 Scale = int | Fraction

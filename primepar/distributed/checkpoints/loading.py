@@ -114,7 +114,7 @@ def _check_replicas(path: Path, manifest: Manifest, state: TrainingState) -> Non
 
 def _check_optimizer(path: Path, saved: Identity, now: Identity) -> None:
     """Raise `CheckpointError` if the optimizers differ: they have other moments."""
-    asked, got = (identity.settings["optimizer.name"] for identity in (now, saved))
+    asked, got = (identity.settings.get("optimizer.name") for identity in (now, saved))
     if asked != got:
         raise CheckpointError(
             f"{path}: expected a checkpoint of optimizer.name={asked}, got one of {got}: add "

@@ -9,53 +9,61 @@ so that a changed bit in it is refused too. Nothing here imports torch.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from hashlib import sha256
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from primepar.errors import CheckpointError
+from primepar.errors import CheckpointError, TextError
 from primepar.files import reason, replace
+from primepar.reading import json_of, open_input, read_json
+from primepar.schedule.signature import Name
 
 FORMAT = "primepar-checkpoint"
 VERSION = 2
 """1 was a single file of full tensors, without checksums and settings."""
 MANIFEST = "checkpoint.json"
 _READ_BYTES = 1 << 22
+_Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Sizes = Annotated[tuple[_Natural, ...], Meta(max_length=8)]
+_FileName = Annotated[str, Meta(pattern=r"^rank-[0-9]{5,9}(-[0-9]{1,9})?\.safetensors\Z")]
+"""As `ShardWriter` names them: one component of a path."""
+_Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
 class SavedChunk(Struct, frozen=True):
     """A box of a tensor in one file, under the name of the tensor; in elements."""
 
-    file: str
-    offsets: tuple[int, ...]
-    shape: tuple[int, ...]
+    file: _FileName
+    offsets: _Sizes
+    shape: _Sizes
 
 
 class SavedTensor(Struct, frozen=True):
     """A tensor: the name of its dtype in torch, its shape, and the boxes that cover it once."""
 
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: Annotated[str, Meta(pattern=r"^(float64|float32|float16|bfloat16)\Z")]
+    shape: _Sizes
     chunks: tuple[SavedChunk, ...]
 
 
 class SavedFile(Struct, frozen=True):
     """The size of a file in bytes, and its SHA-256."""
 
-    size: int
-    sha256: str
+    size: _Natural
+    sha256: _Digest
 
 
 class SavedPart(Struct, frozen=True):
     """What one rank has written: its files, and the boxes of tensors in them."""
 
     tensors: dict[str, SavedTensor] = {}
-    files: dict[str, SavedFile] = {}
+    files: dict[_FileName, SavedFile] = {}
 
 
 class Identity(Struct, frozen=True):
@@ -66,9 +74,9 @@ class Identity(Struct, frozen=True):
     model: dict[str, Any]
     plan: str
     """The sequence or the description of the plan. A resumed run may have another."""
-    ranks: int
+    ranks: Annotated[int, Meta(ge=1, lt=2**31)]
     """A resumed run may have another number."""
-    code: str
+    code: Name
     """Version of primepar and digest of its sources. Another one is reported only."""
 
 
@@ -77,11 +85,25 @@ class Manifest(Struct, frozen=True):
 
     format: str
     version: int
-    step: int
+    step: Annotated[int, Meta(ge=0, lt=10**9)]
     identity: Identity
     run_state: dict[str, Any]
     tensors: dict[str, SavedTensor]
-    files: dict[str, SavedFile]
+    files: dict[_FileName, SavedFile]
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` unless every box lies in its tensor, and its file is listed."""
+        for name, tensor in self.tensors.items():
+            for chunk in tensor.chunks:
+                if chunk.file not in self.files:
+                    raise ValueError(f"{name}: expected a listed file, got {chunk.file}")
+                dims = {len(chunk.offsets), len(chunk.shape), len(tensor.shape)}
+                ends = zip(chunk.offsets, chunk.shape, tensor.shape, strict=False)
+                if len(dims) > 1 or any(begin + size > whole for begin, size, whole in ends):
+                    raise ValueError(
+                        f"{name}: expected boxes in a tensor of shape {tensor.shape}, got one of "
+                        f"shape {chunk.shape} at {chunk.offsets}"
+                    )
 
     @classmethod
     def of(
@@ -106,7 +128,7 @@ class Manifest(Struct, frozen=True):
 
 
 class _Envelope(Struct, forbid_unknown_fields=True):
-    sha256: str
+    sha256: _Digest
     checkpoint: msgspec.Raw
 
 
@@ -128,16 +150,8 @@ def read_manifest(folder: Path) -> Manifest:
     Raises `CheckpointError` if it is missing, damaged, or of another format.
     """
     path = folder / MANIFEST
-    try:
-        envelope = msgspec.json.decode(path.read_bytes(), type=_Envelope)
-    except OSError as error:
-        raise CheckpointError(
-            f"{path}: expected the manifest of a checkpoint, got {reason(error)}"
-        ) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{path}: expected the manifest of a checkpoint, got {error}"
-        ) from None
+    what = "the manifest of a checkpoint"
+    envelope = read_json(path, _Envelope, what, CheckpointError, own=True)
     text = bytes(envelope.checkpoint)
     check_digest(path, envelope.sha256, sha256(text).hexdigest())
     return _decoded(path, text)
@@ -145,14 +159,14 @@ def read_manifest(folder: Path) -> Manifest:
 
 def _decoded(path: Path, text: bytes) -> Manifest:
     try:
-        header = msgspec.json.decode(text, type=_Header)
+        header = json_of(text, _Header)
         if (header.format, header.version) != (FORMAT, VERSION):
             raise CheckpointError(
                 f"{path}: expected {FORMAT} version {VERSION}, got {header.format} version "
                 f"{header.version}"
             )
-        return msgspec.json.decode(text, type=Manifest)
-    except msgspec.MsgspecError as error:
+        return json_of(text, Manifest)
+    except (TextError, msgspec.ValidationError) as error:
         raise CheckpointError(
             f"{path}: expected the manifest of a checkpoint, got {error}"
         ) from None
@@ -171,8 +185,8 @@ def check_file(folder: Path, name: str, saved: SavedFile) -> None:
     """Compare a file with its entry in the manifest. Raises `CheckpointError` if it differs."""
     path, digest = folder / name, sha256()
     try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
+        with open_input(path, own=True) as file:
+            size = os.fstat(file.fileno()).st_size
             if size != saved.size:
                 raise CheckpointError(
                     f"{path}: expected {saved.size} bytes, got {size}: the file is "

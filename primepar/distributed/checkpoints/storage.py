@@ -40,6 +40,7 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from primepar.distributed.checkpoints.manifest import (
+    MANIFEST,
     Manifest,
     SavedChunk,
     SavedFile,
@@ -249,6 +250,10 @@ class ShardReader(StorageReader):
                     slices = tuple(slice(begin, begin + length) for begin, length in ends)
                     read = file.get_slice(item.storage_index.fqn)[slices]
                     tensor = planner.resolve_tensor(item)
+                    if read.shape != tensor.shape:
+                        raise OSError(
+                            f"{item.storage_index.fqn} of another shape than in {MANIFEST}"
+                        )
                     tensor.detach().copy_(read)
                     planner.commit_tensor(item, tensor)
         except (SafetensorError, OSError) as error:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from primepar.distributed.runtime.training_state import Holder
 from primepar.distributed.training.launch import World
 from primepar.errors import WeightError
-from primepar.files import flush, publish, reason, remove, reserve
+from primepar.files import flush, publish, reason, remove, reserve, target
 from primepar.models import ModelConfig, WeightFile
 from primepar.models.hugging_face import (
     SHARD_BYTES,
@@ -91,7 +91,8 @@ def save_weights(
     folder gets its name after every rank has written its part. Raises `WeightError` if it cannot
     be written.
     """
-    path = Path(path)
+    with _writing(Path(path)):
+        path = target(Path(path))
     part = path.with_name(f"{path.name}.part")
     try:
         _save(path, part, model, world, like, shard_bytes)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from primepar.errors import DataError
 from primepar.files import reason
+from primepar.reading import open_input
 
 PIECE = 1 << 20
 """Bytes of a document that are read and encoded together; a longer one is cut after a line."""
@@ -52,7 +53,7 @@ class Documents:
         """
         others = {path.resolve() for path in without}
         matching = (path for text in texts for path in _files(text, pattern))
-        paths = [path for path in matching if path.resolve() not in others]
+        paths = [path for path in matching if path in texts or path.resolve() not in others]
         sizes = [path.stat().st_size for path in paths]
         size = sum(sizes)
         if not size:
@@ -102,7 +103,7 @@ def _pieces(path: Path, size: int, cut: int) -> Iterator[TextPiece]:
     """Yield a document in pieces; those from the byte `cut` on are held out."""
     begin = 0
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             while begin < size:
                 here = min(PIECE, size - begin)
                 before = begin < cut

@@ -8,17 +8,18 @@ compared with the tokens at the start is their size and a digest of 64 pages of 
 
 from __future__ import annotations
 
+import os
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
 
-import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from primepar.errors import DataError
-from primepar.files import read_bytes, reason
+from primepar.reading import open_input, read_json
+from primepar.schedule.signature import Name
 
 FORMAT: Literal["primepar-tokens"] = "primepar-tokens"
 SUFFIX = ".bin"
@@ -43,7 +44,7 @@ class TextPart(Struct, frozen=True, forbid_unknown_fields=True):
 class TokenizerIdentity(Struct, frozen=True, forbid_unknown_fields=True):
     """The tokenizer that made the tokens: its file and its digest."""
 
-    file: str
+    file: Name
     """Its name if it is in the folder of the tokens, else its path."""
     digest: str
 
@@ -94,10 +95,11 @@ def side_file(path: Path) -> Path:
 
 def page_digest(path: Path) -> str:
     """Return the digest of the size and of `PAGES` pages at equal distances, first and last too."""
-    digest, size = sha256(), path.stat().st_size
-    digest.update(size.to_bytes(8, "little"))
-    last = max(0, size - PAGE)
-    with path.open("rb") as file:
+    digest = sha256()
+    with open_input(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        digest.update(size.to_bytes(8, "little"))
+        last = max(0, size - PAGE)
         for number in range(PAGES):
             file.seek(last * number // (PAGES - 1))
             digest.update(file.read(PAGE))
@@ -117,12 +119,10 @@ def read_header(path: Path) -> TokenHeader:
             f"{path}: expected the side file {side.name} next to it, found none: copy it too, or "
             f"{_AGAIN}"
         )
-    try:
-        return msgspec.json.decode(read_bytes(side), type=TokenHeader)
-    except OSError as error:
-        raise DataError(f"{side}: expected a file to read, got {reason(error)}") from None
-    except msgspec.DecodeError as error:
-        raise DataError(f"{side}: expected {FORMAT} version 1, got {error}: {_AGAIN}") from None
+    return read_json(
+        side, TokenHeader, "a file to read", DataError,
+        lambda error, _: f"expected {FORMAT} version 1, got {error}: {_AGAIN}",
+    )  # fmt: skip
 
 
 def open_tokens(path: Path) -> tuple[TokenHeader, Tokens]:
@@ -160,7 +160,7 @@ def _check_tokenizer(path: Path, header: TokenHeader) -> None:
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
     digest = sha256()
-    with path.open("rb") as file:
+    with open_input(path) as file:
         while part := file.read(1 << 20):
             digest.update(part)
     return digest.hexdigest()

@@ -25,6 +25,8 @@ from primepar.distributed.text.tokenizer import (
 )
 from primepar.distributed.text.write_tokens import TOKENIZER, Encoder, write_tokens
 from primepar.errors import DataError
+from primepar.files import announce
+from primepar.reading import read_bytes
 
 Report = Callable[[str, int, int], None]
 """Called with what is under way, the bytes of text done since the last call, and all bytes."""
@@ -78,6 +80,8 @@ class TokenizeOptions:
                 f"{old}: expected no such file, got one: give another -o, or add --force to "
                 "overwrite it"
             )
+        for path in self.written[1:]:  # the first is that of the command's option
+            announce(path)
 
     @property
     def written(self) -> list[Path]:
@@ -101,7 +105,7 @@ def tokenize(options: TokenizeOptions, report: Report) -> TokenHeader:
         file = TOKENIZER
     else:
         assert options.tokenizer is not None
-        content = options.tokenizer.read_bytes()
+        content = read_bytes(options.tokenizer)
         near = options.tokenizer.parent.resolve() == options.output.parent.resolve()
         file = options.tokenizer.name if near else str(options.tokenizer.resolve())
     encoder = Encoder(

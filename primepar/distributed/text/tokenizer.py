@@ -14,8 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primepar.errors import DataError
-from primepar.files import read_bytes, reason
+import msgspec
+
+from primepar.errors import DataError, TextError
+from primepar.files import reason
+from primepar.reading import json_of, read_bytes
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -63,16 +66,17 @@ def read_tokenizer(path: Path) -> Tokenizer:
     from tokenizers import Tokenizer
 
     try:
-        content = read_bytes(path).decode()
+        content = read_bytes(path)
+        json_of(content, dict)
     except OSError as error:
         raise DataError(
             f"--tokenizer {path}: expected a tokenizer.json, got {reason(error)}: check the path, "
             "or train one with --train-vocabulary N"
         ) from None
-    except UnicodeDecodeError:
-        raise _no_tokenizer(path, "bytes that are no text") from None
+    except (TextError, msgspec.ValidationError) as error:
+        raise DataError(f"--tokenizer {path}: {error}") from None
     try:
-        return Tokenizer.from_str(content)
+        return Tokenizer.from_str(content.decode())
     except Exception as error:
         raise _no_tokenizer(path, " ".join(str(error).split())) from None
 

@@ -24,7 +24,7 @@ from primepar.distributed.text.token_file import (
     side_file,
 )
 from primepar.errors import DataError
-from primepar.files import publish, reason, replace
+from primepar.files import publish, reason, replace, target
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -101,8 +101,8 @@ def write_tokens(
         )
         if tokenizer is not None:
             replace(output.with_name(TOKENIZER), tokenizer)
-        side_file(output).unlink(missing_ok=True)
-        publish(part, output)
+        target(side_file(output)).unlink(missing_ok=True)
+        publish(part, target(output))
         replace(side_file(output), msgspec.json.format(msgspec.json.encode(header), indent=2))
     return header
 
@@ -121,8 +121,10 @@ def _together(pieces: Iterator[TextPiece]) -> Iterator[list[TextPiece]]:
 @contextmanager
 def _new_file(output: Path) -> Iterator[Path]:
     """Yield the path of a temporary file next to `output`, which is gone at the end."""
-    part = output.with_name(f".{output.name}.{os.getpid()}")
+    part = None
     try:
+        file = target(output)
+        part = file.with_name(f".{file.name}.{os.getpid()}")
         yield part
     except OSError as error:
         raise DataError(
@@ -130,4 +132,5 @@ def _new_file(output: Path) -> Iterator[Path]:
             "make room"
         ) from None
     finally:
-        part.unlink(missing_ok=True)
+        if part is not None:
+            part.unlink(missing_ok=True)

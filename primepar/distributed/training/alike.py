@@ -20,6 +20,7 @@ from primepar.distributed.training.settings import Settings, key_of
 from primepar.files import digest_of_code
 from primepar.partition.primitive_file import files_of
 from primepar.plan import Plan
+from primepar.reading import read_bytes
 from primepar.schedule import Sequence as PartitionSequence
 
 Facts = Mapping[str, str]
@@ -41,7 +42,7 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
     facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
     sequences = given.sequences.values() if isinstance(given, Plan) else [given]
     files = sorted({file for sequence in sequences for file in files_of(sequence)})
-    content = b"".join(file.read_bytes() for file in files)
+    content = b"".join(read_bytes(file) for file in files)
     facts["primitives"] = sha256(content).hexdigest()[:DIGITS] if files else "none"
     facts["text"] = text.digest[:DIGITS]
     facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"

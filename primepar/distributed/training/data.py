@@ -23,6 +23,7 @@ from primepar.distributed.text.sample_order import DataPosition, Places
 from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens
 from primepar.errors import DataError
 from primepar.files import reason
+from primepar.reading import read_bytes
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
 """tokens_BT and targets_BT; a target is the token after its token."""
@@ -145,7 +146,12 @@ def load_text(path: str | None, batch: int, context: int) -> Text:
     if path.endswith(SUFFIX):
         return Text.of_tokens(Path(path), batch, context)
     try:
-        content = Path(path).read_bytes()
+        content = read_bytes(Path(path), most=None)
+    except MemoryError:
+        raise DataError(
+            f"{path}: expected text that fits into memory, got {Path(path).stat().st_size} bytes: "
+            "make a file of tokens of it with primepar tokenize"
+        ) from None
     except OSError as error:
         raise DataError(
             f"{path}: expected a file of text to train on, got {reason(error)}: check --data"

@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.tensorboard import ScalarCurves
-from primepar.errors import ConfigError
+from primepar.errors import ConfigError, TextError
 from primepar.files import reason, replace
 from primepar.models import ModelConfig
+from primepar.reading import json_of, read_bytes
 
 
 class LogRow(Struct, frozen=True, tag_field="row"):
@@ -155,10 +156,11 @@ class Log:
 def read_log(path: str | Path) -> list[AnyRow]:
     """Read the rows of a log. Raises `ConfigError` at a line that is not a row."""
     rows: list[AnyRow] = []
-    for number, line in enumerate(Path(path).read_bytes().splitlines(), 1):
+    # A run that resumes reads its log, and then replaces it.
+    for number, line in enumerate(read_bytes(Path(path), most=None, own=True).splitlines(), 1):
         try:
-            rows.append(msgspec.json.decode(line, type=AnyRow))
-        except msgspec.DecodeError as error:
+            rows.append(json_of(line, AnyRow))  # type: ignore[arg-type]
+        except (TextError, msgspec.ValidationError) as error:
             raise ConfigError(f"{path}:{number}: expected a row of a log, got {error}") from None
     return rows
 

@@ -8,10 +8,10 @@ skipped, and the scale is halved. After some good steps it is doubled.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from primepar.distributed.training.optimizer_settings import LOSS_SCALE
 from primepar.distributed.training.settings import Settings
@@ -21,6 +21,7 @@ LEAST = 1.0
 """A gradient that is not finite with this scale ends the run."""
 MOST = 2.0**127
 """The largest power of two in float32."""
+_Count = Annotated[int, Meta(ge=0)]
 
 
 class LossScale(Struct, frozen=True):
@@ -29,9 +30,9 @@ class LossScale(Struct, frozen=True):
     `skipped` are all steps so far whose gradient was not finite.
     """
 
-    scale: float
-    good: int = 0
-    skipped: int = 0
+    scale: Annotated[float, Meta(gt=0)]
+    good: _Count = 0
+    skipped: _Count = 0
 
     @classmethod
     def of(cls, settings: Settings, saved: Any) -> LossScale | None:

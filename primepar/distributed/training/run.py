@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ from primepar.distributed.training.stopping import Stopping, exit_code, stop_rea
 from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
 from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import ConfigError, LaunchError
-from primepar.files import reason, replace
+from primepar.files import announce, note_input, reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
@@ -87,6 +87,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
 
 
 def _check_folders(settings: Settings) -> None:
+    """Raise `ConfigError` for an output without a folder, `OutputError` if it is an input."""
     for name in ("log", "trace", "save_weights"):
         path = getattr(settings, name)
         if path is not None and not Path(path).parent.is_dir():
@@ -94,6 +95,13 @@ def _check_folders(settings: Settings) -> None:
                 f"{shown(name)} {path}: expected a folder that is there, "
                 f"got {Path(path).parent}: make it first"
             )
+        if path is not None:
+            announce(Path(path))
+    if settings.weights is not None:
+        folder = Path(settings.weights)
+        for file in folder.iterdir() if folder.is_dir() else [folder]:
+            with suppress(OSError):
+                note_input(file, file.stat())
 
 
 def train_here(

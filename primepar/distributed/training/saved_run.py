@@ -6,10 +6,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings
-from primepar.errors import ConfigError
+from primepar.errors import CheckpointError, ConfigError
 from primepar.plan import Plan
 from primepar.schedule import Sequence
 
@@ -75,7 +77,18 @@ def open_checkpoints(
 
 
 def load_saved(saved: SavedRun, state: TrainingState) -> None:
-    """Fill the state of this rank, when every rank has checked its share of the files."""
-    from primepar.distributed.checkpoints.loading import load
+    """Fill the state of this rank, when every rank has checked its share of the files.
 
+    Raises `CheckpointError` for a file that cannot be read, and a run state that no run saves.
+    """
+    from primepar.distributed.checkpoints.loading import load
+    from primepar.distributed.training.trainer import STATES
+
+    for name, kind in STATES.items():
+        try:
+            msgspec.convert(saved.manifest.run_state.get(name), kind | None)
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f"{saved.path}: run_state.{name}: expected what a run saves, got {error}"
+            ) from None
     load(saved.path, saved.manifest, state)

@@ -6,7 +6,6 @@ The keys, their types and their defaults are defined only by `Settings`.
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 
 from primepar.distributed.training.settings import OPTIONS, Settings, key_of, meta_of, shown
-from primepar.errors import ConfigError, nearest
-from primepar.files import read_bytes
+from primepar.errors import ConfigError, TextError, nearest
+from primepar.files import reason
+from primepar.reading import LARGEST_TOML, read_bytes, toml_of
 
 SECTIONS = (
     "parallelism", "training", "model", "optimizer", "averaging", "evaluation", "checkpoint",
@@ -53,14 +53,14 @@ def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str,
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a TOML file, by field of `Settings`. Raises `ConfigError`."""
     try:
-        sections = tomllib.loads(read_bytes(path).decode())
+        sections = toml_of(read_bytes(path, LARGEST_TOML))
     except OSError as error:
         raise ConfigError(
-            f"--config {path}: expected a TOML file of settings, got {error.strerror}: write one "
+            f"--config {path}: expected a TOML file of settings, got {reason(error)}: write one "
             "with primepar train --show-config > run.toml"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: expected TOML, got broken text: {error}") from None
+    except TextError as error:
+        raise ConfigError(f"{path}: {error}") from None
     return dict(
         _setting(path, section, key, value)
         for section, keys in sections.items()

@@ -27,7 +27,7 @@ from primepar.distributed.training.run_programs import RunPrograms
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.speed import Speed, peak_memory, speed_of
 from primepar.distributed.training.stopping import Stopping
-from primepar.errors import ConfigError
+from primepar.errors import CheckpointError, ConfigError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs
 from primepar.schedule.events import Event
@@ -39,6 +39,8 @@ SCALE = "loss_scale"
 """Its key in the state of a run."""
 DATA = "data"
 """Key of the position in the data in the run state of a checkpoint."""
+STATES = {DATA: DataPosition, SCALE: LossScale}
+"""Key of the run state of a checkpoint -> what it has."""
 TRACED_STEP = 3
 """Step that `output.trace` records, counted from the start of the process; buffers exist."""
 
@@ -172,6 +174,12 @@ class Trainer:
         if DATA in self.run_state:
             saved = msgspec.convert(self.run_state[DATA], DataPosition)
             if (saved.seed, saved.text) == (begin.seed, begin.text):
+                count = self.text.windows(self.programs.sizes[1])
+                if saved.sample >= count:
+                    raise CheckpointError(
+                        f"run_state.{DATA}.sample: expected one of the {count} samples of the "
+                        f"text, got {saved.sample}: the checkpoint is not as it was written"
+                    )
                 return saved
         return self._later(begin, self.done)
 

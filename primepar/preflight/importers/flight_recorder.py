@@ -25,8 +25,8 @@ from typing import Any
 
 import msgspec
 
-from primepar.errors import FormatError
-from primepar.files import read_bytes
+from primepar.errors import FormatError, TextError
+from primepar.reading import json_of, read_bytes
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -140,9 +140,9 @@ def _dumps(folder: Path) -> Iterator[tuple[int, RankDump]]:
         try:
             content = read_bytes(path)
             is_json = content[:1] in b"{ \n"
-            dump = json.loads(content) if is_json else _unpickled(content)
+            dump = json_of(content, dict[str, Any]) if is_json else _unpickled(content)
             yield int(name[1]), msgspec.convert(dump, RankDump, strict=False)
-        except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+        except (OSError, ValueError, TextError, msgspec.ValidationError) as error:
             reason = " ".join(str(error).split())
             raise FormatError(
                 f"{path}: expected a dump of the flight recorder, got {reason}"

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from primepar.errors import FormatError, MethodError, nearest
-from primepar.files import read_bytes
 from primepar.preflight.importers.pipeline_names import PipelineNames
+from primepar.reading import read_bytes
 from primepar.schedule.program import Instruction, Program
 
 
