@@ -48,8 +48,7 @@ def trained(sequence: str, share: Fraction | None, device: str = "cpu") -> Ended
     limit = None if share is None else int(states * share)
     mesh = Mesh(plan.mesh, device, device_memory=None if limit is None else 4 * limit)
     options = StepOptions(clip=1.0, device_elements=mesh.limit)
-    # Without a limit each phase has a call of its own only where it is compared with the program.
-    state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, options, limit is None)
+    state, programs = TrainingState(plan, mesh), StepPrograms(plan, mesh, options)
     run, numbers = programs.program(BATCH, MODEL.context, "update"), []
     for step in range(1, STEPS + 1):
         generator = torch.Generator().manual_seed(step)

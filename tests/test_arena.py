@@ -16,7 +16,6 @@ from step_cases import lowered
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from primepar.distributed import Executor
-from primepar.distributed.runtime import joint_computes
 from primepar.distributed.runtime.arena import ALIGNMENT, Lifetime, least_bytes, offsets
 from primepar.distributed.runtime.buffer_owners import SIZES, choose_owners
 from primepar.distributed.runtime.memory import Buffer, Slot
@@ -126,14 +125,12 @@ def finite(blocks: dict[str, torch.Tensor]) -> bool:
     return all(bool(block.isfinite().all()) for block in blocks.values())
 
 
-def test_nothing_is_read_after_its_last_instruction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_after_its_last_instruction() -> None:
     executor = run_alone()
     right = executor(blocks_of(executor), StepInputs(Draw(0, 1), 1e-3, 1))
     got = overwritten()
     assert finite(right)
     assert [name for name in right if not torch.equal(right[name], got[name])] == []
-    # A joint kernel leaves out blocks that nothing reads, so each phase has its own one here.
-    monkeypatch.setattr(joint_computes, "JOINT", ())
     buffers = len(run_alone()._layout)
     assert [number for number in range(0, buffers, 9) if finite(overwritten(number))] == []
 

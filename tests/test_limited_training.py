@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,13 +88,40 @@ def losses(path: Path, *arguments: str) -> list[float]:
     return [row.loss for row in read_log(path) if isinstance(row, StepRow)]
 
 
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_a_limit_and_conformance_change_no_bit_on_other_processors(
+    capability: str, tmp_path: Path
+) -> None:
+    """With kernels of torch for other instructions, which sum in another order."""
+    if capability == "avx2" and torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"):
+        pytest.skip("needs a processor with AVX2")
+    code = f"import test_limited_training as t; t.all_modes_agree(t.Path({str(tmp_path)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env=os.environ | {"ATEN_CPU_CAPABILITY": capability},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_path: Path) -> None:
-    free = losses(tmp_path / "free.jsonl")
-    limit = ["--set", "executor.device_memory=72KiB"]
-    assert losses(tmp_path / "limited.jsonl", *limit, "--set", "checks.conform=true") == free
-    saved = ["--checkpoint", str(tmp_path / "saved"), *limit]
-    assert losses(tmp_path / "begun.jsonl", *saved, "--steps", "2") == free[:2]
-    assert losses(tmp_path / "rest.jsonl", *saved, "--resume") == free[2:]
+    all_modes_agree(tmp_path)
+
+
+def all_modes_agree(folder: Path) -> None:
+    """Train plainly, observed, under a limit, in two runs, and all of it together: one list."""
+    free, saved = losses(folder / "free.jsonl"), ["--checkpoint", str(folder / "saved")]
+    assert len(set(free)) == len(free) == 4
+    observed = ["--set", "checks.conform=true"]
+    assert losses(folder / "observed.jsonl", *observed) == free
+    assert losses(folder / "begun.jsonl", *saved, "--steps", "2") == free[:2]
+    assert losses(folder / "rest.jsonl", *saved, "--resume") == free[2:]
+    limit, saved = ["--set", "executor.device_memory=72KiB"], ["--checkpoint", str(folder / "less")]
+    assert losses(folder / "limited.jsonl", *limit) == free
+    assert losses(folder / "first.jsonl", *limit, *observed, *saved, "--steps", "2") == free[:2]
+    assert losses(folder / "last.jsonl", *limit, *observed, *saved, "--resume") == free[2:]
 
 
 def test_a_trace_of_one_process_has_no_communication(tmp_path: Path) -> None:

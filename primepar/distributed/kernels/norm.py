@@ -44,7 +44,7 @@ def normalize(
     statistics: torch.Tensor,
 ) -> None:
     """Write the rows, minus their means in a layer norm, times one over their deviation."""
-    scale_R1 = scale_of(site, statistics)
+    scale_R1 = _scale(site, statistics)
     if statistics.dim() == 1:
         torch.mul(x_RC, scale_R1, out=into_RC)
     else:
@@ -108,10 +108,10 @@ def backward(
     dx_RC.addcmul_(normed_RC, means_SR1[0], value=-1)
     if len(means_SR1) == 2:
         dx_RC -= means_SR1[1]
-    torch.mul(dx_RC, scale_of(site, statistics), out=into_RC)
+    torch.mul(dx_RC, _scale(site, statistics), out=into_RC)
 
 
-def scale_of(site: Site, statistics: torch.Tensor) -> torch.Tensor:
+def _scale(site: Site, statistics: torch.Tensor) -> torch.Tensor:
     """Return one over the standard deviation of every row, `[R, 1]`."""
     model = site.step.model
     if statistics.dim() == 1:

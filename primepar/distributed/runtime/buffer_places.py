@@ -100,10 +100,6 @@ class BufferPlaces:
         """Return whether the block exists after the last instruction: then the caller gets it."""
         return max(self.place, place) > self._last_end.get(name, -1)
 
-    def is_used_after(self, name: str, place: int) -> bool:
-        """Return whether an instruction after `place`, or the caller, reads the block."""
-        return name not in self._last_end or self._last_use.get(name, -1) > place
-
     def _fill(self, name: str, buffer: Buffer) -> list[Action]:
         """Register a block that fills its buffer, which is allocated here."""
         actions: list[Action] = [] if buffer.owner == "given" else [Allocate(buffer, self.device)]

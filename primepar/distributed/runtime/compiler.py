@@ -21,7 +21,6 @@ from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_copies import HostCopies
 from primepar.distributed.runtime.joins import later_joins
-from primepar.distributed.runtime.joint_computes import JointComputes
 from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, needed
 from primepar.distributed.runtime.memory_places import MemoryPlaces
@@ -100,9 +99,6 @@ class Compiler:
         )
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
-        self._joint = None
-        if observer is None and shares:
-            self._joint = JointComputes(shapes, self.places, settings)
         self._members = message_members(program)
         self.sent = SentCount(self.places)
         self._copies = HostCopies(
@@ -121,32 +117,18 @@ class Compiler:
 
     def _steps(self) -> Iterator[CompiledStep]:
         place, alone = 0, ((node,) for node in self.instructions)
-        groups = batches(self.instructions) if self.mesh.is_ordered else alone
-        for nodes in groups if self._joint is None else self._joint.grouped(groups):
+        for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
             self.places.place = place
             for node in nodes:
                 yield from self._copies.arrivals(node)
-            posts: list[Message] = [n for n in nodes if isinstance(n, ISend | IRecv)]
-            if len(posts) > 1:
-                yield self._posts(posts)
+            if len(nodes) > 1:
+                yield self._posts([node for node in nodes if isinstance(node, ISend | IRecv)])
             else:
-                yield from self._together(nodes)
+                self._check(nodes[0])
+                yield self._compile(nodes[0])
             place += len(nodes)
         end = self.places.end(len(self.instructions))
         yield CompiledStep((), end)
-
-    def _together(self, nodes: tuple[Instruction, ...]) -> Iterator[CompiledStep]:
-        """Compile computes of one kernel as one step, or each instruction by itself."""
-        computes = [node for node in nodes if isinstance(node, Compute)]
-        if self._joint is not None and len(computes) > 1:
-            actions = self._joint.actions(computes)
-            if actions is not None:
-                yield CompiledStep(nodes, actions)
-                return
-        for node in nodes:
-            self._check(node)
-            yield self._compile(node)
-            self.places.place += 1
 
     def layout(self) -> tuple[list[tuple[Buffer, int]], int]:
         """Return the buffers in the arena with their first bytes, and the bytes of all together."""

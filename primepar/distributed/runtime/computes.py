@@ -1,6 +1,12 @@
 """Compiles sub-operators and additions to closures.
 
 A product of a linear operator adds to a block; any other kernel replaces one.
+
+The last bits of a product depend on strides and on alignment, as a BLAS chooses its order of
+summation by them. Which blocks share memory depends on the mode of a run: under a limit of device
+memory none do. So every compute gets its blocks in the standard layout, and all modes call the same
+kernels on the same operands. Example: `cut c -> (a, b)` by columns makes `a` and `b` views of `c`,
+and under a limit copies; a product of `a` gets a copy in either case.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from primepar.distributed.kernels import (
 from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
-from primepar.distributed.runtime.memory import Slot
+from primepar.distributed.runtime.memory import Buffer, Slot, View
 from primepar.distributed.runtime.memory_actions import Release, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
@@ -36,6 +42,46 @@ COMBINE: dict[str, Combine] = {
     "max": lambda into, term: torch.maximum(into, term, out=into),
     "min": lambda into, term: torch.minimum(into, term, out=into),
 }
+
+
+def _same(block: torch.Tensor) -> torch.Tensor:
+    return block
+
+
+class StandardBlocks:
+    """Gives the blocks of one compute in the standard layout; copies go `before` and `after` it."""
+
+    def __init__(self, places: MemoryPlaces) -> None:
+        self._places = places
+        self.before: list[Action] = []
+        self.after: list[Action] = []
+
+    def read(self, name: str, view: View | None = None) -> Slot:
+        """Return a block that is read."""
+        if self._places.here[name].has_standard_layout(name):
+            return self._places.slot(name, view)
+        buffer, copy = self.scratch(name)
+        self.before.append(copying(copy, self._places.slot(name)))
+        return buffer.attach([None], view or _same)
+
+    def written(self, name: str, view: View | None = None, *, begun: bool) -> Slot:
+        """Return a block that is written, or changed if it is `begun`."""
+        self.before += self._places.room(name, keep=begun)
+        block = self._places.slot(name)
+        if self._places.here[name].has_standard_layout(name):
+            return self._places.slot(name, view)
+        buffer, copy = self.scratch(name)
+        if begun:
+            self.before.append(copying(copy, block))
+        self.after.insert(0, copying(block, copy))
+        return buffer.attach([None], view or _same)
+
+    def scratch(self, name: str) -> tuple[Buffer, Slot]:
+        """Return memory like that of a block, for this compute."""
+        buffer, allocated = self._places.scratch(self._places.shapes.shape(name), name)
+        self.before += allocated
+        self.after.append(Release(buffer))
+        return buffer, buffer.attach([None], _same)
 
 
 class Computes:
@@ -86,10 +132,11 @@ class Computes:
         return factor if self._watch is None else self._watch.factor(factor)
 
     def _product(self, node: Compute, site: Site) -> list[Action]:
-        name, begun = node.accumulates, self._begun(node)
-        before, left, right = self._operands(node, site)
-        before += self.places.room(name, keep=begun)
-        into = self.places.slot(name, as_matrix)
+        begun, blocks = self._begun(node), StandardBlocks(self.places)
+        swap, *views = operands(site.phase.reads, site.phase.writes)
+        names = node.reads[::-1] if swap else node.reads
+        left, right = map(blocks.read, names, views)
+        into = blocks.written(node.accumulates, as_matrix, begun=begun)
         mm = product if self._watch is None else self._watch.product(site, product)
         factor = self._factor(node)
 
@@ -99,27 +146,7 @@ class Computes:
         def run_scaled(frame: Frame) -> None:
             mm(left[0], right[0], into[0], begun, factor())
 
-        return [*before, run if node.scale == "1" else run_scaled]
-
-    def _operands(self, node: Compute, site: Site) -> tuple[list[Action], Slot, Slot]:
-        """Return the matrices of a product, transposed once where needed.
-
-        A block of three dims that is not contiguous is copied first.
-        """
-        swap, left, right = operands(site.phase.reads, site.phase.writes)
-        names = node.reads[::-1] if swap else node.reads
-        actions: list[Action] = []
-        slots = []
-        for name, view in zip(names, (left, right), strict=True):
-            shape = self.shapes.shape(name)
-            if len(shape) > 2 and self.places.strided(name):
-                buffer, allocated = self.places.scratch(shape, name)
-                copy = buffer.attach([None], lambda whole: whole)
-                actions += [*allocated, copying(copy, self.places.slot(name))]
-                slots.append(buffer.attach([None], view))
-            else:
-                slots.append(self.places.slot(name, view))
-        return actions, slots[0], slots[1]
+        return [*blocks.before, run if node.scale == "1" else run_scaled, *blocks.after]
 
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
@@ -129,23 +156,22 @@ class Computes:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
-        begun, reads = self._begun(node), [self.places.slot(read) for read in node.reads]
+        begun, blocks = self._begun(node), StandardBlocks(self.places)
         if self._unchanged(node, phase, site):
             return self.places.alias(name, node.reads[0])
+        reads = [blocks.read(read) for read in node.reads]
         taken = IN_PLACE.get(str(phase.kernel))
         if taken is not None and self.places.takes_over(name, node.reads, taken):
-            actions = self.places.take_over(name, node.reads[taken])
+            blocks.before += self.places.take_over(name, node.reads[taken])
+            block = self.places.slot(name)
         else:
-            actions = self.places.room(name, keep=begun)
-        block = made = self.places.slot(name)
-        if begun:
-            buffer, allocated = self.places.scratch(self.shapes.shape(name), name)
-            made, actions = buffer.attach([None], lambda whole: whole), [*actions, *allocated]
+            block = blocks.written(name, begun=begun)
+        _, made = blocks.scratch(name) if begun else (None, block)
         factor = None if node.scale == "1" else self._factor(node)
-        actions.append(_calling(kernel, site, reads, made, factor))
+        actions = [*blocks.before, _calling(kernel, site, reads, made, factor)]
         if begun:
-            actions += [_combining(COMBINE[phase.reduction], block, made), Release(buffer)]
-        return actions
+            actions.append(_combining(COMBINE[phase.reduction], block, made))
+        return [*actions, *blocks.after]
 
     def _unchanged(self, node: Compute, phase: Phase, site: Site) -> bool:
         """Return whether a kernel's result is the block that it reads, and may be a view of it."""
@@ -162,9 +188,9 @@ class Computes:
         maker = self.shapes.meaning.maker(name.rstrip("'"))
         combine = COMBINE["sum" if maker is None else maker.reduction]
         begun = self._begun(node)
-        first, *others = (self.places.slot(read) for read in node.reads)
-        actions = self.places.room(name, keep=begun)
-        into = self.places.slot(name)
+        blocks = StandardBlocks(self.places)
+        first, *others = [blocks.read(read) for read in node.reads]
+        into = blocks.written(name, begun=begun)
 
         def begin(frame: Frame) -> None:
             into[0].copy_(first[0])
@@ -180,10 +206,12 @@ class Computes:
 
         factor = self._factor(node)
         rest = [first, *others] if begun else others
+        adding: list[Action] = [] if begun else [begin]
         if node.scale != "1":
-            return [*actions, *([add_scaled] if begun else [begin, add, _scaling(factor, into)])]
-        actions += [] if begun else [begin]
-        return [*actions, add] if rest else actions
+            adding += [add_scaled] if begun else [add, _scaling(factor, into)]
+        elif rest:
+            adding.append(add)
+        return [*blocks.before, *adding, *blocks.after]
 
 
 def _calling(

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from primepar.distributed.runtime.arena import ALIGNMENT
 from primepar.distributed.runtime.shapes import Shape, Slices
 
 Slot = list[Any]
@@ -79,6 +80,17 @@ class Buffer:
             first, length = first + line.start * length, length * size
             partial = partial or count < size
         return first, first + prod(line.stop - line.start for line in self.views[name])
+
+    def has_standard_layout(self, name: str) -> bool:
+        """Return whether a block has whole rows, from an aligned byte, as in memory of its own.
+
+        Example: of `[4, 16]` in float32 the last 3 rows are such a block, as a row has 64 bytes.
+        The first 8 columns are not, nor are the last rows of `[4, 24]`.
+        """
+        view = self.views[name]
+        rows_only = view[1:] == all_of(self.shape)[1:]
+        first = view[0].start * prod(self.shape[1:]) * self.dtype.itemsize if view else 0
+        return rows_only and first % ALIGNMENT == 0
 
 
 def _overlap(one: Slices, other: Slices) -> bool:

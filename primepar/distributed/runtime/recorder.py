@@ -46,11 +46,9 @@ class Recorder:
                 self._post(node, start)
             if step.instructions and not posted:
                 self.mesh.synchronize()
-            waited = [node for node in step.instructions if node not in posted]
-            length = (self._now() - start) / max(1, len(waited))
-            for place, node in enumerate(waited):
-                # Computes that one kernel does at once share its time.
-                self._done(node, start + place * length, start + (place + 1) * length)
+            for node in step.instructions:
+                if node not in posted:
+                    self._done(node, start)
 
     def _post(self, node: Instruction, start: float) -> None:
         """Store a posted instruction until its wait, with the elements that it sends."""
@@ -63,7 +61,7 @@ class Recorder:
     def _now(self) -> float:
         return time.perf_counter() - self.mesh.origin
 
-    def _done(self, node: Instruction, start: float, end: float) -> None:
+    def _done(self, node: Instruction, start: float) -> None:
         if isinstance(node, Wait):
             posted, start, size = self._posted.pop(node.request)
             if isinstance(posted, Collective):
@@ -78,12 +76,7 @@ class Recorder:
         elif isinstance(node, Compute):
             dims = {str(dim): index for dim, index in (node.sub_operator or {}).items()}
             self._append(
-                node,
-                start,
-                end=end,
-                block=node.accumulates,
-                phase=node.phase or "",
-                sub_operator=dims,
+                node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
             )
         elif isinstance(node, Collective):
             sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
@@ -102,7 +95,8 @@ class Recorder:
                 track="compute" if isinstance(node, Compute) else "communication",
                 op=str(node.__struct_config__.tag),
                 start=start,
-                **{"end": self._now(), "block": str(getattr(node, "block", "")), **fields},
+                end=self._now(),
+                **{"block": str(getattr(node, "block", "")), **fields},
             )
         )
 
