@@ -56,7 +56,7 @@ RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> None:
-    report = verify_primitive(RIGHT[name](), name)
+    report = verify_primitive(RIGHT[name](), name, timeout=300.0)
     right = [(result.name, result.verdict, result.certified) for result in report.properties]
     assert right[: len(PROPERTIES)] == [(result, "proved", True) for result in PROPERTIES]
     assert {verdict for _, verdict, _ in right[len(PROPERTIES) :]} <= {"equal"}
