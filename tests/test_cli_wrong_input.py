@@ -13,8 +13,7 @@ from primepar.plan.cluster import shipped_clusters
 
 OPS = (
     "compute, send, recv, isend, irecv, wait, group, all_reduce, reduce, broadcast, all_gather, "
-    "reduce_scatter, all_to_all, gather, scatter, scan, split, barrier, alloc, free, fetch, evict, "
-    "cut, join"
+    "reduce_scatter, all_to_all, gather, scatter, barrier, alloc, free, fetch, evict, cut, join"
 )
 FILES = {
     "raises.py": 'x = 1\nraise ValueError("no\\nway")\n',
