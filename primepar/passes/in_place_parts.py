@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, RankList, followed
-from primepar.schedule.program import Cut, Free, Instruction, Join
+from primepar.schedule.program import Cut, Free, Instruction, Join, Program
 
 Edits = dict[int, list[Instruction]]
 """Position -> the instructions that replace the one there."""
@@ -20,13 +20,15 @@ Edits = dict[int, list[Instruction]]
 
 def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
     """Return the list with some of its instructions replaced."""
-    done: list[Instruction] = []
-    for place, node in enumerate(nodes):
-        if place in edits:
-            done += edits[place]
-        else:
-            done.append(node)
-    return done
+    return [new for place, node in enumerate(nodes) for new in edits.get(place, (node,))]
+
+
+def rewritten(program: Program, edits: Sequence[Edits]) -> Program:
+    """Return the program with instructions of every rank replaced; itself without edits."""
+    if not any(edits):
+        return program
+    lists = zip(program.programs, edits, strict=True)
+    return replace(program, programs=tuple(tuple(edited(*pair)) for pair in lists))
 
 
 def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
