@@ -20,7 +20,7 @@ from primepar.passes import PASSES, apply, chunk_transfers, overlap
 from primepar.passes.chunk_rewrites import GatherRewrite, ReductionRewrite, refined
 from primepar.passes.chunk_sites import SiteFinder
 from primepar.passes.chunk_transfers import TransferPair
-from primepar.passes.hiding_work import HidingWork
+from primepar.passes.chunk_sites import HidingWork
 from primepar.passes.liveness import peaks
 from primepar.passes.program_tables import Tables
 from primepar.plan import Plan, preset_plan
