@@ -7,7 +7,7 @@ instructions follow each other, the cut of the first and the join of the second 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -21,6 +21,14 @@ Edits = dict[int, list[Instruction]]
 def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
     """Return the list with some of its instructions replaced."""
     return [new for place, node in enumerate(nodes) for new in edits.get(place, (node,))]
+
+
+def delay(edits: Edits, nodes: Sequence[Instruction], moved: Mapping[int, int]) -> Edits:
+    """Return the edits with some instructions moved behind what replaces another one."""
+    for place, after in moved.items():
+        edits[place] = []
+        edits[after] = [*edits[after], nodes[place]]
+    return edits
 
 
 def rewritten(program: Program, edits: Sequence[Edits]) -> Program:
