@@ -67,28 +67,27 @@ def meetings(nodes: Sequence[Instruction], rank: int) -> Iterator[list[Meeting]]
     """Yield for every instruction of a rank what it meets others in."""
     counts = Counter[Line]()
     for node in nodes:
-        found = list[Meeting]()
+        met = list[Meeting]()
         for line in lines(node, rank):
-            found.append((line, counts[line]))
+            met.append((line, counts[line]))
             counts[line] += 1
-        yield found
+        yield met
 
 
 def calls(program: Program) -> dict[Line, list[Call]]:
     """Return the collectives of each line, in order; none where members make unequally many."""
-    made: dict[Line, dict[int, list[int]]] = {}
+    made: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = {}
     for rank, nodes in enumerate(program.programs):
         for place, node in enumerate(nodes):
-            if isinstance(node, Collective):
-                for line in lines(node, rank):
-                    made.setdefault(line, {}).setdefault(rank, []).append(place)
+            if isinstance(node, Collective) and rank in node.group:
+                line = node.communicator, tuple(sorted(node.group))
+                made.setdefault(line, {}).setdefault(rank, []).append(place)
     return {
-        line: [
+        (communicator, members): [
             Call(communicator, members, dict(zip(members, places, strict=True)))
             for places in zip(*(by_rank[rank] for rank in members), strict=True)
         ]
-        for line, by_rank in made.items()
-        for communicator, members in [line]
+        for (communicator, members), by_rank in made.items()
         if len({len(by_rank.get(rank, ())) for rank in members}) == 1
     }
 

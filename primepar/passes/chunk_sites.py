@@ -171,7 +171,7 @@ class SiteFinder:
         meets = (type(call), *self._met[rank][after])
         if isinstance(call, AllReduce):
             is_result = cut is None and call.reduced == (node.accumulates,)
-            parts, removed = (call.block,), list[int]()
+            removed = list[int]()
         else:
             is_result = (
                 cut is not None
@@ -181,9 +181,10 @@ class SiteFinder:
             uses = [line.after(name, after) for name in call.blocks if name != call.block]
             frees = [use for use in uses if use is not None and type(line.nodes[use]) is Free]
             is_result = is_result and len(frees) == len(uses)
-            parts, removed = call.blocks, [place + 1, *frees]
+            removed = [place + 1, *frees]
         if not is_result:
             return None
+        parts = (call.block,) if isinstance(call, AllReduce) else call.blocks
         return ReductionSite(
             rank, place, node, after, call, parts, call.block, tuple(removed), call.group, meets
         )

@@ -8,8 +8,8 @@ instruction uses is its blocks, those of its post for a wait, and two things tha
                  so the same sends and receives match, and the same collectives meet
 
 A pass chooses which instructions it carries, in which direction, and until when at most: that is
-its priority. A carried instruction stays behind until one comes that it cannot pass, or that the
-pass wants it before. So waits get as late as they can be, posts (read from the end of the list) as
+its priority. A carried instruction stays behind until one comes that it cannot pass, or before
+which the pass releases it. So waits get as late as they can be, posts (read from the end of the list) as
 early, and all others keep their order. Example, with the wait carried down:
 
     isend    a                    isend    a
@@ -32,7 +32,7 @@ ORDER = ("order",)
 
 @dataclass(eq=False)
 class Step:
-    """One instruction with what it uses: `changes`, and `reads` beside these."""
+    """One instruction with what it uses: what it `changes`, and what else it `reads`."""
 
     node: Instruction
     reads: tuple[Hashable, ...]

@@ -21,8 +21,9 @@ The bytes are the same, in fewer messages. Blocks freed between the calls are fr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -59,7 +60,8 @@ def merge_collectives(program: Program) -> Program:
     return merge.program() if merge is not None and merge.merges() else program
 
 
-class _Slot(NamedTuple):
+@dataclass(frozen=True)
+class _Slot:
     """The blocks at one argument of the calls of a run, and their join."""
 
     parts: tuple[str, ...]
@@ -228,7 +230,8 @@ class _Merge:
         last: Any = line.nodes[run[-1]]
         waits = [line.waits[place] for place in run if place in line.waits]
         end = waits[0] if waits else run[-1]
-        joins, cuts, wholes, moved = list[Instruction](), list[Instruction](), list[str](), {}
+        joins, cuts, wholes = list[Instruction](), list[Instruction](), list[str]()
+        moved: dict[int, int] = {}
         for slot in slots:
             whole = self._whole(line, slot, run, end)
             wholes.append(whole)

@@ -58,18 +58,18 @@ def overlap(program: Program) -> Program:
     size = live_sizes(program)
     by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
     lists = tuple(
-        _Overlapped(size, Rank(rank), initial).list(nodes) for rank, (nodes, initial) in by_rank
+        _Waits(size, Rank(rank), initial).overlapped(nodes) for rank, (nodes, initial) in by_rank
     )
     return program if lists == program.programs else replace(program, programs=lists)
 
 
-class _Overlapped:
-    """One rank's list."""
+class _Waits:
+    """Moves the waits and the posts of one rank."""
 
     def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self.size, self.rank, self.initial = size, rank, tuple(initial)
 
-    def list(self, nodes: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    def overlapped(self, nodes: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
         """Return the list with waits moved down, posts up, and waits past the posts that moved."""
         self.peak = self._live().peak(nodes)
         return tuple(self._with_late_waits(self._with_early_posts(self._with_late_waits(nodes))))
@@ -81,7 +81,7 @@ class _Overlapped:
         """Carry waits down, with the frees of sent blocks and the sums of received ones.
 
         Example: `isend a; wait; compute b; free a` becomes `isend a; compute b; wait; free a`. If
-        `b` beside `a` exceeds the peak, the free comes first, and the wait before it.
+        `a` and `b` together exceed the peak, the free comes first, and the wait before it.
         """
         given, posted = _with_posts(nodes)
         live, carried, done = self._live(), Carried(), list[Instruction]()
@@ -124,8 +124,8 @@ class _Overlapped:
     def _with_early_posts(self, nodes: list[Instruction]) -> list[Instruction]:
         """Carry posts up: the list is read backwards. They keep their order among themselves.
 
-        What they receive is live from the post on, so it must fit beside the instructions that
-        they pass. Of several that do not fit, the last ones in the list stay.
+        What they receive is live from the post on, so it must fit together with the instructions
+        that they pass. Of several that do not fit, the last ones in the list stay.
         """
         live, most, grown = self._live(), list[int](), list[int]()
         for node in nodes:

@@ -166,12 +166,10 @@ class _Maker:
 
     def _scattered(self, n: str) -> None:
         """A sum or maximum g of all ranks, of which each then uses a part, as an optimizer does."""
-        length = 2 * self.ranks
-        self.tensors |= {
-            f"x{n}": Tensor((self._even(1), (0, length))), f"g{n}": Tensor(((0, length),)),
-            f"g{n}.own": Tensor((self._even(2),), f"g{n}"), f"u{n}": Tensor((self._even(2),)),
-            f"v{n}": Tensor((self._even(2),)),
-        }  # fmt: skip
+        line = self.random.choice((self._even(2), (0, *self._even(3)[1:-1], 3 * self.ranks + 1)))
+        self.tensors |= {f"x{n}": Tensor((self._even(1), (0, line[-1]))), f"u{n}": Tensor((line,))}
+        self.tensors |= {f"g{n}": Tensor(((0, line[-1]),)), f"g{n}.own": Tensor((line,), f"g{n}")}
+        self.tensors[f"v{n}"] = Tensor((line,))
         reduction: Any = self.random.choice(("sum", "max"))
         self._phase(f"p{n}", {"R": self.ranks}, [f"x{n}[R,0]"], f"g{n}[0]", reduction=reduction)
         self._phase(f"q{n}", {"U": self.ranks}, [f"g{n}.own[U]", f"u{n}[U]"], f"v{n}[U]")
@@ -211,7 +209,10 @@ class _Maker:
 
     def _ring(self, n: str) -> None:
         """Every rank multiplies its block of x, and then those of the ranks after it."""
-        self.tensors |= {f"x{n}": Tensor((self._even(2), (0, 4))), f"w{n}": Tensor(((0, 4), (0, 3)))}
+        self.tensors |= {
+            f"x{n}": Tensor((self._even(2), (0, 4))),
+            f"w{n}": Tensor(((0, 4), (0, 3))),
+        }
         self.tensors[f"y{n}"] = Tensor((self._even(2), (0, 3)))
         grid = {"M": self.ranks, "N": 1, "K": 1, "R": self.ranks}
         self._phase(f"p{n}", grid, [f"x{n}[M,N]", f"w{n}[N,K]"], f"y{n}[M,K]", kernel=None)
