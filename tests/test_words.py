@@ -120,8 +120,6 @@ CLEAN_NAMES: tuple[str, ...] = (
     "tests/test_movement.py",
     "tests/test_nano.py",
     "tests/test_paper.py",
-    "tests/test_passes.py",
-    "tests/test_passes_wrong.py",
     "tests/test_pipeline.py",
     "tests/test_plan.py",
     "tests/test_plan_embedding.py",

@@ -40,6 +40,11 @@ class UsedBlocks(NamedTuple):
         """Blocks that it makes, changes or frees."""
         return self.made + self.gone
 
+    @property
+    def names(self) -> Names:
+        """All of them, each once."""
+        return tuple(dict.fromkeys(self.reads + self.made + self.gone))
+
 
 NOTHING = UsedBlocks((), (), ())
 _FAST: dict[type[Instruction], Callable[..., UsedBlocks]] = {
@@ -113,14 +118,19 @@ class RankList:
         rank: Rank,
         initial: Iterable[str] = (),
     ) -> None:
-        self.nodes, self.rank, self.initial = nodes, rank, frozenset(initial)
+        self.nodes, self.rank, self.initial = nodes, rank, dict.fromkeys(initial)
+        self.uses: list[UsedBlocks] = []
+        """Of every instruction; a wait has those of its post."""
         self.touches: dict[str, list[int]] = {}
         self.communicating: list[int] = []
         """Positions where messages or collectives are started or awaited."""
+        self.waits: dict[int, int] = {}
+        """Position of a post -> that of its wait."""
         self._flights: dict[str, list[tuple[int, int]]] = {}
         pending: dict[str, tuple[int, Names]] = {}
         touches = self.touches
         for place, (node, used) in enumerate(followed(nodes, rank)):
+            self.uses.append(used)
             names = used.reads + used.made + used.gone
             for name in names:
                 places = touches.get(name)
@@ -133,11 +143,13 @@ class RankList:
             self.communicating.append(place)
             request = request_of(node)
             if type(node) is Wait:
-                self._add_flight(names, pending.pop(node.request, (place, names))[0], place)
+                post, _ = pending.pop(node.request, (place, names))
+                self.waits[post] = place
+                self._add_flight(names, post, place)
             elif request is not None:
                 pending[request] = place, names
         for post, names in pending.values():
-            self._add_flight(names, post, len(nodes))
+            self._add_flight(names, post, len(nodes) + 1)
 
     def _add_flight(self, names: Names, post: int, end: int) -> None:
         for name in names:
@@ -155,6 +167,21 @@ class RankList:
         count = bisect_right(touches, place)
         return touches[count] if count < len(touches) else None
 
+    def ready(self, places: Sequence[int]) -> int:
+        """Return the last position before some posts where their blocks are used; -1 for none."""
+        names = {name for place in places for name in self.uses[place].names}
+        uses = (self.before(name, places[0]) for name in names)
+        return max((use for use in uses if use is not None), default=-1)
+
+    def needed(self, places: Sequence[int]) -> int:
+        """Return the first position after posts and their waits where a result is used."""
+        uses = (
+            self.after(name, self.waits.get(place, place))
+            for place in places
+            for name in self.uses[place].made
+        )
+        return min((use for use in uses if use is not None), default=len(self.nodes))
+
     def between(self, name: str, first: int, last: int) -> Sequence[int]:
         """Return the uses of a block strictly between two positions."""
         touches = self.touches.get(name, ())
@@ -169,7 +196,7 @@ class RankList:
         last = self.before(name, place)
         if last is None:
             return name not in self.initial
-        used = self.rank.touched(self.nodes[last])
+        used = self.uses[last]
         return name in used.gone and name not in used.made
 
     def is_in_flight(self, name: str, place: int) -> bool:

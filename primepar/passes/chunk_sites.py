@@ -8,16 +8,22 @@ each on every rank of the group:
     all_gather      x[1] -> x[0] x[1]         linear.forward  y += x * w
     join            x[0] x[1] -> x.joined     all_reduce      y over 0,1
     linear.forward  y += x.joined * w
+
+Next to a site, other computes hide the transfer: before a gather those that do not need it, after a
+reduction those that do not use its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from math import isqrt, prod
+from typing import NamedTuple
 
-from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.program_tables import Tables
+from primepar.passes.block_uses import LOCAL, Rank, RankList
+from primepar.passes.calls import Meeting, meetings
+from primepar.passes.program_tables import Tables, divides_nothing
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -25,68 +31,60 @@ from primepar.schedule.program import (
     Compute,
     Cut,
     Free,
-    Group,
     Instruction,
     IRecv,
     ISend,
     Join,
-    Recv,
     ReduceScatter,
-    Send,
     Wait,
 )
 from primepar.schedule.program_uses import initial_blocks
 from primepar.schedule.signature import multiplies
 
-Channel = tuple[object, ...]
+Meets = tuple[object, ...]
+"""The same on all members of a transfer, if their calls match."""
 
 
 @dataclass(frozen=True)
 class GatherSite:
     """On one rank: the positions of a gather, and of the product that reads what it gathers."""
 
+    rank: int
     first: int
     """Position of the first post; from there to the product nothing else is in the list."""
     product: int
+    node: Compute
     whole: str
     """The joined block."""
     parts: tuple[str, ...]
     """Its parts, by their place in it."""
-    owners: tuple[int, ...]
+    ranks: tuple[int, ...]
     """The rank that has each part."""
     communicator: str
-    meets: Channel
-    """The same on all members, if their calls match."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """The ranks that gather together."""
-        return self.owners
+    meets: Meets
 
 
 @dataclass(frozen=True)
 class ReductionSite:
     """On one rank: the positions of a product, and of the reduction of its result."""
 
+    rank: int
     product: int
-    call: int
-    result: str
-    """The block that the product writes."""
+    node: Compute
+    place: int
+    """Position of the call."""
+    call: AllReduce | ReduceScatter
     parts: tuple[str, ...]
     """The blocks that a reduce-scatter takes; the result itself for an all-reduce."""
     kept: str
     """The block with the sum."""
-    cut: int | None
-    """Position of the cut of the result."""
-    frees: tuple[int, ...]
-    """Positions where parts of other members are freed after the call."""
+    removed: tuple[int, ...]
+    """Positions of the cut of the result, and of the frees of other members' parts."""
     ranks: tuple[int, ...]
-    meets: Channel
+    meets: Meets
 
 
 Site = GatherSite | ReductionSite
-Sites = list[list[Site]]
-"""Those of every rank."""
 
 
 class SiteFinder:
@@ -95,184 +93,169 @@ class SiteFinder:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         program = tables.program
-        self.lines = [
-            RankList(nodes, Rank(rank), initial)
-            for rank, (nodes, initial) in enumerate(
-                zip(program.programs, initial_blocks(program), strict=True)
-            )
-        ]
-        self._numbers = [_numbered(nodes) for nodes in program.programs]
+        by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
+        self.lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
+        self._met = [list(meetings(line.nodes, line.rank.rank)) for line in self.lines]
 
-    def sites(self) -> Iterator[tuple[str, Sites]]:
+    def sites(self) -> Iterator[tuple[str, list[Site]]]:
         """Yield the phases with products at sites of one kind alone, on every rank that has any."""
-        for phase, products in self._products().items():
-            sites = [
-                [self._site(rank, place) for place in places]
-                for rank, places in enumerate(products)
-            ]
-            known = [[site for site in of_rank if site is not None] for of_rank in sites]
-            if any(sites) and known == sites and self._meet(known):
-                yield phase, known
-
-    def _products(self) -> dict[str, list[list[int]]]:
-        """Phase -> the positions of its products on every rank."""
-        products: dict[str, list[list[int]]] = {
-            phase: [[] for _ in self.lines]
+        products: dict[str, list[Site | None]] = {
+            phase: []
             for phase, signature in self.tables.phases.items()
-            if multiplies(signature.kernel)
-            and all(
-                number == 1
-                for template in signature.templates
-                for dim, number in template.entries
-                if dim
-            )
+            if multiplies(signature.kernel) and divides_nothing(signature)
         }
         for rank, line in enumerate(self.lines):
             for place, node in enumerate(line.nodes):
                 if type(node) is Compute and node.phase in products:
-                    products[node.phase][rank].append(place)
-        return products
+                    site = self._gather(rank, place, node) or self._reduction(rank, place, node)
+                    products[node.phase].append(site)
+        for phase, sites in products.items():
+            known = [site for site in sites if site is not None]
+            if known and len(known) == len(sites) and _meet(known):
+                yield phase, known
 
-    def _meet(self, sites: Sites) -> bool:
-        """Return whether the calls of the members of every group match one another.
-
-        The blocks that are transferred are those of one tensor.
-        """
-        every = [site for of_rank in sites for site in of_rank]
-        kinds = {(type(site), site.parts[0].rpartition("[")[0]) for site in every}
-        meets = [{site.meets for site in of_rank} for of_rank in sites]
-        return len(kinds) == 1 and all(
-            site.meets in meets[member] for site in every for member in site.ranks
-        )
-
-    def _site(self, rank: int, place: int) -> Site | None:
-        return self._gather(rank, place) or self._reduction(rank, place)
-
-    # Gathers
-
-    def _gather(self, rank: int, place: int) -> GatherSite | None:
-        line = self.lines[rank]
-        join, node = line.nodes[place - 1] if place else None, line.nodes[place]
-        assert isinstance(node, Compute)
+    def _gather(self, rank: int, place: int, node: Compute) -> GatherSite | None:
+        nodes, met = self.lines[rank].nodes, self._met[rank]
+        join = nodes[place - 1] if place else None
         if not isinstance(join, Join) or not join.in_place or join.block not in node.reads:
             return None
-        return self._collective(rank, place, join) or self._exchange(rank, place, join)
-
-    def _collective(self, rank: int, place: int, join: Join) -> GatherSite | None:
-        """Return the site of an all-gather: posted with its wait, or blocking."""
-        nodes, number = self.lines[rank].nodes, self._numbers[rank]
-        first = place - 3 if isinstance(nodes[place - 2], Wait) else place - 2
-        call = nodes[first] if first >= 0 else None
-        if not isinstance(call, AllGather) or set(call.blocks) != set(join.blocks):
+        first = place - 1
+        while first and isinstance(nodes[first - 1], Wait):
+            first -= 1
+        waits = nodes[first : place - 1]
+        call = nodes[first - 1] if first else None
+        if isinstance(call, AllGather):
+            first, requests = first - 1, [call.request] if call.request is not None else []
+            if {*call.blocks} != {*join.blocks} or call.block != call.blocks[
+                call.group.index(rank)
+            ]:
+                return None
+            owners = tuple(call.group[call.blocks.index(part)] for part in join.blocks)
+        else:
+            # Two parts that two ranks exchange.
+            first -= 2
+            posts = nodes[max(first, 0) : first + 2]
+            into = next((post for post in posts if isinstance(post, IRecv)), None)
+            call = next((post for post in posts if isinstance(post, ISend)), None)
+            if into is None or call is None or {into.block, call.block} != {*join.blocks}:
+                return None
+            if into.peer != call.peer or into.communicator != call.communicator:
+                return None
+            requests = [into.request, call.request]
+            owners = tuple(into.peer if part == into.block else rank for part in join.blocks)
+        if len(waits) != len(requests) or {*waits} != {Wait(request) for request in requests}:
             return None
-        if call.request is not None and nodes[first + 1] != Wait(call.request):
-            return None
-        owners = tuple(call.group[call.blocks.index(part)] for part in join.blocks)
-        if call.block != join.blocks[owners.index(rank)]:
-            return None
-        meets = (call.communicator, call.group, number[first], owners)
+        both: set[Meeting] = {meeting for start in met[first : place - 1] for meeting in start}
         return GatherSite(
-            first, place, join.block, join.blocks, owners, call.communicator, meets
+            rank, first, place, node, join.block, join.blocks, owners, call.communicator,
+            (frozenset(both), owners),
         )  # fmt: skip
 
-    def _exchange(self, rank: int, place: int, join: Join) -> GatherSite | None:
-        """Return the site of two parts that two ranks exchange."""
-        nodes, number = self.lines[rank].nodes, self._numbers[rank]
-        first = place - 5
-        posts, waits = nodes[max(first, 0) : first + 2], nodes[first + 2 : place - 1]
-        into = next((node for node in posts if isinstance(node, IRecv)), None)
-        out = next((node for node in posts if isinstance(node, ISend)), None)
-        if first < 0 or into is None or out is None or into.peer != out.peer:
-            return None
-        if {*waits} != {Wait(into.request), Wait(out.request)}:
-            return None
-        if {into.block, out.block} != {*join.blocks} or into.communicator != out.communicator:
-            return None
-        owners = tuple(into.peer if part == into.block else rank for part in join.blocks)
-        numbers = {
-            rank: number[first + posts.index(out)],
-            into.peer: number[first + posts.index(into)],
-        }
-        meets = (into.communicator, owners, tuple(sorted(numbers.items())))
-        return GatherSite(
-            first, place, join.block, join.blocks, owners, into.communicator, meets
-        )  # fmt: skip
-
-    # Reductions
-
-    def _reduction(self, rank: int, place: int) -> ReductionSite | None:
+    def _reduction(self, rank: int, place: int, node: Compute) -> ReductionSite | None:
         line = self.lines[rank]
-        node = line.nodes[place]
-        assert isinstance(node, Compute)
-        phase = self.tables.phases[str(node.phase)]
-        if phase.kernel == "linear.gradient" or not line.is_absent(node.accumulates, place):
+        kernel = self.tables.phases[str(node.phase)].kernel
+        if kernel == "linear.gradient" or not line.is_absent(node.accumulates, place):
             return None
         after, cut = place + 1, None
-        if isinstance(line.nodes[after], Cut):
-            cut, after = after, after + 1
-        while after < len(line.nodes) and type(line.nodes[after]) is Free:
-            after += 1
+        for after in range(place + 1, len(line.nodes)):
+            following = line.nodes[after]
+            if after == place + 1 and isinstance(following, Cut):
+                cut = following
+            elif type(following) is not Free:
+                break
         call = line.nodes[after] if after < len(line.nodes) else None
-        return self._reduced(rank, node, place, cut, after, call)
-
-    def _reduced(
-        self,
-        rank: int,
-        node: Compute,
-        place: int,
-        cut: int | None,
-        at_call: int,
-        call: Instruction | None,
-    ) -> ReductionSite | None:
-        """Return the site if a call reduces the result of a product."""
         if not isinstance(call, AllReduce | ReduceScatter) or call.request is not None:
             return None
-        line = self.lines[rank]
         if call.reduction != "sum" or len(call.group) < 2:
             return None
-        meets = (type(call), call.communicator, call.group, self._numbers[rank][at_call])
+        meets = (type(call), *self._met[rank][after])
         if isinstance(call, AllReduce):
-            if cut is not None or call.reduced != (node.accumulates,):
-                return None
-            return ReductionSite(
-                place, at_call, call.block, (call.block,), call.block, None, (), call.group, meets
+            is_result = cut is None and call.reduced == (node.accumulates,)
+            removed = list[int]()
+        else:
+            is_result = (
+                cut is not None
+                and (cut.in_place, cut.block, cut.blocks) == (True, node.accumulates, call.blocks)
+                and call.block == call.blocks[call.group.index(rank)]
             )
-        parts: Any = line.nodes[cut] if cut is not None else None
-        frees = self._frees(line, call, at_call)
-        if parts is None or not parts.in_place or parts.block != node.accumulates or frees is None:
+            uses = [line.after(name, after) for name in call.blocks if name != call.block]
+            frees = [use for use in uses if use is not None and type(line.nodes[use]) is Free]
+            is_result = is_result and len(frees) == len(uses)
+            removed = [place + 1, *frees]
+        if not is_result:
             return None
-        if parts.blocks != call.blocks or call.block != call.blocks[call.group.index(rank)]:
-            return None
+        parts = (call.block,) if isinstance(call, AllReduce) else call.blocks
         return ReductionSite(
-            place, at_call, parts.block, call.blocks, call.block, cut, frees, call.group, meets
+            rank, place, node, after, call, parts, call.block, tuple(removed), call.group, meets
         )
 
-    @staticmethod
-    def _frees(line: RankList, call: ReduceScatter, at_call: int) -> tuple[int, ...] | None:
-        """Return where the parts of other members are freed; None if one is used instead."""
-        others = [block for block in call.blocks if block != call.block]
-        uses = [line.after(block, at_call) for block in others]
-        frees = tuple(use for use in uses if use is not None and type(line.nodes[use]) is Free)
-        return frees if len(frees) == len(others) else None
+
+def _meet(sites: list[Site]) -> bool:
+    """Return whether the calls of the members of every group match one another.
+
+    The blocks that are transferred are those of one tensor.
+    """
+    kinds = {(type(site), site.parts[0].rpartition("[")[0]) for site in sites}
+    meets = {(site.rank, site.meets) for site in sites}
+    return len(kinds) == 1 and all(
+        (member, site.meets) in meets for site in sites for member in site.ranks
+    )
 
 
-def _numbered(nodes: tuple[Instruction, ...]) -> dict[int, int]:
-    """Position of a call or message -> how many of its group or channel come before it."""
-    counts: dict[Channel, int] = {}
-    numbers: dict[int, int] = {}
-    for place, node in enumerate(nodes):
-        for posted in node.body if isinstance(node, Group) else (node,):
-            channel = _channel(posted)
-            if channel is not None:
-                numbers[place] = counts.get(channel, 0)
-                counts[channel] = numbers[place] + 1
-    return numbers
+class HidingWork(NamedTuple):
+    """Computes of a device that run while a transfer next to them travels."""
+
+    computes: int = 0
+    elements: int = 0
+    """Of all blocks that these computes name."""
+    operations: int = 0
+    """Of the products among them."""
 
 
-def _channel(node: Instruction) -> Channel | None:
-    """Return what a message or a call matches in, seen from its rank; None for another one."""
-    if isinstance(node, Send | ISend | Recv | IRecv):
-        return node.communicator, isinstance(node, Send | ISend), node.peer
-    if isinstance(node, Collective):
-        return node.communicator, frozenset(node.group)
-    return None
+def work_after(site: ReductionSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
+    """Return the work of a rank that can hide the end of its reduction.
+
+    It ends where something waits for the reduction, or communicates.
+    """
+    computes = list[Compute]()
+    for node in line.nodes[site.place + 1 : line.after(site.kept, site.place)]:
+        if type(node) not in LOCAL:
+            break
+        computes += [node] if isinstance(node, Compute) else []
+    return _work(computes, tables, meaning)
+
+
+def work_before(site: GatherSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
+    """Return the work of a rank that can hide its gather, if that stays whole.
+
+    It begins where the rank has its own part, or after another message. The pass `needed_first`
+    posts the gather before collectives whose results are needed later: the gather of I for dW
+    before the reduction of dI.
+    """
+    span = range(site.first, site.product - 1)
+    posts = [place for place in span if type(line.nodes[place]) is not Wait]
+    computes = list[Compute]()
+    for place in range(site.first - 1, line.ready(posts), -1):
+        node = line.nodes[place]
+        if type(node) not in LOCAL and not _may_wait(node, place, site, line):
+            break
+        computes += [node] if isinstance(node, Compute) else []
+    return _work(computes, tables, meaning)
+
+
+def _may_wait(node: Instruction, place: int, site: GatherSite, line: RankList) -> bool:
+    """Return whether an instruction is a collective whose results are used after the product."""
+    is_blocking = isinstance(node, Collective) and node.request is None
+    return is_blocking and line.needed([place]) > site.product
+
+
+def _work(nodes: Iterable[Compute], tables: Tables, meaning: Meaning) -> HidingWork:
+    computes = elements = operations = 0
+    for node in nodes:
+        sizes = [meaning.elements(name) or 0 for name in (*node.reads, node.accumulates)]
+        computes, elements = computes + 1, elements + sum(sizes)
+        known = tables.phases.get(str(node.phase))
+        if known is not None and multiplies(known.kernel):
+            # Each dim is in two of the three blocks of a product.
+            operations += 2 * isqrt(prod(sizes))
+    return HidingWork(computes, elements, operations)

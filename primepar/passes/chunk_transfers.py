@@ -26,20 +26,43 @@ Source: Chang et al., FLUX, arXiv 2406.06858, where one kernel does this; as a p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
-from primepar.passes.block_uses import Rank
-from primepar.passes.chunk_rewrites import Chunking, GatherRewrite, ReductionRewrite, refined
-from primepar.passes.chunk_sites import GatherSite, ReductionSite, SiteFinder, Sites
-from primepar.passes.hiding_work import HidingWork, work_after, work_before
-from primepar.passes.in_place_parts import tidied
-from primepar.passes.program_tables import Tables
-from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import AllReduce, Compute, Instruction, Program
+from msgspec.structs import replace
 
+from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.chunk_sites import (
+    GatherSite,
+    HidingWork,
+    ReductionSite,
+    Site,
+    SiteFinder,
+    work_after,
+    work_before,
+)
+from primepar.passes.in_place_parts import Edits, tidied
+from primepar.passes.program_tables import Tables, template_text
+from primepar.schedule.meaning import Meaning
+from primepar.schedule.operators import block_name
+from primepar.schedule.program import (
+    AllReduce,
+    Compute,
+    Cut,
+    Free,
+    Instruction,
+    IRecv,
+    ISend,
+    Join,
+    Program,
+    Wait,
+)
+from primepar.schedule.signature import Template, Tensor
+
+Line = tuple[int, ...]
+"""The cuts of one dim."""
 Transfer = Literal["all_gather", "all_reduce", "reduce_scatter"]
 
 
@@ -73,141 +96,268 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
     `chunks` is the number for every pair, or chooses it for each. A slice of fewer elements is cut
     into single ones. With 1 a gather becomes a ring of whole parts, and a reduction stays.
     """
-    tables = Tables(program)
-    cutting = _Cutting(tables, chunks if callable(chunks) else lambda pair: int(chunks))
-    return cutting.program() if cutting.cuts() else program
+    tables, meaning = Tables(program), Meaning(program)
+    finder = SiteFinder(tables)
+    edits: list[Edits] = [{} for _ in program.programs]
+    joins: list[Edits] = [{} for _ in program.programs]
+    """Joins of reduced chunks, in front of the instruction at a position."""
+    for phase, sites in list(finder.sites()):
+        dim, line = _cut(tables, phase, sites[0])
+        if not line:
+            continue
+        pair = _pair(finder, phase, sites[0], dim, line, meaning)
+        number = min(pair.most, chunks(pair) if callable(chunks) else int(chunks))
+        if number < (1 if isinstance(sites[0], GatherSite) else 2):
+            continue
+        chunked = Chunked(tables, phase, dim, refined(line, number), number)
+        for site in sites:
+            if isinstance(site, GatherSite):
+                edits[site.rank] |= {place: [] for place in range(site.first, site.product)}
+                edits[site.rank][site.product] = list(ring(chunked, site))
+            else:
+                edits[site.rank] |= {place: [] for place in (site.place, *site.removed)}
+                edits[site.rank][site.product] = list(reduced(chunked, site))
+                place, join = _join(chunked, site, finder.lines[site.rank])
+                joins[site.rank].setdefault(place, []).append(join)
+        chunked.sign()
+    if not any(edits):
+        return program
+    lists: list[list[Instruction]] = []
+    for rank, nodes in enumerate(program.programs):
+        done: list[Instruction] = []
+        for place, node in enumerate(nodes):
+            done += (*joins[rank].get(place, ()), *edits[rank].get(place, (node,)))
+        lists.append(tidied([*done, *joins[rank].get(len(nodes), ())], Rank(rank)))
+    return tables.program_of(lists)
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """The dim of a phase that is cut, and its slices before and after."""
+def refined(line: Line, chunks: int) -> Line:
+    """Return cuts with every slice in some chunks, as equal as they can be."""
+    cuts = [
+        first + number * (end - first) // chunks
+        for first, end in pairwise(line)
+        for number in range(chunks)
+    ]
+    return (*cuts, line[-1])
 
+
+def _cut(tables: Tables, phase: str, site: Site) -> tuple[str, Line]:
+    """Return the dim to be cut and the cuts of the parts that devices have.
+
+    No cuts where a tensor of the phase has others. A gather is cut along the dim in which its parts
+    differ, a reduction along another one: what a reduce-scatter gives to each rank stays whole.
+    """
+    *reads, writes = tables.phases[phase].templates
+    template = writes
+    if isinstance(site, GatherSite):
+        template = reads[site.node.reads.index(site.whole)]
+    dims = [dim for dim, _ in template.entries]
+    known = tables.tensors.get(site.parts[0].rpartition("[")[0])
+    if known is None or len(known.cuts) != len(dims) or "" in dims:
+        return "", ()
+    indices = zip(*map(_index, site.parts), strict=True)
+    differing = [place for place, numbers in enumerate(indices) if len(set(numbers)) > 1]
+    if len(differing) > 1:
+        return "", ()
+    scatters = isinstance(site, ReductionSite) and len(site.parts) > 1
+    kept = [place for place in range(len(dims)) if (place in differing) != scatters]
+    place = kept[0] if differing else 0
+    dim, line = dims[place], known.cuts[place]
+    for template in tables.phases[phase].templates:
+        dims = [name for name, _ in template.entries]
+        tensor = tables.tensors.get(template.tensor)
+        if dim in dims and (tensor is None or not {*tensor.cuts[dims.index(dim)]} <= {*line}):
+            return "", ()
+    return dim, line
+
+
+def _pair(
+    finder: SiteFinder, phase: str, site: Site, dim: str, line: Line, meaning: Meaning
+) -> TransferPair:
+    tables, about = finder.tables, finder.lines[site.rank]
+    *reads, writes = tables.phases[phase].templates
+    sizes = [meaning.elements(block) or 0 for block in site.node.reads]
+    first, second = sizes if dim in reads[0].dims else sizes[::-1]
+    transfer: Transfer = "all_gather"
+    earlier = later = HidingWork()
+    if isinstance(site, GatherSite):
+        earlier = work_before(site, about, tables, meaning)
+    else:
+        transfer = "all_reduce" if isinstance(site.call, AllReduce) else "reduce_scatter"
+        later = work_after(site, about, tables, meaning)
+    result = meaning.elements(site.node.accumulates) or 0
+    most = min(end - start for start, end in pairwise(line))
+    return TransferPair(
+        phase, transfer, site.ranks, (first, second), result, dim in writes.dims, most, earlier,
+        later,
+    )  # fmt: skip
+
+
+@dataclass
+class Chunked:
+    """A phase that is cut along a dim: the names of its tensors and blocks in chunks.
+
+    `line` are the cuts of the dim after it, `chunks` of them in each slice before. Example: x in
+    rows (0, 4, 8), two chunks a slice, is x.chunks in rows (0, 2, 4, 6, 8); the chunks of x[1,0]
+    are x.chunks[2,0] and x.chunks[3,0].
+    """
+
+    tables: Tables
+    phase: str
     dim: str
-    line: tuple[int, ...]
-    """The cuts of the parts that devices have."""
-    most: int
+    line: Line
+    chunks: int
 
+    def __post_init__(self) -> None:
+        self.templates: Sequence[Template] = self.tables.phases[self.phase].templates
+        """Of the phase before it is cut: what it reads, then what it writes."""
+        self._names: dict[str, str] = {}
 
-class _Cutting:
-    def __init__(self, tables: Tables, count: ChunkCount) -> None:
-        self.tables, self.count = tables, count
-        self.meaning = Meaning(tables.program)
-        self.finder = SiteFinder(tables)
-        lists = [list(nodes) for nodes in tables.program.programs]
-        self.edits: list[dict[int, list[Instruction]]] = [{} for _ in lists]
-        self.before: list[dict[int, list[Instruction]]] = [{} for _ in lists]
-        """Instructions to be inserted in front of a position."""
-
-    def cuts(self) -> bool:
-        """Cut all pairs; return whether there are any."""
-        for phase, sites in list(self.finder.sites()):
-            cut = self._cut(phase, sites)
-            if cut is None:
-                continue
-            chunks = min(cut.most, self.count(self._pair(phase, sites, cut)))
-            gathers = isinstance(_first(sites)[1], GatherSite)
-            if chunks >= (1 if gathers else 2):
-                self._write(phase, sites, cut, chunks)
-        return any(self.edits)
-
-    def program(self) -> Program:
-        """Return the program with its pairs cut."""
-        lists = []
-        for rank, nodes in enumerate(self.tables.program.programs):
-            done: list[Instruction] = []
-            for place, node in enumerate(nodes):
-                done += self.before[rank].get(place, [])
-                done += self.edits[rank].get(place, [node])
-            done += self.before[rank].get(len(nodes), [])
-            lists.append(tidied(done, Rank(rank)))
-        return self.tables.program_of(lists)
-
-    def _node(self, rank: int, site: GatherSite | ReductionSite) -> Compute:
-        node = self.tables.program.programs[rank][site.product]
-        assert isinstance(node, Compute)
-        return node
-
-    def _cut(self, phase: str, sites: Sites) -> _Cut | None:
-        """Return the dim to be cut; None unless all tensors of the phase have the same cuts."""
-        *reads, writes = self.tables.phases[phase].templates
-        rank, site = _first(sites)
-        node = self._node(rank, site)
-        if isinstance(site, GatherSite):
-            tensor, template = _tensor(site.parts[0]), reads[node.reads.index(site.whole)]
-        else:
-            tensor, template = _tensor(site.kept), writes
-        known = self.tables.tensors.get(tensor)
+    def position(self, template: Template) -> int | None:
+        """Return the position of the dim in a tensor of the phase; None if it is not there."""
         dims = [dim for dim, _ in template.entries]
-        if known is None or len(known.cuts) != len(dims) or "" in dims:
-            return None
-        differing = _differing(site.parts)
-        scatters = isinstance(site, ReductionSite) and len(site.parts) > 1
-        kept = [place for place in range(len(dims)) if (place in differing) != scatters]
-        place = kept[0] if differing else 0
-        line = known.cuts[place]
-        if (differing and len(differing) != 1) or not self._agree(phase, dims[place], line):
-            return None
-        return _Cut(dims[place], line, min(end - first for first, end in pairwise(line)))
+        return dims.index(self.dim) if self.dim in dims else None
 
-    def _agree(self, phase: str, dim: str, line: tuple[int, ...]) -> bool:
-        """Return whether every tensor of a phase is cut along a dim where `line` is."""
-        for template in self.tables.phases[phase].templates:
-            dims = [name for name, _ in template.entries]
-            known = self.tables.tensors.get(template.tensor)
-            if dim in dims and (known is None or not {*known.cuts[dims.index(dim)]} <= {*line}):
-                return False
-        return True
+    def _name(self, template: Template) -> str:
+        position = self.position(template)
+        return template.tensor if position is None else self._recut(template.tensor, position)
 
-    def _pair(self, phase: str, sites: Sites, cut: _Cut) -> TransferPair:
-        *reads, writes = self.tables.phases[phase].templates
-        rank, site = _first(sites)
-        node = self._node(rank, site)
-        sizes = [self.meaning.elements(block) or 0 for block in node.reads]
-        if cut.dim not in reads[0].dims:
-            sizes.reverse()
-        first, second = sizes
-        transfer: Transfer = "all_gather"
-        if isinstance(site, ReductionSite):
-            call = self.tables.program.programs[rank][site.call]
-            transfer = "all_reduce" if isinstance(call, AllReduce) else "reduce_scatter"
-        result = self.meaning.elements(node.accumulates) or 0
-        is_cut = cut.dim in writes.dims
-        earlier = later = HidingWork()
-        about = self.finder.lines[rank], self.tables, self.meaning
-        if isinstance(site, ReductionSite):
-            later = work_after(site, *about)
-        else:
-            earlier = work_before(site, *about)
-        return TransferPair(
-            phase, transfer, site.ranks, (first, second), result, is_cut, cut.most, earlier, later
+    def _recut(self, tensor: str, position: int) -> str:
+        """Return the name of a tensor that is cut along one of its dims as the phase is."""
+        if tensor not in self._names:
+            known = self.tables.tensors[tensor]
+            cuts = (*known.cuts[:position], self.line, *known.cuts[position + 1 :])
+            base = known.of or tensor
+            chunked = Tensor(cuts, base, known.wide)
+            name, number = f"{base}.chunks", 1
+            while self.tables.tensors.setdefault(name, chunked) != chunked:
+                name, number = f"{base}.chunks{number}", number + 1
+            self._names[tensor] = name
+        return self._names[tensor]
+
+    def slices(self, block: str, position: int) -> range:
+        """Return which slices of the cut dim the chunks of a block are."""
+        number = _index(block)[position]
+        cuts = self.tables.tensors[block.rpartition("[")[0]].cuts[position]
+        return range(self.line.index(cuts[number]), self.line.index(cuts[number + 1]))
+
+    def parts(self, block: str, position: int) -> tuple[str, ...]:
+        """Return the names of the chunks of a block."""
+        name, index = self._recut(block.rpartition("[")[0], position), _index(block)
+        return tuple(
+            block_name(name, (*index[:position], chunk, *index[position + 1 :]))
+            for chunk in self.slices(block, position)
         )
 
-    def _write(self, phase: str, sites: Sites, cut: _Cut, chunks: int) -> None:
-        chunking = Chunking(self.tables, phase, cut.dim, refined(cut.line, chunks), chunks)
-        numbered = [(rank, site) for rank, of_rank in enumerate(sites) for site in of_rank]
-        for rank, site in numbered:
-            node, line = self._node(rank, site), self.finder.lines[rank]
-            rewrite = (
-                GatherRewrite(chunking, site, node, rank)
-                if isinstance(site, GatherSite)
-                else ReductionRewrite(chunking, site, node, line)
-            )
-            self.edits[rank].update(rewrite.edits())
-            for place, nodes in rewrite.before().items():
-                self.before[rank].setdefault(place, []).extend(nodes)
-        chunking.sign()
+    def cut(self, node: Compute) -> Iterator[tuple[str, int]]:
+        """Yield the operands of a product that are cut, and along which dim; the result is last."""
+        for block, template in zip((*node.reads, node.accumulates), self.templates, strict=True):
+            position = self.position(template)
+            if position is not None:
+                yield block, position
+
+    def products(self, node: Compute) -> list[Compute]:
+        """Return the products of all chunks of a product."""
+        *reads, writes = self.templates
+        made = []
+        for chunk in self.slices(*next(self.cut(node))):
+            slices = {**(node.sub_operator or {}), self.dim: chunk}
+            read = tuple(block_name(self._name(known), known.index(slices)) for known in reads)
+            written = block_name(self._name(writes), writes.index(slices))
+            made.append(replace(node, reads=read, accumulates=written, sub_operator=slices))
+        return made
+
+    def sign(self) -> None:
+        """Change the signature and the grid of the phase."""
+        *reads, writes = (template_text(self._name(known), known) for known in self.templates)
+        signature = self.tables.phases[self.phase]
+        self.tables.phases[self.phase] = replace(signature, reads=tuple(reads), writes=writes)
+        self.tables.grid[self.phase][self.dim] = len(self.line) - 1
 
 
-def _first(sites: Sites) -> tuple[int, GatherSite | ReductionSite]:
-    """Return the first site, and its rank."""
-    return next((rank, of_rank[0]) for rank, of_rank in enumerate(sites) if of_rank)
+def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
+    """Yield what replaces a gather and its product on one rank: a ring of chunks.
+
+    One member's part is multiplied after another, the own one first. Rank 0 of three, one chunk
+    each: post the receive of x[1] from 1 and the send of x[0] to 2, multiply x[0]; wait for x[1],
+    post the receive of x[2] from 1 and the send of x[1] to 2, multiply x[1]; wait for x[2],
+    multiply it. The waits for what is sent come last.
+    """
+    node, owners, chunks = site.node, site.ranks, chunked.chunks
+    cuts = list(chunked.cut(node))
+    products, gathered = chunked.products(node), node.reads.index(site.whole)
+    blocks = [product.reads[gathered] for product in products]
+    first = (products[0].sub_operator or {})[chunked.dim]
+    operator, _, phase = chunked.phase.rpartition(".")
+
+    def request(way: str, chunk: int) -> str:
+        """`blocks.0.fc1 forward<3`: the operator comes first."""
+        return f"{operator} {phase}{way}{first + chunk}".lstrip()
+
+    for block, position in cuts:
+        if block not in (site.whole, node.accumulates):
+            yield Cut(block, chunked.parts(block, position), in_place=True)
+    member, count = owners.index(site.rank), len(owners)
+    own = slice(member * chunks, (member + 1) * chunks)
+    yield Cut(site.parts[member], tuple(blocks[own]), in_place=True)
+    sent: list[Instruction] = []
+    for step in range(count):
+        for number in range(chunks):
+            chunk = (member + step) % count * chunks + number
+            if step > 0:
+                yield Wait(request("<", chunk))
+            if step < count - 1:
+                # What is multiplied next comes from the next member, who multiplies it now.
+                arriving = (member + step + 1) % count * chunks + number
+                line, source, target = site.communicator, owners[(member + 1) % count], member - 1
+                yield IRecv(source, blocks[arriving], first + arriving, line,
+                            request=request("<", arriving))  # fmt: skip
+                yield ISend(owners[target], blocks[chunk], first + chunk, line,
+                            request=request(">", chunk))  # fmt: skip
+                sent.append(Wait(request(">", chunk)))
+            yield products[chunk]
+    yield from sent
+    for block, position in cuts:
+        yield Join(chunked.parts(block, position), block, in_place=True)
 
 
-def _tensor(block: str) -> str:
-    return block.rpartition("[")[0]
+def reduced(chunked: Chunked, site: ReductionSite) -> Iterator[Instruction]:
+    """Yield what replaces a product on one rank: products and reductions of chunks in turn.
+
+    An all-reduce needs no other memory, and is posted by the pass `overlap`. A reduce-scatter of a
+    chunk ends after the next product: two chunks are there at a time.
+    """
+    *operands, (_, position) = chunked.cut(site.node)
+    for block, place in operands:
+        yield Cut(block, chunked.parts(block, place), in_place=True)
+    ends: list[Instruction] = []
+    products = chunked.products(site.node)
+    by_chunk = zip(*(chunked.parts(part, position) for part in site.parts), strict=True)
+    for product, blocks in zip(products, by_chunk, strict=True):
+        chunk, call = product.accumulates, site.call
+        yield product
+        if isinstance(call, AllReduce):
+            yield replace(call, block=chunk)
+            continue
+        kept = blocks[site.parts.index(site.kept)]
+        request = f"reduce_scatter {kept}"
+        yield Cut(chunk, blocks, in_place=True)
+        yield replace(call, blocks=blocks, block=kept, request=request)
+        yield from ends
+        ends = [Wait(request), *(Free(block) for block in blocks if block != kept)]
+    for block, place in operands:
+        yield Join(chunked.parts(block, place), block, in_place=True)
+    yield from ends
 
 
-def _differing(blocks: tuple[str, ...]) -> list[int]:
-    """Return the dims along which blocks differ."""
-    indices = [block.rpartition("[")[2][:-1].split(",") for block in blocks]
-    return [dim for dim, numbers in enumerate(zip(*indices, strict=True)) if len(set(numbers)) > 1]
+def _join(chunked: Chunked, site: ReductionSite, line: RankList) -> tuple[int, Instruction]:
+    """Return the join of the reduced chunks, and the position of the next use, in front of it."""
+    position = chunked.position(chunked.templates[-1])
+    assert position is not None
+    use = line.after(site.kept, site.place)
+    parts = chunked.parts(site.kept, position)
+    return len(line.nodes) if use is None else use, Join(parts, site.kept, in_place=True)
+
+
+def _index(block: str) -> tuple[int, ...]:
+    return tuple(map(int, block.rpartition("[")[2][:-1].split(",")))

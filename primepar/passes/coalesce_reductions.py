@@ -24,105 +24,78 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.in_place_parts import Edits, edited
-from primepar.passes.liveness import sizes_of
-from primepar.schedule.program import AllReduce, Collective, Program
+from primepar.passes.calls import Call, calls
+from primepar.passes.in_place_parts import Edits, rewritten
+from primepar.passes.liveness import Size, sizes_of
+from primepar.schedule.program import AllReduce, Program
 
 LARGEST_BUCKET = 2**16
 """Elements of one coalesced call; a larger one would start too late to hide behind backward."""
-Key = tuple[str, tuple[int, ...]]
-"""A communicator and the members of a group."""
 
 
 @dataclass(frozen=True)
-class _Call:
-    """One all-reduce: on each member its position, and that of the next use of its blocks."""
+class _Small:
+    """A small all-reduce: on each member its position, and that of the next use of its blocks."""
 
-    places: tuple[int, ...]
-    ends: tuple[int, ...]
+    places: dict[int, int]
+    ends: dict[int, int]
     elements: int
     kind: tuple[object, ...]
-    """What coalesced calls have in common: reduction, scale, and dtype."""
+    """What coalesced calls have in common: members, reduction, scale, and dtype."""
 
-    def lasts_until(self, other: _Call) -> bool:
+    def lasts_until(self, other: _Small) -> bool:
         """Return whether no member uses the blocks before it makes another call."""
-        return all(end > place for end, place in zip(self.ends, other.places, strict=True))
+        return all(self.ends[rank] > place for rank, place in other.places.items())
 
 
 def coalesce_reductions(program: Program) -> Program:
     """Return the program with small all-reduces of each group coalesced."""
+    size, tensors = sizes_of(program), program.tensors or {}
+    wide = frozenset(name for name, tensor in tensors.items() if tensor.wide)
     lines = [RankList(nodes, Rank(rank)) for rank, nodes in enumerate(program.programs)]
     edits: list[Edits] = [{} for _ in lines]
-    for key, by_rank in _calls(program).items():
-        known = _Known(program, lines, key[1])
-        for bucket in _buckets(known.all_reduces(by_rank)):
-            for rank, places in zip(key[1], zip(*(call.places for call in bucket), strict=True),
-                                    strict=True):  # fmt: skip
-                edits[rank].update(_coalesced(lines[rank], places))
-    if not any(edits):
-        return program
-    pairs = zip(program.programs, edits, strict=True)
-    return replace(program, programs=tuple(tuple(edited(nodes, edit)) for nodes, edit in pairs))
+    for of_group in calls(program).values():
+        for bucket in _buckets(_small_all_reduces(of_group, lines, size, wide)):
+            for rank in bucket[0].places:
+                edits[rank] |= _coalesced(lines[rank], [call.places[rank] for call in bucket])
+    return rewritten(program, edits)
 
 
-def _calls(program: Program) -> dict[Key, list[list[int]]]:
-    """Return for each group the positions of all its collectives, by member."""
-    calls: dict[Key, list[list[int]]] = {}
-    for rank, nodes in enumerate(program.programs):
-        for place, node in enumerate(nodes):
-            if isinstance(node, Collective) and rank in node.group:
-                members = tuple(sorted(node.group))
-                lists = calls.setdefault((node.communicator, members), [[] for _ in members])
-                lists[members.index(rank)].append(place)
-    return calls
-
-
-class _Known:
-    """The all-reduces of one group that may be coalesced."""
-
-    def __init__(self, program: Program, lines: list[RankList], members: tuple[int, ...]) -> None:
-        self.lines, self.members = [lines[rank] for rank in members], members
-        self.size, self.tensors = sizes_of(program), program.tensors or {}
-
-    def all_reduces(self, by_rank: list[list[int]]) -> Iterator[_Call]:
-        """Yield small blocking all-reduces that all members make alike."""
-        if len(self.members) > 1 and len(set(map(len, by_rank))) == 1:
-            for places in zip(*by_rank, strict=True):
-                call = self._call(places)
-                if call is not None:
-                    yield call
-
-    def _call(self, places: tuple[int, ...]) -> _Call | None:
-        pairs = list(zip(self.lines, places, strict=True))
-        kinds, elements, ends = set(), 0, []
-        for line, place in pairs:
-            node = line.nodes[place]
+def _small_all_reduces(
+    of_group: Iterable[Call], lines: list[RankList], size: Size, wide: frozenset[str]
+) -> Iterator[_Small]:
+    """Yield the small blocking all-reduces that all members make alike."""
+    for call in of_group:
+        kinds, elements, ends = set[tuple[object, ...]](), 0, dict[int, int]()
+        for rank, place in call.places.items():
+            line, node = lines[rank], lines[rank].nodes[place]
             if not isinstance(node, AllReduce) or node.request is not None:
-                return None
-            counts = [self.size(name) for name in node.reduced]
-            wide = {self._wide(name) for name in node.reduced}
-            if None in counts or len(wide) > 1:
-                return None
-            kinds.add((node.group, node.reduction, node.scale, *wide))
+                break
+            counts = [size(name) for name in node.reduced]
+            are_wide = {name.rstrip("'").rpartition("[")[0] in wide for name in node.reduced}
+            if None in counts or len(are_wide) > 1:
+                break
+            kinds.add((node.group, node.reduction, node.scale, *are_wide))
             elements = max(elements, sum(count or 0 for count in counts))
-            uses = (line.after(name, place) for name in node.reduced)
-            ends.append(min(len(line.nodes) if use is None else use for use in uses))
-        if len(kinds) > 1 or elements > LARGEST_BUCKET:
-            return None
-        return _Call(places, tuple(ends), elements, kinds.pop())
-
-    def _wide(self, name: str) -> bool:
-        tensor = self.tensors.get(name.rstrip("'").rpartition("[")[0])
-        return tensor is not None and tensor.wide
+            uses = [line.after(name, place) for name in node.reduced]
+            ends[rank] = min(len(line.nodes) if use is None else use for use in uses)
+        is_one = len(ends) == len(call.members) > 1 and len(kinds) == 1
+        if is_one and elements <= LARGEST_BUCKET:
+            yield _Small(call.places, ends, elements, kinds.pop())
 
 
-def _buckets(calls: Iterable[_Call]) -> Iterator[list[_Call]]:
-    """Yield the calls that become one, two or more at a time."""
-    by_kind: dict[tuple[object, ...], list[_Call]] = {}
+def _buckets(calls: Iterable[_Small]) -> Iterator[list[_Small]]:
+    """Yield the calls that become one, two or more at a time.
+
+    A call that does not last until the next one of its kind stays, and so does the bucket before
+    it: if its own blocks last, a later call may still join. With u, v, w reduced in turn, and v
+    used before w, u and w are one call.
+    """
+    by_kind: dict[tuple[object, ...], list[_Small]] = {}
     for call in calls:
         by_kind.setdefault(call.kind, []).append(call)
     for alike in by_kind.values():
-        bucket: list[_Call] = []
+        bucket: list[_Small] = []
         for call, after in zip(alike, [*alike[1:], None], strict=True):
             if after is not None and not call.lasts_until(after):
                 continue
@@ -134,7 +107,7 @@ def _buckets(calls: Iterable[_Call]) -> Iterator[list[_Call]]:
         yield from [bucket] if len(bucket) > 1 else []
 
 
-def _coalesced(line: RankList, places: tuple[int, ...]) -> Edits:
+def _coalesced(line: RankList, places: list[int]) -> Edits:
     """Return the edits of one member: the last call gets the blocks of all."""
     nodes = [node for place in places if isinstance(node := line.nodes[place], AllReduce)]
     block, *also = (name for node in nodes for name in node.reduced)

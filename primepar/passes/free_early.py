@@ -17,11 +17,11 @@ needed at the end, so only existing frees are moved.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import NOTHING, Names, Rank, UsedBlocks, request_of
+from primepar.passes.block_uses import Names, Rank, RankList
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program, Wait
 from primepar.schedule.program_uses import initial_blocks
 
@@ -31,27 +31,55 @@ def free_early(program: Program) -> Program:
     finals = program.final or (None,) * program.ranks
     lists = zip(program.programs, initial_blocks(program), finals, strict=True)
     freed = tuple(
-        _freed(nodes, rank, initial, final) for rank, (nodes, initial, final) in enumerate(lists)
+        tuple(_freed(RankList(nodes, Rank(rank), initial), final))
+        for rank, (nodes, initial, final) in enumerate(lists)
     )
     return program if freed == program.programs else replace(program, programs=freed)
 
 
-def _freed(
-    nodes: tuple[Instruction, ...], rank: int, initial: Names, final: Names | None
-) -> tuple[Instruction, ...]:
-    ends = _Ends(nodes, rank, initial, final)
-    done: list[Instruction] = [Free(block) for block in ends.ends_after.get(-1, ())]
-    for place, node in enumerate(nodes):
-        if type(node) is Free and place not in ends.wrong:
+def _freed(line: RankList, final: Names | None) -> Iterator[Instruction]:
+    """Yield a rank's list with its frees moved up, and with those that are missing."""
+    over: dict[int, list[str]] = {}
+    """Position -> the blocks that nothing needs after it; -1 is the start."""
+    moved = set[int]()
+    for last, end, name in sorted(_lives(line, final), key=lambda life: life[:2]):
+        over.setdefault(last, []).append(name)
+        moved.add(end)
+    yield from map(Free, over.get(-1, ()))
+    for place, node in enumerate(line.nodes):
+        if type(node) is Free and place in moved:
             continue
-        over = ends.ends_after.get(place, [])
+        ended = over.get(place, [])
         parts = _copied(node)
-        if parts and set(parts) <= set(over):
+        if parts and set(parts) <= set(ended):
             node = replace(node, in_place=True)
-            over = [name for name in over if name not in parts]
-        done.append(node)
-        done += map(Free, over)
-    return tuple(done)
+            ended = [name for name in ended if name not in parts]
+        yield node
+        yield from map(Free, ended)
+
+
+def _lives(line: RankList, final: Names | None) -> Iterator[tuple[int, int, str]]:
+    """Yield the last use of every block's data, where that was freed or replaced, and the block.
+
+    A free of a block that does not exist, or is in flight, is wrong, and ends nothing: it stays.
+    Example: in `isend a; free a; wait` the free is wrong; in `compute a; compute b += a; recv a`
+    the data of `a` ends at the receive, and its last use is before.
+    """
+    for name in {**line.initial, **dict.fromkeys(line.touches)}:
+        last = -1 if name in line.initial else None
+        for place in line.touches.get(name, ()):
+            used, node = line.uses[place], line.nodes[place]
+            is_new = name in used.made and name not in used.reads and type(node) is not Wait
+            ends = (type(node) is Free or is_new) and not line.is_in_flight(name, place)
+            if last is not None and ends:
+                yield last, place, name
+                last = None
+            if type(node) is not Free:
+                last = None if name in used.gone and name not in used.made else place
+        end = len(line.nodes)
+        is_kept = final is None or name in final or line.is_in_flight(name, end)
+        if last is not None and not is_kept:
+            yield last, end, name
 
 
 def _copied(node: Instruction) -> Names:
@@ -59,59 +87,3 @@ def _copied(node: Instruction) -> Names:
     if isinstance(node, Cut | Join) and not node.in_place:
         return (node.block,) if isinstance(node, Cut) else node.blocks
     return ()
-
-
-class _Ends:
-    """The end of every block's life.
-
-    `ends_after` maps a position to the blocks that are not needed after that instruction; position
-    -1 is the start. The list is followed once. For every live block the position of its last use so
-    far is stored; when the block is freed, made again or the list ends, that position is its end.
-    """
-
-    def __init__(
-        self, nodes: tuple[Instruction, ...], rank: int, initial: Names, final: Names | None
-    ) -> None:
-        self.ends_after: dict[int, list[str]] = {}
-        self.wrong: set[int] = set()
-        """Positions of frees of blocks that do not exist or are in flight; they are not moved."""
-        self._last = dict.fromkeys(initial, -1)
-        """Live block -> position of its last use so far."""
-        self._in_flight = Counter[str]()
-        self._posted: dict[str, UsedBlocks] = {}
-        known = Rank(rank)
-        for place, node in enumerate(nodes):
-            if type(node) is Free:
-                self.wrong |= set() if self._end(node.block) else {place}
-            elif type(node) is Wait:
-                self._use(place, self._posted.pop(node.request, NOTHING), -1)
-            else:
-                self._follow(place, node, known.touched(node))
-        kept = set(final or ())
-        for name in () if final is None else [name for name in self._last if name not in kept]:
-            self._end(name)
-
-    def _follow(self, place: int, node: Instruction, used: UsedBlocks) -> None:
-        for name in used.made:
-            if name not in used.reads:
-                self._end(name)  # the block is made again
-        request = request_of(node)
-        if request is not None:
-            self._posted[request] = used
-        self._use(place, used, 0 if request is None else 1)
-        for name in used.gone:
-            if name not in used.made:
-                del self._last[name]
-
-    def _use(self, place: int, used: UsedBlocks, posts: int) -> None:
-        for name in dict.fromkeys(used.reads + used.made):
-            self._last[name] = place
-            if posts:
-                self._in_flight[name] += posts
-
-    def _end(self, name: str) -> bool:
-        """Free a block after its last use; False if it does not exist or is in flight."""
-        if self._in_flight[name] or name not in self._last:
-            return False
-        self.ends_after.setdefault(self._last.pop(name), []).append(name)
-        return True

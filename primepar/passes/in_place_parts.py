@@ -7,12 +7,12 @@ instructions follow each other, the cut of the first and the join of the second 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, RankList, followed
-from primepar.schedule.program import Cut, Free, Instruction, Join
+from primepar.schedule.program import Cut, Free, Instruction, Join, Program
 
 Edits = dict[int, list[Instruction]]
 """Position -> the instructions that replace the one there."""
@@ -20,13 +20,23 @@ Edits = dict[int, list[Instruction]]
 
 def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
     """Return the list with some of its instructions replaced."""
-    done: list[Instruction] = []
-    for place, node in enumerate(nodes):
-        if place in edits:
-            done += edits[place]
-        else:
-            done.append(node)
-    return done
+    return [new for place, node in enumerate(nodes) for new in edits.get(place, (node,))]
+
+
+def delay(edits: Edits, nodes: Sequence[Instruction], moved: Mapping[int, int]) -> Edits:
+    """Return the edits with some instructions moved behind what replaces another one."""
+    for place, after in moved.items():
+        edits[place] = []
+        edits[after] = [*edits[after], nodes[place]]
+    return edits
+
+
+def rewritten(program: Program, edits: Sequence[Edits]) -> Program:
+    """Return the program with instructions of every rank replaced; itself without edits."""
+    if not any(edits):
+        return program
+    lists = zip(program.programs, edits, strict=True)
+    return replace(program, programs=tuple(tuple(edited(*pair)) for pair in lists))
 
 
 def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:

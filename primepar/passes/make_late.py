@@ -35,7 +35,6 @@ from primepar.schedule.program import Compute, Free, Instruction, Program
 from primepar.schedule.program_uses import initial_blocks
 
 Nodes = tuple[Instruction, ...]
-Followed = list[tuple[Instruction, UsedBlocks]]
 Totals = tuple[int, ...]
 """Elements at the start of a list and after each of its instructions."""
 
@@ -65,17 +64,19 @@ def made_late(program: Program, more: Sequence[Totals]) -> tuple[Program, tuple[
 
 
 class _Delay(NamedTuple):
-    """What the instructions from `start` to `end` become, and their largest live total.
+    """Instructions that move down to `end`: the computes of a block, the frees of its operands.
 
-    `more` is what is live in addition after each of them: after those that are delayed, what is at
-    the end.
-    `passed` is the largest total of those that come before the delayed ones.
+    `passed` is the largest total up to the last instruction that comes before them, `peak` also
+    with them. Totals above the list, `delay` from 1 to 4: I 4, W 2, dO 1, dI 4, dW 2 elements.
+
+        compute dI  11                  compute  dW   9
+        free    W    9                  free     I    5
+        compute dW  11          ->      compute  dI   9 = 7 after the free of I, and W again
+        free    I    7                  free     W    7
     """
 
-    start: int
     end: int
-    nodes: Nodes
-    more: Totals
+    places: frozenset[int]
     passed: int
     peak: int
 
@@ -98,11 +99,16 @@ class _Lowered:
             peak = max(totals)
             if peak < least:
                 lowest, least = (nodes, more), peak
-            delay = self._best(nodes, more, totals.index(peak) - 1, peak)
+            delay = self._best(nodes, totals)
             if delay is None:
                 return lowest
-            nodes = (*nodes[: delay.start], *delay.nodes, *nodes[delay.end :])
-            more = (*more[: delay.start + 1], *delay.more, *more[delay.end + 1 :])
+            order = [*range(delay.end)]
+            order.sort(key=delay.places.__contains__)
+            order += range(delay.end, len(nodes))
+            # While it is delayed, a block has what is live in addition at its new place.
+            added = [delay.end if place in delay.places else place + 1 for place in order]
+            nodes = tuple(nodes[place] for place in order)
+            more = (more[0], *(more[place] for place in added))
             totals = self._totals(nodes, more)
 
     def _totals(self, nodes: Nodes, more: Totals) -> list[int]:
@@ -114,80 +120,63 @@ class _Lowered:
             totals.append(live.total + added)
         return totals
 
-    def _best(self, nodes: Nodes, more: Totals, place: int, peak: int) -> _Delay | None:
-        """Return the delay that lowers the total at a position most; None if it stays there."""
-        steps = list(followed(nodes, self.rank))
+    def _best(self, nodes: Nodes, totals: list[int]) -> _Delay | None:
+        """Return the delay that lowers the first highest total most; None if it stays."""
+        uses = list(followed(nodes, self.rank))
+        peak = max(totals)
+        place = totals.index(peak) - 1
         best: _Delay | None = None
-        for start, live in self._unused(steps[: place + 1]):
-            for delay in self._delays(steps, more, start, place, live):
+        for start in self._unused(uses[: place + 1]):
+            for delay in self._delays(uses, totals, start, place):
                 if delay.peak < peak:
                     best, peak = delay, delay.peak
                 if delay.passed >= peak:
                     break  # a longer delay passes these instructions too
         return best
 
-    def _unused(self, steps: Followed) -> Iterable[tuple[int, frozenset[str]]]:
-        """Return where blocks are made that are not used in these steps, except to add to them.
-
-        With each position come the live blocks before it.
-        """
-        made, live = dict[str, tuple[int, frozenset[str]]](), set(self.initial)
-        for place, (node, used) in enumerate(steps):
+    def _unused(self, uses: list[tuple[Instruction, UsedBlocks]]) -> Iterable[int]:
+        """Return where blocks are made that nothing uses in this list, except to add to them."""
+        made, live = dict[str, int](), set(self.initial)
+        for place, (node, used) in enumerate(uses):
             block = node.accumulates if isinstance(node, Compute) else None
             for name in used.reads + used.changes:
                 if name != block:
                     made.pop(name, None)
             if block is not None and block not in live:
-                made[block] = place, frozenset(live)
+                made[block] = place
             live.difference_update(used.gone)
             live.update(used.made)
         return made.values()
 
     def _delays(
-        self, steps: Followed, more: Totals, start: int, place: int, live: frozenset[str]
+        self, uses: list[tuple[Instruction, UsedBlocks]], totals: list[int], start: int, place: int
     ) -> Iterator[_Delay]:
         """Yield the delays of the block that is made at `start`, to behind `place` and beyond."""
-        block = steps[start][1].made[0]
-        operands, kept, most = set[str](), 0, self.size(block) or 0
-        delayed, passed = list[Instruction](), list[tuple[Instruction, int]]()
-        for end, (node, used) in enumerate(steps[start:], start):
+        block = uses[start][1].made[0]
+        operands, delayed = set[str](), set[int]()
+        kept, saved, passed, end = 0, self.size(block) or 0, totals[start], start
+        for end, (node, used) in enumerate(uses[start:], start):
             if isinstance(node, Compute) and node.accumulates == block:
-                delayed.append(node)
+                delayed.add(end)
                 operands.update(node.reads)
             elif isinstance(node, Free) and node.block in operands:
-                delayed.append(node)
+                delayed.add(end)
                 kept += self.size(node.block) or 0
             elif is_in_the_way(used, block, operands):
                 break
             else:
-                passed.append((node, more[end + 1]))
-            if kept >= most:
+                # Here the block is not there yet, and its operands still are.
+                passed = max(passed, totals[end + 1] - saved + kept)
+            if kept >= saved:
                 return
             if end >= place and used.gone:
-                yield self._delayed(start, end + 1, passed, delayed, live, more)
+                yield _Delay(
+                    end + 1, frozenset(delayed), passed, max(passed, totals[end + 1] + kept)
+                )
         else:
             end += 1
         if end > place:
-            yield self._delayed(start, end, passed, delayed, live, more)
-
-    def _delayed(
-        self,
-        start: int,
-        end: int,
-        passed: list[tuple[Instruction, int]],
-        delayed: list[Instruction],
-        live: frozenset[str],
-        more: Totals,
-    ) -> _Delay:
-        totals = LiveBlocks(self.size, self.rank, live)
-        first = totals.total + more[start]
-        for node, added in passed:
-            totals.do(node)
-            first = max(first, totals.total + added)
-        last = totals.peak(delayed) + more[end]
-        nodes = (*(node for node, _ in passed), *delayed)
-        added_after = (*(added for _, added in passed), *(more[end],) * len(delayed))
-        return _Delay(start, end, nodes, added_after, first, max(first, last))
+            yield _Delay(end, frozenset(delayed), passed, max(passed, totals[end] + kept))
 
 
 def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:

@@ -20,15 +20,16 @@ The bytes are the same, in fewer messages. Blocks freed between the calls are fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.in_place_parts import Edits, edited, tidied
+from primepar.passes.block_uses import Rank, RankList, request_of
+from primepar.passes.calls import Call, calls
+from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import (
@@ -48,8 +49,6 @@ from primepar.schedule.program import (
 from primepar.schedule.program_uses import initial_blocks
 
 Merging = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
-Ranks = tuple[str, tuple[int, ...]]
-"""A communicator and the members of a group."""
 Run = list[int]
 """Positions of consecutive collectives of one rank."""
 
@@ -75,96 +74,86 @@ class _Slot:
 
 class _Merge:
     def __init__(self, tables: Tables) -> None:
-        program = tables.program
-        self.tables, self.programs = tables, program.programs
-        initial = initial_blocks(program)
-        self.lines = [
-            RankList(nodes, Rank(rank), initial[rank]) for rank, nodes in enumerate(self.programs)
-        ]
-        self.calls: dict[tuple[Ranks, int], list[int]] = {}
-        """(group, rank) -> positions of the rank's calls of that group, in order."""
-        for rank, nodes in enumerate(self.programs):
-            for place, node in enumerate(nodes):
-                if getattr(node, "group", None) is not None:
-                    self.calls.setdefault((_ranks(node), rank), []).append(place)
+        self.tables, self.programs = tables, tables.program.programs
+        by_rank = enumerate(zip(self.programs, initial_blocks(tables.program), strict=True))
+        self.lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
         self.edits: list[Edits] = [{} for _ in self.programs]
 
     def merges(self) -> bool:
         """Merge all runs that can be merged; return whether there are any."""
-        for ranks, rank in list(self.calls):
-            if rank == min(ranks[1]) and len(ranks[1]) > 1:
-                for run in self._runs(rank, self.calls[ranks, rank]):
-                    self._shorten(ranks, rank, run)
+        for of_group in calls(self.tables.program).values():
+            if len(of_group[0].members) > 1:
+                for run in self._runs(of_group):
+                    self._shorten(run)
         return any(self.edits)
 
     def program(self) -> Program:
         """Return the program with its runs merged."""
         lists = [
-            tidied(edited(nodes, edits), Rank(rank)) if edits else list(nodes)
-            for rank, (nodes, edits) in enumerate(zip(self.programs, self.edits, strict=True))
+            tidied(edited(line.nodes, edits), line.rank) if edits else list(line.nodes)
+            for line, edits in zip(self.lines, self.edits, strict=True)
         ]
         return self.tables.program_of(lists)
 
-    def _runs(self, rank: int, calls: list[int]) -> Iterator[Run]:
-        """Yield calls of one kind with only local instructions between them."""
+    def _runs(self, of_group: list[Call]) -> Iterator[list[Call]]:
+        """Yield calls of one kind with only local instructions between them, on the first member.
+
+        Its communication is numbered: from one call to the next the number grows by one.
+        """
+        rank = of_group[0].members[0]
         order = {place: number for number, place in enumerate(self.lines[rank].communicating)}
 
-        def key(numbered: tuple[int, int]) -> tuple[object, ...]:
-            # Consecutive communication: its number grows by one per call.
-            number, place = numbered
-            return order[place] - number, self._kind(rank, place)
+        def key(numbered: tuple[int, Call]) -> tuple[object, ...]:
+            number, call = numbered
+            return order[call.places[rank]] - number, self._kind(rank, call.places[rank])
 
-        for _, group in groupby(enumerate(calls), key=key):
-            run = [place for _, place in group]
-            if len(run) > 1 and isinstance(self.programs[rank][run[0]], Merging):
+        for _, group in groupby(enumerate(of_group), key=key):
+            run = [call for _, call in group]
+            if len(run) > 1 and isinstance(self.programs[rank][run[0].places[rank]], Merging):
                 yield run
 
     def _kind(self, rank: int, place: int) -> tuple[object, ...]:
         node = self.programs[rank][place]
         named = ("group", "root", "reduction", "scale")
-        posted = getattr(node, "request", None) is not None
         tensor = str(getattr(node, "block", "")).rpartition("[")[0]
+        posted = request_of(node) is not None
         return type(node), posted, tensor, *(getattr(node, field, None) for field in named)
 
-    def _shorten(self, ranks: Ranks, rank: int, run: Run) -> None:
+    def _shorten(self, run: list[Call]) -> None:
         """Merge the longest prefix of a run that can be merged, then continue after it."""
-        first = self.calls[ranks, rank].index(run[0])
-        start, end = first, first + len(run)
-        while start < end - 1:
-            counts = range(end - start, 1, -1)
-            start += next((n for n in counts if self._merge(ranks, start, n)), 1)
+        start = 0
+        while start < len(run) - 1:
+            counts = range(len(run) - start, 1, -1)
+            start += next((n for n in counts if self._merge(run[start : start + n])), 1)
 
-    def _merge(self, ranks: Ranks, start: int, count: int) -> bool:
+    def _merge(self, run: list[Call]) -> bool:
         """Merge some calls on all members; False if one member cannot."""
-        runs = {r: self.calls.get((ranks, r), [])[start : start + count] for r in ranks[1]}
-        kinds = {self._kind(r, place) for r, run in runs.items() for place in run}
-        if len(kinds) > 1 or any(len(run) < count for run in runs.values()):
+        places = {rank: [call.places[rank] for call in run] for rank in run[0].members}
+        kinds = {self._kind(rank, place) for rank, of_rank in places.items() for place in of_rank}
+        if len(kinds) > 1:
             return False
-        slots = {r: self._slots(r, run) for r, run in runs.items()}
-        places = {
-            tuple((slot.tensor, slot.index) for slot in rank_slots or ())
-            for rank_slots in slots.values()
-        }
-        if None in slots.values() or len(places) > 1:
-            return False
-        if not all(self._fits(r, run, slots[r] or ()) for r, run in runs.items()):
-            return False
-        for r, run in runs.items():
-            self._write(r, run, slots[r] or ())
-        return True
+        slots = {rank: self._slots(rank, of_rank) for rank, of_rank in places.items()}
+        where = {tuple((slot.tensor, slot.index) for slot in known) for known in slots.values()}
+        fits = len(where) == 1 and all(
+            slots[rank] and self._fits(self.lines[rank], of_rank, slots[rank])
+            for rank, of_rank in places.items()
+        )
+        for rank, of_rank in places.items() if fits else ():
+            self._write(rank, of_rank, slots[rank])
+        return fits
 
-    def _slots(self, rank: int, run: Run) -> tuple[_Slot, ...] | None:
-        """Return the joins on one rank; None if blocks are not adjacent, or not the rank's own."""
-        nodes: list[Any] = [self.programs[rank][place] for place in run]
-        member = nodes[0].group.index(rank) if rank in nodes[0].group else None
+    def _slots(self, rank: int, run: Run) -> list[_Slot]:
+        """Return the joins on one rank; none if blocks are not adjacent, or not the rank's own."""
+        nodes: Sequence[Any] = [self.programs[rank][place] for place in run]
+        member = nodes[0].group.index(rank)
         listed = [getattr(node, "blocks", (node.block,)) for node in nodes]
-        if any(getattr(node, "also", ()) for node in nodes):
-            return None
-        if member is None or any(node.block not in (blocks[member:] or blocks)[:1]
-                                 for node, blocks in zip(nodes, listed, strict=True)):  # fmt: skip
-            return None
+        for node, blocks in zip(nodes, listed, strict=True):
+            own = blocks[member] if len(blocks) > 1 else blocks[0]
+            if node.block != own or getattr(node, "also", ()):
+                return []
         slots = [self._slot(parts) for parts in zip(*listed, strict=True)]
-        return None if None in slots else tuple(slot for slot in slots if slot is not None)
+        known = [slot for slot in slots if slot is not None]
+        return known if len(known) == len(slots) else []
 
     def _slot(self, parts: tuple[str, ...]) -> _Slot | None:
         """Return the join of adjacent blocks in coarser cuts of their tensor, else None.
@@ -189,33 +178,33 @@ class _Merge:
         index = (*indices[0][:dim], line[0] // count, *indices[0][dim + 1 :])
         return _Slot(parts, tensor, dim, index)
 
-    def _fits(self, rank: int, run: Run, slots: tuple[_Slot, ...]) -> bool:
+    def _fits(self, line: RankList, run: Run, slots: list[_Slot]) -> bool:
         """Return whether one call can replace the last one, with its wait at the first wait."""
-        line, nodes = self.lines[rank], self.programs[rank]
         for slot in slots:
-            present = {
-                not line.is_absent(part, place) for part, place in zip(slot.parts, run, strict=True)
-            }
-            if len(present) > 1 or (True in present and not self._is_one_kind(line, slot, run)):
+            pairs = list(zip(slot.parts, run, strict=True))
+            present = {not line.is_absent(part, place) for part, place in pairs}
+            if len(present) > 1 or (True in present and not self._is_one_kind(line, pairs)):
                 return False
-            for part, place in zip(slot.parts, run, strict=True):
+            for part, place in pairs:
                 between = [use for use in line.between(part, place, run[-1]) if use not in run]
-                if any(type(nodes[use]) is not Free for use in between):
+                if any(type(line.nodes[use]) is not Free for use in between):
                     return False
                 if line.is_in_flight(part, place):
                     return False
-        used = [name for place in run for name in line.rank.touched(nodes[place]).reads]
+        used = [name for place in run for name in line.uses[place].reads]
         return len(set(used)) == len(used)
 
-    def _is_one_kind(self, line: RankList, slot: _Slot, run: Run) -> bool:
-        """Return whether blocks were made by one cut, or have the same history."""
-        made = [line.before(part, place) for part, place in zip(slot.parts, run, strict=True)]
-        if len(set(made)) == 1 and made[0] is not None and isinstance(line.nodes[made[0]], Cut):
+    def _is_one_kind(self, line: RankList, pairs: list[tuple[str, int]]) -> bool:
+        """Return whether blocks were made by one cut, or have the same history.
+
+        So a joined block is one partial sum. Example: a term of slice 0 of the dim that is summed
+        over in x[0], one of slice 1 in x[1]: joined they are a term of neither.
+        """
+        made = [line.before(part, place) for part, place in pairs]
+        if len({*made}) == 1 and made[0] is not None and isinstance(line.nodes[made[0]], Cut):
             return True
-        histories = [
-            self._history(line, part, place) for part, place in zip(slot.parts, run, strict=True)
-        ]
-        return all(history == histories[0] for history in histories)
+        first, *others = (self._history(line, part, place) for part, place in pairs)
+        return all(history == first for history in others)
 
     def _history(self, line: RankList, block: str, place: int) -> list[tuple[object, ...]]:
         """Return the changes of a block since it was last absent, independent of its own slices."""
@@ -235,50 +224,38 @@ class _Merge:
                 changes.append((node.phase, node.scale, *key))
         return changes
 
-    def _write(self, rank: int, run: Run, slots: tuple[_Slot, ...]) -> None:
-        line, nodes, edits = self.lines[rank], self.programs[rank], self.edits[rank]
-        last: Any = nodes[run[-1]]
-        waits = [self._wait(line, place) for place in run]
-        wholes = [self._whole(line, slot, run) for slot in slots]
-        pairs = list(zip(slots, wholes, strict=True))
-        joins: list[Instruction] = [
-            Join(slot.parts, whole, in_place=True)
-            for slot, whole in pairs
-            if not line.is_absent(slot.parts[0], run[0])
-        ]
-        cuts: list[Instruction] = [Cut(whole, slot.parts, in_place=True) for slot, whole in pairs]
-        edits.update({place: [] for place in chain(run, waits[1:]) if place is not None})
+    def _write(self, rank: int, run: Run, slots: list[_Slot]) -> None:
+        """Write the joins, the call in place of the last one, and the cuts after it or its wait."""
+        line, edits = self.lines[rank], self.edits[rank]
+        last: Any = line.nodes[run[-1]]
+        waits = [line.waits[place] for place in run if place in line.waits]
+        end = waits[0] if waits else run[-1]
+        joins, cuts, wholes = list[Instruction](), list[Instruction](), list[str]()
+        moved: dict[int, int] = {}
         for slot in slots:
+            whole = self._whole(line, slot, run, end)
+            wholes.append(whole)
+            if not line.is_absent(slot.parts[0], run[0]):
+                joins.append(Join(slot.parts, whole, in_place=True))
+            cuts.append(Cut(whole, slot.parts, in_place=True))
             for part, place in zip(slot.parts, run, strict=True):
-                for free in line.between(part, place, run[-1]):
-                    if free not in run:
-                        edits[free] = []
-                        cuts.append(nodes[free])
+                between = line.between(part, place, run[-1])
+                moved |= {free: end for free in between if free not in run}
         block = wholes[last.group.index(rank)] if len(wholes) > 1 else wholes[0]
         several = {"blocks": tuple(wholes)} if hasattr(last, "blocks") else {}
         call = replace(last, block=block, **several)
-        edits[run[-1]] = [*joins, call, *([] if last.request is not None else cuts)]
-        if last.request is not None and waits[0] is not None:
-            edits[waits[0]] = [Wait(last.request), *cuts]
+        edits |= {place: [] for place in (*run, *waits)}
+        edits[run[-1]] = [*joins, call]
+        edits[end] = [Wait(last.request), *cuts] if waits else [*joins, call, *cuts]
+        delay(edits, line.nodes, moved)
 
-    def _wait(self, line: RankList, place: int) -> int | None:
-        """Return the position of the wait for a posted collective, None if there is none."""
-        request = getattr(line.nodes[place], "request", None)
-        later = range(place + 1, len(line.nodes) if request is not None else 0)
-        return next((use for use in later if line.nodes[use] == Wait(str(request))), None)
-
-    def _whole(self, line: RankList, slot: _Slot, run: Run) -> str:
+    def _whole(self, line: RankList, slot: _Slot, run: Run, end: int) -> str:
+        """Return the joined block, under a name that no block has until the end of the call."""
         coarse = self.tables.coarser(slot.tensor, slot.dim, len(run))
         assert coarse is not None
-
-        end = self._wait(line, run[0]) or run[-1]
 
         def is_free(name: str) -> bool:
             whole = block_name(name, slot.index)
             return line.is_absent(whole, run[0]) and not line.between(whole, run[0], end)
 
         return block_name(self.tables.name(slot.tensor, coarse, is_free), slot.index)
-
-
-def _ranks(node: Any) -> Ranks:
-    return node.communicator, tuple(sorted(node.group))

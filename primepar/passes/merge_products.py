@@ -23,20 +23,20 @@ Memory: operands that were freed between the products of a group are freed after
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.in_place_parts import Edits, edited, tidied
-from primepar.passes.program_tables import Tables, template_text
+from primepar.passes.in_place_parts import Edits, delay, edited, tidied
+from primepar.passes.program_tables import Tables, divides_nothing, template_text
 from primepar.schedule.operators import block_name
-from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program
+from primepar.schedule.program import Compute, Cut, Free, Join, Program
 from primepar.schedule.program_uses import initial_blocks
-from primepar.schedule.signature import Signature, Template, multiplies
+from primepar.schedule.signature import Template, multiplies
 
 Products = list[tuple[int, Compute]]
 """Positions and products of a phase on one rank."""
@@ -45,17 +45,16 @@ Products = list[tuple[int, Compute]]
 def merge_products(program: Program) -> Program:
     """Return the program with products of adjacent slices merged, where all ranks can."""
     tables = Tables(program)
-    lists: list[list[Instruction]] = [list(nodes) for nodes in program.programs]
+    by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
+    lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
-    lines = _Lines(lists, initial_blocks(program))
     rounds = [_Round(tables, lines, dim, summed) for summed in (True, False) for dim in dims]
     merged = [merging for merging in rounds if merging.merges()]
-    return tables.program_of(lists) if merged else program
+    return tables.program_of([list(line.nodes) for line in lines]) if merged else program
 
 
-@dataclass(frozen=True)
-class _Operand:
+class _Operand(NamedTuple):
     """One tensor of a phase, in its own cuts.
 
     `dim` is the number of the dim to be merged, None if the tensor does not have it. `place` is its
@@ -82,6 +81,11 @@ class _Group:
     def last(self) -> int:
         """Position of the merged product."""
         return self.products[-1][0]
+
+    def slices(self, dim: str, factor: int) -> dict[str, int]:
+        """Return the sub-operator of the merged product."""
+        slices = dict(self.products[-1][1].sub_operator or {})
+        return {**slices, dim: slices[dim] // factor}
 
     def blocks(self, operand: _Operand) -> dict[str, int]:
         """Return the blocks of an operand, each with the position of its first product."""
@@ -123,31 +127,6 @@ class _Group:
             for use in others
         )
 
-    def frees(self, operand: _Operand) -> list[int]:
-        """Return the positions where an operand's blocks are freed between the products."""
-        return [
-            use
-            for block, place in self.blocks(operand).items()
-            for use in self.line.between(block, place, self.last)
-            if type(self.line.nodes[use]) is Free
-        ]
-
-
-class _Lines:
-    """The list of every rank; the positions of its uses are computed at first access."""
-
-    def __init__(self, lists: list[list[Instruction]], initial: Sequence[Sequence[str]]) -> None:
-        self.lists, self.initial = lists, initial
-        self.ranks = [Rank(rank) for rank in range(len(lists))]
-        self._known: list[RankList | None] = [None] * len(lists)
-
-    def __getitem__(self, rank: int) -> RankList:
-        known = self._known[rank]
-        if known is None or known.nodes is not self.lists[rank]:
-            known = RankList(self.lists[rank], self.ranks[rank], self.initial[rank])
-            self._known[rank] = known
-        return known
-
 
 class _Round:
     """Merges along one dim, and changes the given tables and lists.
@@ -155,107 +134,89 @@ class _Round:
     It takes the phases that are `summed` over the dim, or those that are not.
     """
 
-    def __init__(
-        self,
-        tables: Tables,
-        lines: _Lines,
-        dim: str,
-        summed: bool,
-    ) -> None:
-        self.tables, self.lines, self.lists = tables, lines, lines.lists
-        self.dim, self.summed = dim, summed
-        self._moved: list[dict[int, int]] = [{} for _ in self.lists]
+    def __init__(self, tables: Tables, lines: list[RankList], dim: str, summed: bool) -> None:
+        self.tables, self.lines, self.dim, self.summed = tables, lines, dim, summed
+        self.edits: list[Edits] = [{} for _ in lines]
+        self.moved: list[dict[int, int]] = [{} for _ in lines]
         """For every rank: position of a free -> position of the merged product before it."""
 
     def merges(self) -> bool:
         """Merge all phases that can be merged; return whether there are any."""
-        edits: list[Edits] = [{} for _ in self.lists]
-        for phase, ranks in self._candidates():
-            signature = self.tables.phases[phase]
-            *reads, writes = signature.templates
+        for phase, ranks in self._candidates().items():
+            *reads, writes = self.tables.phases[phase].templates
             operands = [self._operand(template, place) for place, template in enumerate(reads)]
             operands.append(self._operand(writes, None))
             slices = self.tables.grid[phase][self.dim]
             for factor in range(slices, 1, -1):
-                groups = self._groups(ranks, slices, factor)
-                if groups and all(group.merges(operands) for group in chain(*groups)):
-                    self._merge(phase, operands, factor, groups, edits)
+                groups = self._groups(ranks, factor) if slices % factor == 0 else []
+                if groups and all(group.merges(operands) for group in groups):
+                    self._merge(phase, operands, factor, groups)
                     break
-        for rank, rank_edits in enumerate(edits):
-            for place, after in self._moved[rank].items():
-                rank_edits[place] = []
-                rank_edits[after].append(self.lists[rank][place])
-            if rank_edits:
-                nodes = edited(self.lists[rank], rank_edits)
-                self.lists[rank] = tidied(nodes, self.lines.ranks[rank])
-        return any(edits)
+        for rank, edits in enumerate(self.edits):
+            if edits:
+                line = self.lines[rank]
+                nodes = edited(line.nodes, delay(edits, line.nodes, self.moved[rank]))
+                self.lines[rank] = RankList(tidied(nodes, line.rank), line.rank, line.initial)
+        return any(self.edits)
 
-    def _candidates(self) -> Iterator[tuple[str, list[Products]]]:
-        """Yield phases of which every rank computes no slice or several."""
-        products_by_phase: dict[str, list[Products]] = {
-            phase: [[] for _ in self.lists]
+    def _candidates(self) -> dict[str, list[Products]]:
+        """Return the phases of which every rank computes no slice or several, and its products."""
+        candidates: dict[str, list[Products]] = {
+            phase: [[] for _ in self.lines]
             for phase, signature in self.tables.phases.items()
             if self.tables.grid.get(phase, {}).get(self.dim, 1) > 1
             and (self.dim not in signature.templates[-1].dims) == self.summed
-            and self._is_linear(signature)
+            and multiplies(signature.kernel)
+            and divides_nothing(signature)
         }
-        for rank, nodes in enumerate(self.lists):
-            for place, node in enumerate(nodes):
-                if type(node) is Compute and node.phase in products_by_phase:
-                    products_by_phase[node.phase][rank].append((place, node))
-        for phase, ranks in products_by_phase.items():
-            if all(len(products) != 1 for products in ranks) and any(ranks):
-                yield phase, ranks
-
-    def _is_linear(self, signature: Signature) -> bool:
-        entries = [entry for template in signature.templates for entry in template.entries]
-        return multiplies(signature.kernel) and all(number == 1 for dim, number in entries if dim)
+        for rank, line in enumerate(self.lines):
+            for place, node in enumerate(line.nodes):
+                if type(node) is Compute and node.phase in candidates:
+                    candidates[node.phase][rank].append((place, node))
+        return {
+            phase: ranks
+            for phase, ranks in candidates.items()
+            if any(ranks) and all(len(products) != 1 for products in ranks)
+        }
 
     def _operand(self, template: Template, place: int | None) -> _Operand:
         dims = [dim for dim, _ in template.entries]
         return _Operand(template, place, dims.index(self.dim) if self.dim in dims else None)
 
-    def _groups(self, ranks: list[Products], slices: int, factor: int) -> list[list[_Group]]:
-        """Return the groups of every rank; an empty list if a group is not complete."""
-        if slices % factor:
-            return []
-        groups: list[list[_Group]] = []
-        for rank, products in enumerate(ranks):
+    def _groups(self, ranks: list[Products], factor: int) -> list[_Group]:
+        """Return the groups of all ranks; an empty list if one is not complete.
+
+        Example: slices 0, 1, 2, 3 of the dim by a factor of 2 are the groups 0, 1 and 2, 3.
+        """
+        groups: list[_Group] = []
+        for line, products in zip(self.lines, ranks, strict=True):
             parts: dict[tuple[object, ...], Products] = {}
             for place, node in products:
-                slices_of = (node.sub_operator or {}).items()
-                key = (
-                    node.scale,
-                    node.again,
-                    *(number // factor if dim == self.dim else number for dim, number in slices_of),
-                )
+                slices = {**(node.sub_operator or {})}
+                slices[self.dim] //= factor
+                key = (node.scale, node.again, *slices.values())
                 parts.setdefault(key, []).append((place, node))
             if any(len(part) != factor for part in parts.values()):
                 return []
-            groups.append([_Group(self.lines[rank], part) for part in parts.values()])
+            groups += [_Group(line, part) for part in parts.values()]
         return groups
 
     def _merge(
-        self,
-        phase: str,
-        operands: list[_Operand],
-        factor: int,
-        groups: list[list[_Group]],
-        edits: list[Edits],
+        self, phase: str, operands: list[_Operand], factor: int, groups: list[_Group]
     ) -> None:
         """Write the merged products of a phase into the edits of every rank and the tables."""
-        names = {operand: self._coarse(operand, factor, groups) for operand in operands}
-        for rank, rank_groups in enumerate(groups):
-            for group in rank_groups:
-                edits[rank].update(self._edits(group, operands, names, factor))
-        texts = [template_text(names[operand], operand.template) for operand in operands]
-        known = self.tables.phases[phase]
-        self.tables.phases[phase] = Signature(
-            tuple(texts[:-1]), texts[-1], known.reduction, known.kernel, known.scale
+        names = [self._coarse(operand, factor, groups) for operand in operands]
+        for group in groups:
+            self._write(group, operands, names, factor)
+        *reads, writes = (
+            template_text(name, operand.template)
+            for name, operand in zip(names, operands, strict=True)
         )
+        known = self.tables.phases[phase]
+        self.tables.phases[phase] = replace(known, reads=tuple(reads), writes=writes)
         self.tables.grid[phase][self.dim] //= factor
 
-    def _coarse(self, operand: _Operand, factor: int, groups: list[list[_Group]]) -> str:
+    def _coarse(self, operand: _Operand, factor: int, groups: list[_Group]) -> str:
         """Return the name of an operand in coarser cuts; no live block has it."""
         tensor = operand.template.tensor
         coarse = None if operand.dim is None else self.tables.coarser(tensor, operand.dim, factor)
@@ -263,48 +224,40 @@ class _Round:
             return tensor
 
         def is_free(name: str) -> bool:
+            blocks = (
+                block_name(name, operand.template.index(group.slices(self.dim, factor)))
+                for group in groups
+            )
             return all(
-                group.line.is_absent(self._joined(group, operand, name, factor), group.last)
-                for group in chain(*groups)
+                group.line.is_absent(block, group.last)
+                for group, block in zip(groups, blocks, strict=True)
             )
 
         return self.tables.name(tensor, coarse, is_free)
 
-    def _joined(self, group: _Group, operand: _Operand, name: str, factor: int) -> str:
-        """Return the coarse block of a group."""
-        slices = dict(group.products[0][1].sub_operator or {})
-        slices[self.dim] //= factor
-        return block_name(name, operand.template.index(slices))
-
-    def _edits(
-        self, group: _Group, operands: list[_Operand], names: dict[_Operand, str], factor: int
-    ) -> Edits:
-        """Return the edits: the merged product replaces the last one, the others are removed."""
-        rank = group.line.rank.rank
-        joins: list[Instruction] = []
-        cuts: list[Instruction] = []
-        blocks = {}
-        edits: Edits = {place: [] for place, _ in group.products}
-        for operand in operands:
+    def _write(
+        self, group: _Group, operands: list[_Operand], names: list[str], factor: int
+    ) -> None:
+        """Replace the last product of a group by the merged one, and remove the others."""
+        line, rank = group.line, group.line.rank.rank
+        slices = group.slices(self.dim, factor)
+        joins, cuts, blocks = list[Join](), list[Cut](), list[str]()
+        in_order = sorted(group.products, key=lambda pair: (pair[1].sub_operator or {})[self.dim])
+        for operand, name in zip(operands, names, strict=True):
             if operand.dim is None:
-                (blocks[operand],) = group.blocks(operand)
+                blocks += group.blocks(operand)
                 continue
-            whole = self._joined(group, operand, names[operand], factor)
-            parts = self._parts(group, operand)
-            blocks[operand] = whole
-            if operand.place is not None:
-                joins.append(Join(parts, whole, in_place=True))
+            whole = block_name(name, operand.template.index(slices))
+            parts = tuple(operand.block(node) for _, node in in_order)
+            blocks.append(whole)
+            joins += [Join(parts, whole, in_place=True)] if operand.place is not None else []
             cuts.append(Cut(whole, parts, in_place=True))
-            for place in group.frees(operand):
-                self._moved[rank][place] = max(group.last, self._moved[rank].get(place, 0))
-        *reads, made = (blocks[operand] for operand in operands)
-        last = group.products[-1][1]
-        slices = {**(last.sub_operator or {})}
-        slices[self.dim] //= factor
+            for block, place in group.blocks(operand).items():
+                for use in line.between(block, place, group.last):
+                    if type(line.nodes[use]) is Free:
+                        self.moved[rank][use] = max(group.last, self.moved[rank].get(use, 0))
+        *reads, made = blocks
+        _, last = group.products[-1]
         merged = replace(last, reads=tuple(reads), accumulates=made, sub_operator=slices)
-        edits[group.last] = [*joins, merged, *cuts]
-        return edits
-
-    def _parts(self, group: _Group, operand: _Operand) -> tuple[str, ...]:
-        products = sorted(group.products, key=lambda pair: (pair[1].sub_operator or {})[self.dim])
-        return tuple(operand.block(node) for _, node in products)
+        self.edits[rank] |= {place: [] for place, _ in group.products}
+        self.edits[rank][group.last] = [*joins, merged, *cuts]

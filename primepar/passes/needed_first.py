@@ -25,14 +25,13 @@ earlier one removes dependencies between ranks. Blocking collectives do not move
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import LOCAL, Rank, request_of
+from primepar.passes.block_uses import LOCAL, Rank, RankList, request_of
+from primepar.passes.calls import meetings
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.passes.transfer_spans import TransferSpans
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -43,8 +42,6 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_uses import initial_blocks
-
-Key = tuple[object, ...]
 
 
 def needed_first(program: Program) -> Program:
@@ -64,11 +61,11 @@ class _Transfer:
     def __init__(self) -> None:
         self.places: dict[_Posts, list[int]] = {}
         self.turns: dict[_Posts, int] = {}
-        self.is_collective = self.is_posted = self.stays = False
+        self.is_collective = self.stays = False
 
     def add(self, posts: _Posts, places: list[int]) -> None:
         """Add the next posts of a rank; those of several turns of a rank cannot move together."""
-        node = posts.nodes[places[0]]
+        node = posts.line.nodes[places[0]]
         self.is_collective = isinstance(node, Collective)
         self.stays = self.stays or posts in self.places or request_of(node) is None
         self.places[posts], self.turns[posts] = places, len(posts.turns)
@@ -108,9 +105,8 @@ class _Posts:
     def __init__(
         self, size: Size, number: int, nodes: Sequence[Instruction], initial: Iterable[str]
     ) -> None:
-        rank, self.number = Rank(number), number
-        self.nodes, self.spans = nodes, TransferSpans(nodes, rank, initial)
-        live = LiveBlocks(size, rank, initial)
+        self.number, self.line = number, RankList(nodes, Rank(number), initial)
+        live = LiveBlocks(size, self.line.rank, self.line.initial)
         self.grown, self.totals = list[int](), list[int]()
         for node in nodes:
             self.grown.append(live.do(node))
@@ -123,7 +119,7 @@ class _Posts:
     def runs(self) -> Iterator[list[int]]:
         """Yield the places of each turn: a collective, or messages with nothing between them."""
         messages = list[int]()
-        for place, node in enumerate(self.nodes):
+        for place, node in enumerate(self.line.nodes):
             if isinstance(node, ISend | IRecv):
                 messages.append(place)
                 continue
@@ -136,70 +132,59 @@ class _Posts:
         """Return whether posts may move up past an earlier collective and all in between."""
         return (
             collective not in self.targets
-            and self.spans.ready(places) < collective
-            and self.spans.needed(places) < self.spans.needed([collective])
+            and self.line.ready(places) < collective
+            and self.line.needed(places) < self.line.needed([collective])
         )
 
     def gains(self, places: list[int], target: int) -> bool:
         """Return whether a compute before the target can hide posts there, and the peak stays."""
         computes = (
             isinstance(node, Compute) and node.phase is not None
-            for node in self.nodes[self.spans.ready(places) + 1 : target]
+            for node in self.line.nodes[self.line.ready(places) + 1 : target]
         )
         grown = sum(self.grown[place] for place in places)
         return any(computes) and max(self.totals[target : places[0]]) + grown <= self.peak
 
     def move(self, places: list[int], target: int) -> None:
-        """Move posts to before an earlier place."""
-        grown = sum(self.grown[place] for place in places)
+        """Move posts to before an earlier place; what they receive is live from there on."""
         self.targets.update(dict.fromkeys(places, target))
         for place in range(target, places[0]):
-            self.totals[place] += grown
+            self.totals[place] += sum(self.grown[post] for post in places)
 
     def moved(self) -> tuple[Instruction, ...]:
         """Return the rank's list after the moves."""
-        before: dict[int, list[Instruction]] = {}
-        for place, target in self.targets.items():
-            before.setdefault(target, []).append(self.nodes[place])
-        nodes = list[Instruction]()
-        for place, node in enumerate(self.nodes):
-            nodes += before.get(place, ())
-            nodes += [] if place in self.targets else [node]
-        return tuple(nodes)
+
+        def turn(place: int) -> tuple[int, bool]:
+            return self.targets.get(place, place), place not in self.targets
+
+        return tuple(self.line.nodes[place] for place in sorted(range(len(self.totals)), key=turn))
 
 
 def _transfers(ranks: Sequence[_Posts]) -> list[_Transfer]:
-    """Return the transfers of all ranks; messages that share a turn are of one transfer."""
-    counts, same, keys = Counter[Key](), dict[Key, Key](), list[tuple[_Posts, list[int], Key]]()
+    """Return the transfers of all ranks: turns that share a message or a call are one.
+
+    Example: rank 0 posts `isend a -> 1; isend b -> 2` with nothing between them. So the receive of
+    `a` on rank 1 and that of `b` on rank 2 are of one transfer with them.
+    """
+    first: dict[object, object] = {}
+
+    def find(key: object) -> object:
+        """Follow the keys of one transfer to the last one."""
+        while key in first:
+            key = first[key]
+        return key
+
+    turns: list[tuple[_Posts, list[int]]] = []
     for posts in ranks:
+        met = list(meetings(posts.line.nodes, posts.number))
         for places in posts.runs():
-            turn: Key = ("turn", posts.number, places[0])
-            for end in (_end(posts.nodes[place], posts.number) for place in places):
-                counts[posts.number, *end] += 1
-                call = (*end, counts[posts.number, *end])
-                if (first := _first(same, call)) != turn:
-                    same[first] = turn
-            keys.append((posts, places, turn))
-    transfers: dict[Key, _Transfer] = {}
-    for posts, places, turn in keys:
-        transfers.setdefault(_first(same, turn), _Transfer()).add(posts, places)
+            turn: object = (posts.number, places[0])
+            for meeting in (meeting for place in places for meeting in met[place]):
+                if (other := find(meeting)) != find(turn):
+                    first[other] = find(turn)
+            turns.append((posts, places))
+    transfers: dict[object, _Transfer] = {}
+    for posts, places in turns:
+        key = find((posts.number, places[0]))
+        transfers.setdefault(key, _Transfer()).add(posts, places)
     return list(transfers.values())
-
-
-def _end(node: Instruction, rank: int) -> Key:
-    """Return what all ranks of a message or collective have in common."""
-    match node:
-        case ISend() | IRecv():
-            pair = (rank, node.peer) if isinstance(node, ISend) else (node.peer, rank)
-            return "message", node.communicator, *pair
-        case _ if isinstance(node, Collective):
-            return "collective", node.communicator, node.group
-        case _:
-            return "blocking", rank
-
-
-def _first(same: dict[Key, Key], key: Key) -> Key:
-    """Follow the keys of the same transfer to the last one."""
-    while key in same:
-        key = same[key]
-    return key

@@ -26,14 +26,12 @@ as a pass it is ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from msgspec.structs import replace
+from itertools import chain
 
 from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.in_place_parts import Edits, edited
+from primepar.passes.calls import Call, calls, in_order
+from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.passes.message_order import Call, in_order
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
@@ -54,51 +52,44 @@ Exchanged = AllReduce | ReduceScatter
 
 def partial_sums(program: Program) -> Program:
     """Return the program with sums of two ranks exchanged, where order and memory allow it."""
-    size, initial = live_sizes(program), initial_blocks(program)
-    calls = in_order(program, list(_calls(program, size)))
+    size, initial, meaning = live_sizes(program), initial_blocks(program), Meaning(program)
+
+    def is_plain(call: Call) -> bool:
+        nodes = {rank: program.programs[rank][place] for rank, place in call.places.items()}
+        return (
+            len(nodes) == 2
+            and len({type(node) for node in nodes.values()}) == 1
+            and all(_is_plain_sum(node, rank, meaning, size) for rank, node in nodes.items())
+        )
+
+    exchanged = in_order(program, list(filter(is_plain, chain(*calls(program).values()))))
     lines = [
         RankList(nodes, Rank(rank), initial[rank])
-        for rank, nodes in enumerate(program.programs if calls else ())
+        for rank, nodes in enumerate(program.programs if exchanged else ())
     ]
-    while calls:
-        edits = [_edits(line, calls) for line in lines]
-        room = 0 if program.memory is None else program.memory.device or 0
+    room = 0 if program.memory is None else program.memory.device or 0
+    while exchanged:
+        edits: list[Edits] = [{} for _ in lines]
+        for call in exchanged:
+            for rank, place in call.places.items():
+                edits[rank] |= _messages(lines[rank], place)
         pairs = zip(lines, edits, strict=True)
         raising = [_raising(line, changed, size, room) for line, changed in pairs]
         kept = [
             call
-            for call in calls
+            for call in exchanged
             if not any(place in raising[rank] for rank, place in call.places.items())
         ]
-        if len(kept) == len(calls):
-            lists = zip(program.programs, edits, strict=True)
-            return replace(program, programs=tuple(tuple(edited(*pair)) for pair in lists))
-        calls = in_order(program, kept)
+        if len(kept) == len(exchanged):
+            return rewritten(program, edits)
+        exchanged = in_order(program, kept)
     return program
-
-
-def _calls(program: Program, size: Size) -> Iterator[Call]:
-    """Yield the plain sums that both members of a group wait for."""
-    meaning = Meaning(program)
-    places: dict[tuple[type[Instruction], str, tuple[int, ...]], dict[int, list[int]]] = {}
-    for rank, nodes in enumerate(program.programs):
-        for place, node in enumerate(nodes):
-            if isinstance(node, Exchanged) and rank in node.group and len(node.group) == 2:
-                key = type(node), node.communicator, node.group
-                places.setdefault(key, {}).setdefault(rank, []).append(place)
-    for (_, communicator, group), by_rank in places.items():
-        if len({len(by_rank.get(rank, ())) for rank in group}) > 1:
-            continue
-        for line in zip(*by_rank.values(), strict=True):
-            call = Call(communicator, group, dict(zip(by_rank, line, strict=True)))
-            pairs = [(rank, program.programs[rank][place]) for rank, place in call.places.items()]
-            if all(_is_plain_sum(node, rank, meaning, size) for rank, node in pairs):
-                yield call
 
 
 def _is_plain_sum(node: Instruction, rank: int, meaning: Meaning, size: Size) -> bool:
     """Return whether a rank waits for an unscaled sum, of one block or of equal ones."""
-    assert isinstance(node, Exchanged)
+    if not isinstance(node, Exchanged):
+        return False
     if isinstance(node, AllReduce):
         fits = not node.also
     else:
@@ -117,15 +108,6 @@ def _raising(line: RankList, edits: Edits, size: Size, room: int) -> set[int]:
     return {
         place for place, node in enumerate(line.nodes) if live.peak(edits.get(place, [node])) > peak
     }
-
-
-def _edits(line: RankList, calls: list[Call]) -> Edits:
-    """Return the messages of one rank in place of its calls."""
-    edits: Edits = {}
-    for call in calls:
-        if line.rank.rank in call.places:
-            edits.update(_messages(line, call.places[line.rank.rank]))
-    return edits
 
 
 def _messages(line: RankList, place: int) -> Edits:

@@ -18,6 +18,13 @@ def template_text(tensor: str, template: Template) -> str:
     return f"{tensor}[{','.join(dim or str(number) for dim, number in template.entries)}]"
 
 
+def divides_nothing(signature: Signature) -> bool:
+    """Return whether the dims of all templates have no divisor, as those of a product."""
+    return all(
+        number == 1 for template in signature.templates for dim, number in template.entries if dim
+    )
+
+
 class Tables:
     """Mutable `tensors`, `phases` and `grid` of a program.
 

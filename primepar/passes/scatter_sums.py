@@ -20,18 +20,15 @@ has the same pass, as its reduce-scatter-creator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.in_place_parts import Edits, edited
-from primepar.passes.liveness import Size, sizes_of
+from primepar.passes.calls import calls
+from primepar.passes.in_place_parts import Edits, rewritten
+from primepar.passes.liveness import sizes_of
 from primepar.schedule.program import (
     AllReduce,
-    Collective,
     Cut,
     Free,
     Instruction,
@@ -40,44 +37,28 @@ from primepar.schedule.program import (
     ReduceScatter,
 )
 
-Call = dict[int, int]
-"""An all-reduce: member -> its position there."""
-
 
 def scatter_sums(program: Program) -> Program:
     """Return the program with sums reduced where they are used, if every member uses one part."""
-    calls = list(_calls(program))
-    if not calls:
+    known = [call for call in chain(*calls(program).values()) if len(call.members) > 1]
+    if not known:
         return program
     finals = program.final or ((),) * program.ranks
     lines = [RankList(nodes, Rank(rank)) for rank, nodes in enumerate(program.programs)]
     edits: list[Edits] = [{} for _ in lines]
     wide = {name for name, tensor in (program.tensors or {}).items() if tensor.wide}
     size = sizes_of(program)
-    for call in calls:
-        members = [_member(lines[rank], place, finals[rank]) for rank, place in call.items()]
-        parts = _Parts.of([member for member in members if member is not None], wide, size)
-        if parts is not None and None not in members:
-            for member in parts.members:
-                edits[member.rank].update(parts.edits(member))
-    if not any(edits):
-        return program
-    pairs = zip(program.programs, edits, strict=True)
-    return replace(program, programs=tuple(tuple(edited(nodes, edit)) for nodes, edit in pairs))
-
-
-def _calls(program: Program) -> Iterator[Call]:
-    """Yield the all-reduces of one block that all members wait for."""
-    by_group: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = {}
-    for rank, nodes in enumerate(program.programs):
-        for place, node in enumerate(nodes):
-            if isinstance(node, Collective) and rank in node.group and len(node.group) > 1:
-                lists = by_group.setdefault((node.communicator, node.group), {})
-                lists.setdefault(rank, []).append(place)
-    for (_, group), lists in by_group.items():
-        if len({len(lists.get(rank, ())) for rank in group}) == 1:
-            for places in zip(*(lists[rank] for rank in group), strict=True):
-                yield dict(zip(group, places, strict=True))
+    for call in known:
+        members = [_member(lines[rank], place, finals[rank]) for rank, place in call.places.items()]
+        owners = _owners(members, wide)
+        if owners is None:
+            continue
+        is_even = len(owners) == len(members) and len({size(name) for name in owners}) == 1
+        for rank, member in zip(call.members, members, strict=True):
+            if member is not None:
+                reductions = _reductions(member.call, owners, rank if is_even else None)
+                edits[rank] |= {member.cut_place: [], member.place: [member.cut, *reductions]}
+    return rewritten(program, edits)
 
 
 class _Member(NamedTuple):
@@ -112,47 +93,27 @@ def _is_unused(line: RankList, block: str, place: int) -> bool:
     return use is None or isinstance(line.nodes[use], Free)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of one sum: the members of its all-reduce, and which of them uses each part."""
+def _owners(members: list[_Member | None], wide: set[str]) -> dict[str, int] | None:
+    """Return which rank uses each part; None if members differ, or two of them use the same."""
+    known = [member for member in members if member is not None]
+    if len(known) < len(members) or len({(member.call, member.cut) for member in known}) > 1:
+        return None
+    owners = {name: member.rank for member in known for name in member.used}
+    counts = [len(member.used) for member in known]
+    if max(counts) != 1 or len(owners) < sum(counts):
+        return None
+    cut = known[0].cut
+    if len({name.rpartition("[")[0] in wide for name in (cut.block, *cut.blocks)}) > 1:
+        return None  # a rounded sum is not the sum of rounded parts
+    return owners
 
-    members: list[_Member]
-    owners: dict[str, int]
-    even: bool
 
-    @classmethod
-    def of(cls, members: list[_Member], wide: set[str], size: Size) -> _Parts | None:
-        """Return the parts; None if members differ, or two of them use the same part."""
-        owners = {name: member.rank for member in members for name in member.used}
-        most = max((len(member.used) for member in members), default=0)
-        kinds = {(member.call, member.cut) for member in members}
-        if len(kinds) != 1 or most != 1 or len(owners) < sum(len(m.used) for m in members):
-            return None
-        cut = members[0].cut
-        if len({name.rpartition("[")[0] in wide for name in (cut.block, *cut.blocks)}) > 1:
-            return None  # a rounded sum is not the sum of rounded parts
-        even = len(owners) == len(members) and len({size(name) for name in owners}) == 1
-        return cls(members, owners, even)
-
-    def edits(self, member: _Member) -> Edits:
-        """Return the cut of a member in place of its all-reduce, and the reductions after it."""
-        call, group = member.call, member.call.group
-        kept = {rank: name for name, rank in self.owners.items()}
-        reductions: list[Instruction]
-        if self.even:
-            blocks = tuple(kept[rank] for rank in group)
-            reductions = [self._like(call, ReduceScatter, blocks=blocks, block=member.used[0])]
-        else:
-            reductions = [
-                self._like(call, Reduce, block=name, root=rank)
-                for name, rank in self.owners.items()
-            ]
-        return {member.cut_place: [], member.place: [member.cut, *reductions]}
-
-    def _like(
-        self, call: AllReduce, kind: Callable[..., Instruction], **fields: Any
-    ) -> Instruction:
-        """Return another reduction with the members, communicator and scale of an all-reduce."""
-        return kind(
-            call.group, call.communicator, reduction=call.reduction, scale=call.scale, **fields
-        )
+def _reductions(call: AllReduce, owners: dict[str, int], rank: int | None) -> list[Instruction]:
+    """Return what replaces an all-reduce: one reduce-scatter on a `rank`, or a reduce per part."""
+    group, alike = call.group, call.communicator
+    how: dict[str, Any] = {"reduction": call.reduction, "scale": call.scale}
+    if rank is None:
+        return [Reduce(group, alike, block=name, root=root, **how) for name, root in owners.items()]
+    kept = {owner: name for name, owner in owners.items()}
+    blocks = tuple(kept[member] for member in group)
+    return [ReduceScatter(group, alike, blocks=blocks, block=kept[rank], **how)]

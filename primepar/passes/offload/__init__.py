@@ -1,12 +1,16 @@
 """Chunks of tensors between host and device memory, under a limit of device memory."""
 
-from primepar.passes.offload.chunk_size import ChunkSize, best_chunk_size, chunk_sizes
 from primepar.passes.offload.chunks import (
     ChunkLayout,
+    ChunkSize,
     ChunkState,
     TensorState,
+    best_chunk_size,
+    chunk_sizes,
     chunk_state,
+    largest_state,
     packed,
+    state_chunks,
 )
 from primepar.passes.offload.insert import least_limit, moved_elements, offload, with_copies
 from primepar.passes.offload.policies import (
@@ -17,7 +21,6 @@ from primepar.passes.offload.policies import (
     least_recently_used,
     transfers,
 )
-from primepar.passes.offload.states import largest_state, state_chunks
 
 __all__ = [
     "POLICIES",

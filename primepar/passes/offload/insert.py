@@ -15,22 +15,31 @@ program is given and does not end with, such as its tokens, stays on the device.
 Which chunk goes is decided by the furthest next use. It is optimal for chunks of one size. Sizes
 differ here (a chunk grows with the blocks that are made in it), so the least recently used order is
 tried too, and the order that moves fewer elements is taken.
+
+The trace of a rank, moment by moment, is PatrickStar's warm-up step, read off the program instead.
+A message uses its blocks at its post and at its wait, and keeps them where they are in between.
+
+Why it keeps the limit: what an instruction names, what is in flight and what stays is at most
+`least_limit`, before the instruction (when its chunks are fetched) and after it (when it has made
+its blocks). Everything else can be evicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from primepar.errors import MemoryLimitError, ProgramError
+from primepar.passes.block_uses import Names, Rank, followed, request_of
 from primepar.passes.liveness import sizes_of
-from primepar.passes.offload.moments import Moments
-from primepar.passes.offload.policies import POLICIES
-from primepar.passes.offload.residency import Residency
-from primepar.passes.offload.states import Chunks, largest_state, state_chunks
-from primepar.schedule.program import Cut, Evict, Fetch, Free, Instruction, Join, Program
-from primepar.schedule.program_uses import frees
+from primepar.passes.offload.chunks import Chunks, largest_state, state_chunks
+from primepar.passes.offload.policies import POLICIES, Policy, uses_of
+from primepar.schedule.program import Cut, Evict, Fetch, Free, Instruction, Join, Program, Wait
+from primepar.schedule.program_uses import frees, host_blocks, initial_blocks
 from primepar.schedule.signature import Bound
 
 
@@ -118,3 +127,172 @@ def _ranks(
     if chunks is None:
         chunks = state_chunks(program, largest_state(program) if capacity is None else capacity)
     return [Moments(program, rank, known) for rank, known in enumerate(chunks)]
+
+
+class TraceMoment(NamedTuple):
+    """One instruction. `chunks` are those that it uses, `in_flight` those of pending messages."""
+
+    node: Instruction | None
+    """None is the end of the list, where the blocks of `final` must be there."""
+    blocks: Names
+    made: Names
+    gone: Names
+    chunks: frozenset[Hashable]
+    in_flight: frozenset[Hashable]
+
+
+class Moments:
+    """The trace of one rank. A block outside of all chunks is a chunk of its own."""
+
+    def __init__(self, program: Program, rank: int, chunks: Chunks) -> None:
+        self.chunks, self.states = chunks, frozenset(chunks.values())
+        self._size = sizes_of(program)
+        self._rank = Rank(rank)
+        here, there = initial_blocks(program)[rank], host_blocks(program)[rank]
+        self.initial = tuple(name for name in here if name not in chunks)
+        self.host_initial = (*there, *(name for name in here if name in chunks))
+        final = (program.final or ((),) * program.ranks)[rank]
+        host_final = (program.host_final or ((),) * program.ranks)[rank]
+        self.final = tuple(name for name in final if name not in chunks)
+        self.host_final = (*host_final, *(name for name in final if name in chunks))
+        self.stays = frozenset(self.initial) - frozenset(self.final)
+        """Data of the step, which never moves."""
+        self.trace = list(self._moments(program.programs[rank]))
+        self.uses = uses_of([list(moment.chunks) for moment in self.trace])
+
+    def chunk(self, block: str) -> Hashable:
+        """Return the chunk of a block."""
+        return self.chunks.get(block, block)
+
+    def size(self, block: str) -> int:
+        """Return the elements of a block. Raises `ProgramError` if they are unknown."""
+        size = self._size(block)
+        if size is None:
+            raise ProgramError(f"expected the cuts of {block} in tensors, got none: add them")
+        return size
+
+    def _moments(self, nodes: tuple[Instruction, ...]) -> Iterator[TraceMoment]:
+        pending = Counter[str]()
+        for node, used in followed(nodes, self._rank):
+            request = request_of(node)
+            blocks = tuple(dict.fromkeys(chain(used.reads, used.made, used.gone)))
+            if isinstance(node, Wait):
+                pending.subtract(blocks)
+            in_flight = self._chunks(name for name, count in pending.items() if count > 0)
+            if request is not None and not isinstance(node, Wait):
+                pending.update(blocks)
+            made, gone = ((), ()) if isinstance(node, Wait) else (used.made, used.gone)
+            yield TraceMoment(node, blocks, made, gone, self._chunks(blocks), in_flight)
+        yield TraceMoment(None, self.final, (), (), self._chunks(self.final), frozenset())
+
+    def _chunks(self, blocks: Iterable[str]) -> frozenset[Hashable]:
+        return frozenset(map(self.chunk, blocks))
+
+    def least(self) -> int:
+        """Return the least elements with which every instruction can run."""
+        live = {name: self.size(name) for name in (*self.initial, *self.host_initial)}
+        held = Counter[Hashable]()
+        for name, size in live.items():
+            held[self.chunk(name)] += size
+        most = sum(live[name] for name in self.initial)
+        for moment in self.trace:
+            here = moment.chunks | moment.in_flight | self.stays
+            # Before it too: `free x` needs x, which may have to be fetched.
+            most = max(most, sum(held[key] for key in here))
+            for name in moment.gone:
+                held[self.chunk(name)] -= live.pop(name, 0)
+            for name in moment.made:
+                if name not in live:
+                    live[name] = self.size(name)
+                    held[self.chunk(name)] += live[name]
+            most = max(most, sum(held[key] for key in here))
+        return most
+
+
+class Residency:
+    """One rank's list with its transfers, `nodes`, and the elements that they move, `moved`."""
+
+    def __init__(self, moments: Moments, policy: Policy, limit: int) -> None:
+        self.moments, self.policy, self.limit = moments, policy, limit
+        self.nodes: list[Instruction] = []
+        self.moved = 0
+        self._device: dict[Hashable, dict[str, int]] = {}
+        self._host: dict[Hashable, dict[str, int]] = {}
+        """Chunk -> its blocks there, with their elements."""
+        self._total = 0
+        for name in moments.initial:
+            self._make(name)
+        for name in moments.host_initial:
+            self._host.setdefault(moments.chunk(name), {})[name] = moments.size(name)
+        for place, moment in enumerate(moments.trace):
+            if moment.node is None:
+                self._end()
+            self._access(place, moment)
+
+    def _make(self, name: str) -> None:
+        blocks = self._device.setdefault(self.moments.chunk(name), {})
+        if name not in blocks:
+            blocks[name] = self.moments.size(name)
+            self._total += blocks[name]
+
+    def _access(self, place: int, moment: TraceMoment) -> None:
+        """Fetch the chunks of an instruction, after evictions that make room, and run it."""
+        missing = sorted((key for key in moment.chunks if self._host.get(key)), key=str)
+        needed = self._growth(moment, missing)
+        while self._total + needed > self.limit:
+            self._evict(self._next(place, moment))
+        for key in missing:
+            self._fetch(key)
+        if moment.node is None:
+            return
+        self.nodes.append(moment.node)
+        for name in moment.gone:
+            self._total -= self._device[self.moments.chunk(name)].pop(name, 0)
+        for name in moment.made:
+            self._make(name)
+
+    def _growth(self, moment: TraceMoment, missing: list[Hashable]) -> int:
+        """Return the most elements that fetches, and then the instruction, add.
+
+        Example: `free x` of an evicted x adds x until it runs.
+        """
+        size, chunk = self.moments.size, self.moments.chunk
+        coming = {name for key in missing for name in self._host[key]}
+        there = coming | {
+            name for name in moment.blocks if name in self._device.get(chunk(name), ())
+        }
+        after = (there | set(moment.made)) - (set(moment.gone) - set(moment.made))
+        fetched = sum(map(size, coming))
+        added = sum(map(size, after - there)) - sum(map(size, there - after))
+        return fetched + max(0, added)
+
+    def _next(self, place: int, moment: TraceMoment) -> Hashable:
+        """Return the chunk to evict: a state if one may move, else another block."""
+        kept = moment.chunks | moment.in_flight | self.moments.stays
+        movable = [key for key, blocks in self._device.items() if blocks and key not in kept]
+        uses, count = self.moments.uses, len(self.moments.trace)
+        return max(
+            movable,
+            key=lambda key: (
+                key in self.moments.states, self.policy(uses, count, key, place), str(key)
+            ),
+        )  # fmt: skip
+
+    def _evict(self, key: Hashable) -> None:
+        blocks = self._device.pop(key)
+        self.nodes += map(Evict, blocks)
+        self._host.setdefault(key, {}).update(blocks)
+        self._total -= sum(blocks.values())
+        self.moved += sum(blocks.values())
+
+    def _fetch(self, key: Hashable) -> None:
+        blocks = self._host.pop(key)
+        self.nodes += map(Fetch, blocks)
+        self._device.setdefault(key, {}).update(blocks)
+        self._total += sum(blocks.values())
+        self.moved += sum(blocks.values())
+
+    def _end(self) -> None:
+        """Evict the states: they end in host memory."""
+        for key in [key for key in self._device if key in self.moments.states]:
+            self._evict(key)
