@@ -21,7 +21,7 @@ from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.step_programs import StepProgram, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.files import write_text
-from primepar.models import GPTConfig
+from primepar.models import GPTConfig, ModelConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings, lower_step
 from primepar.partition import parse_sequence
@@ -58,7 +58,7 @@ class LimitRow(Struct, frozen=True, kw_only=True):
     loss: float
 
 
-def step_program(model: GPTConfig, batch: int, share: Fraction | None) -> Program:
+def step_program(model: ModelConfig, batch: int, share: Fraction | None) -> Program:
     """The step on one device; a limit is a share of the states' size, or the least if larger."""
     plan = uniform_plan(model, parse_sequence(""))
     if share is None:
@@ -68,7 +68,7 @@ def step_program(model: GPTConfig, batch: int, share: Fraction | None) -> Progra
     return offload(program, max(least_limit(program), int(STATES * model.parameters * share)))
 
 
-def measure(model: GPTConfig, batch: int, share: Fraction | None) -> LimitRow:
+def measure(model: ModelConfig, batch: int, share: Fraction | None) -> LimitRow:
     """Prove, simulate and run the step of one limit."""
     program, plan = step_program(model, batch, share), uniform_plan(model, parse_sequence(""))
     if verify_program(program).verdict != "proved":
@@ -83,7 +83,9 @@ def measure(model: GPTConfig, batch: int, share: Fraction | None) -> LimitRow:
     )  # fmt: skip
 
 
-def _run(model: GPTConfig, batch: int, program: Program, limit: int | None) -> tuple[float, float]:
+def _run(
+    model: ModelConfig, batch: int, program: Program, limit: int | None
+) -> tuple[float, float]:
     """CPU seconds of a step, the least of some, and the last loss."""
     plan, sequence = uniform_plan(model, parse_sequence("")), parse_sequence("")
     mesh = Mesh(sequence, device_memory=limit)
@@ -99,7 +101,7 @@ def _run(model: GPTConfig, batch: int, program: Program, limit: int | None) -> t
     return least, loss
 
 
-def lines(rows: list[LimitRow], model: GPTConfig) -> list[str]:
+def lines(rows: list[LimitRow], model: ModelConfig) -> list[str]:
     """The table; times are ratios to the first row, which has no limit."""
     states, first = STATES * model.parameters * BYTES, rows[0]
     table = [

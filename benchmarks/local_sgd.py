@@ -174,9 +174,10 @@ PICTURED = {
 
 def schedule_picture() -> str:
     """SVG of the emulated events of several periods."""
-    from primepar.pictures.period_picture import period_picture
+    from primepar.pictures.methods import method_svg
 
-    return period_picture({title: emulated_events(method) for title, method in PICTURED.items()})
+    runs = {title: emulated_events(method) for title, method in PICTURED.items()}
+    return method_svg("local-sgd", runs)
 
 
 def emulated_events(method: LocalSGD) -> list[Event]:

@@ -15,7 +15,7 @@ from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 
-from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
+from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
 from primepar.preflight.cases import CASES, FIXED, PREFIX, PublicCase
 from primepar.verify import verify_program
 from primepar.verify.repair.repair import repair, repair_lines

@@ -168,7 +168,7 @@ def equations(primitive: Primitive) -> str:
 
 def picture(name: str, sequence: Sequence, phases: tuple[Phase, ...], folder: Path) -> str:
     """Draw some phases of a training step; return the line that shows them."""
-    places = [sequence.place(rank).partition("(")[2].rstrip(")") for rank in range(sequence.ranks)]
+    places = [dict(zip(sequence.axes, place, strict=True)) for place in sequence.coordinates]
     program = lower(sequence, phases=phases)
     grid = space_time(program, str(sequence), places, sequence.steps)
     (folder / f"{name}.svg").write_text(grid_svg(grid), encoding="utf-8")

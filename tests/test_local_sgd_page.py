@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -11,9 +10,6 @@ from command import run
 
 from benchmarks import local_sgd
 from primepar.cli import main
-from primepar.partition.local_sgd import LocalSGD
-from primepar.pictures.period_picture import GRADIENTS, MODELS, STEP, period_picture
-from primepar.schedule.events import Event
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "local-sgd.md").read_text()
@@ -62,35 +58,6 @@ def test_the_command_refuses_a_folder_that_is_not_there(tmp_path: Path) -> None:
     done = run("--output", str(folder), program=program, name="benchmarks")
     assert done.code == 2
     assert f"--output: expected a folder that is there, got {folder}: make it first" in done.err
-
-
-def bars(svg: str, colour: str) -> list[tuple[float, float]]:
-    """(x, y) of the boxes of a colour that have a tooltip, so not those of the legend."""
-    root = ElementTree.fromstring(svg)
-    space = "{http://www.w3.org/2000/svg}"
-    return [
-        (float(box.attrib["x"]), float(box.attrib["y"]))
-        for box in root.iter(f"{space}rect")
-        if box.attrib["fill"] == colour and box.find(f"{space}title") is not None
-    ]
-
-
-def events(method: LocalSGD) -> list[Event]:
-    return list(local_sgd.emulated_events(method))
-
-
-@pytest.mark.parametrize(("period", "warm_up"), [(1, 0), (3, 0), (4, 0), (8, 0), (3, 2)])
-def test_the_picture_has_a_box_for_each_step_and_a_bar_for_each_average(
-    period: int, warm_up: int
-) -> None:
-    method = LocalSGD(workers=3, period=period, steps=8, warm_up=warm_up)
-    svg = period_picture({"run": events(method)})
-    assert len(bars(svg, STEP)) == 3 * 8
-    assert len(bars(svg, MODELS)) == 3 * len(method.averages)
-    assert len(bars(svg, GRADIENTS)) == 3 * warm_up
-    steps = sorted({x for x, _ in bars(svg, STEP)})
-    after = [max(n for n, x in enumerate(steps) if x < bar) for bar, _ in bars(svg, MODELS)]
-    assert sorted(set(after)) == list(method.averages)
 
 
 def test_the_pictures_of_the_page_are_those_of_the_code() -> None:

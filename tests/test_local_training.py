@@ -23,7 +23,7 @@ from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
 from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
-from primepar.models import GPTConfig, ModelConfig, WeightFile, initial_parameter
+from primepar.models import ModelConfig, WeightFile, initial_parameter
 from primepar.operators import parameter_views
 from primepar.operators.averaging import lower_average
 from primepar.partition import parse_sequence
@@ -64,7 +64,7 @@ def weights(path: Path, model: ModelConfig) -> dict[str, NDArray[Any]]:
     }
 
 
-def model() -> GPTConfig:
+def model() -> ModelConfig:
     return replace(cases.SMALL, layers=1).model
 
 

@@ -24,7 +24,7 @@ from primepar.distributed.training.speed import (
     speed_of,
 )
 from primepar.models import GPTConfig, ModelConfig
-from primepar.models.operations import flops_per_token
+from primepar.models.config import flops_per_token
 
 CPU = torch.device("cpu")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from primepar.errors import ConfigError, DataError
-from primepar.models import GPTConfig
+from primepar.models import GPTConfig, ModelConfig
 from primepar.reference.oracle.layers import Array, Tokens
 from primepar.reference.oracle.optimizers import SGD, AdamW, linear_weights
 from primepar.reference.oracle.train import train, windows
@@ -19,7 +19,7 @@ CONFIG = GPTConfig(layers=2, hidden=12, heads=3, context=6, vocabulary=20)
 TEXT = b"she sells sea shells by the sea shore. " * 4
 
 
-def drawn_model(config: GPTConfig = CONFIG, seed: int = 0) -> Transformer:
+def drawn_model(config: ModelConfig = CONFIG, seed: int = 0) -> Transformer:
     """Return a model all of whose parameters matter: none is left at zero or at one."""
     generator = np.random.default_rng(seed)
     parameters: dict[str, Array] = {
@@ -29,7 +29,7 @@ def drawn_model(config: GPTConfig = CONFIG, seed: int = 0) -> Transformer:
     return Transformer(config, parameters)
 
 
-def drawn_batch(config: GPTConfig = CONFIG, batch: int = 2) -> tuple[Tokens, Tokens]:
+def drawn_batch(config: ModelConfig = CONFIG, batch: int = 2) -> tuple[Tokens, Tokens]:
     """Return random tokens and targets."""
     shape = (2, batch, config.context)
     tokens, targets = np.random.default_rng(1).integers(0, config.vocabulary, shape)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 import primepar
 from primepar.models import GPTConfig
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
-from primepar.pictures.period_picture import period_picture
+from primepar.pictures.methods import method_svg
 from primepar.plan import preset_plan
 from primepar.reference import emulate
 from primepar.reference.check import memories
@@ -176,12 +176,12 @@ runs = {}
 for period in (1, 4, 8):
     program = primepar.lower(f"local-sgd:workers=4,period={period},steps=8")
     runs[f"H = {period}"] = emulate(program, memories(program)).events
-(OUT / "10_periods.svg").write_text(period_picture(runs), encoding="utf-8")
+(OUT / "10_periods.svg").write_text(method_svg("local-sgd", runs), encoding="utf-8")
 
 # %% [markdown]
-# A box is a step: the error on the worker's own rows, the gradient, the update. A bar through all
-# workers is an average, in which everybody waits for everybody. `H = 1` averages after every step,
-# `H = 8` once, at the end.
+# A numbered bar is a step: the error on the worker's own rows, the gradient, the update. One that
+# all workers have at the same time is an average, in which everybody waits for everybody. `H = 1`
+# averages after every step, `H = 8` once, at the end.
 
 # %%
 print(primepar.check("local-sgd:workers=4,period=4,steps=8"))

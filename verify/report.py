@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
-from primepar.pictures.counterexample_text import counterexample_lines
+from primepar.pictures.counterexample import counterexample_lines
 from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from primepar.pictures.drawing import Drawing
 from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.method_pictures import METHOD_PICTURES
+from primepar.pictures.methods import READINGS, method_svg
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
-from primepar.pictures.timeline import timeline_svg
-from primepar.pictures.timeline_text import timeline_text
+from primepar.pictures.timeline import timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
@@ -29,13 +28,7 @@ def grid_of(name: str, placed: Sequence | Program, program: Program) -> SpaceTim
     devices = _count(placed.ranks, "device")
     if isinstance(placed, Program):
         return space_time(program, f"{name}: {devices}")
-    places = [
-        " ".join(
-            f"{axis}={coordinate}"
-            for axis, coordinate in zip(placed.axes, coordinates, strict=True)
-        )
-        for coordinates in placed.coordinates
-    ]
+    places = [dict(zip(placed.axes, place, strict=True)) for place in placed.coordinates]
     steps = _count(placed.steps, "step")
     title = f"{placed}: {devices}, {steps} in each phase" if str(placed) else f"{devices}, {steps}"
     return space_time(program, title, places, placed.steps)
@@ -77,10 +70,9 @@ def method_drawing(method: ProgramMethod) -> Drawing:
     events = method_events(method)
     facts = [f"  {quantity}  {value}" for quantity, value in method.facts().items()]
     text = "\n".join([method.text, *facts, "", timeline_text(events, _columns(), "units")])
-    picture = METHOD_PICTURES.get(method.name)
-    return Drawing(
-        text, lambda: picture(method, events) if picture else timeline_svg(events, unit="units")
-    )
+    if method.name in READINGS:
+        return Drawing(text, lambda: method_svg(method.name, {method.text: events}))
+    return Drawing(text, lambda: timeline_svg(events, unit="units"))
 
 
 def method_events(method: ProgramMethod) -> list[Event]:

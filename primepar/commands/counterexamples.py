@@ -10,7 +10,7 @@ import typer
 from primepar.api.resolve_target import Target
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
+from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
 from primepar.schedule import Primitive, Program, Sequence, lower, save_program
 from primepar.schedule.nesting import Nesting
 

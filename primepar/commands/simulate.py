@@ -30,8 +30,8 @@ from primepar.commands.progress import progress
 from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_bytes, write_text
-from primepar.pictures.timeline import chrome_trace, timeline_svg
-from primepar.pictures.timeline_text import timeline_text
+from primepar.pictures.chrome_trace import chrome_trace
+from primepar.pictures.timeline import timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS

@@ -8,12 +8,17 @@ Legend: V vocabulary, T context, H hidden, L layers, A heads, G key/value heads,
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from math import prod
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from sys import float_info
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 from zlib import crc32
 
+import msgspec
+from msgspec import Meta
+
 from primepar.errors import ConfigError
+from primepar.schedule.program_method import allowed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,10 +29,11 @@ Norm = Literal["layer", "rms"]
 Activation = Literal["gelu_tanh", "gelu", "relu", "silu"]
 Positions = Literal["learned", "rotary", "alibi"]
 
-_CHOICES = {"family": Family, "norm": Norm, "activation": Activation, "positions": Positions}
-_SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
+Size = Annotated[int, Meta(ge=1)]
+Positive = Annotated[float, Meta(gt=0, le=float_info.max)]
+Probability = Annotated[float, Meta(ge=0, lt=1)]
+
 _FIXED = ("norm", "gated", "positions", "embedding_norm")  # what Hugging Face names depend on
-_DROPOUTS = ("embedding_dropout", "dropout", "attention_dropout")
 _GPT = {
     "norm": "layer",
     "epsilon": 1e-5,
@@ -54,7 +60,7 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """Sizes and parts of a model; raises `ConfigError` where they do not fit one another.
 
@@ -66,27 +72,27 @@ class ModelConfig:
     """
 
     family: Family
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    context: int
-    vocabulary: int
+    layers: Size
+    hidden: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    ffn: Size
+    context: Size
+    vocabulary: Size
     norm: Norm
-    epsilon: float
+    epsilon: Positive
     activation: Activation
     gated: bool
     attention_bias: bool
     mlp_bias: bool
     positions: Positions
-    rope_theta: float
+    rope_theta: Positive
     embedding_norm: bool
     tied: bool
-    embedding_dropout: float
-    dropout: float
-    attention_dropout: float
+    embedding_dropout: Probability
+    dropout: Probability
+    attention_dropout: Probability
 
     @classmethod
     def of(cls, family: Family, *, hidden: int, heads: int, **fields: Any) -> ModelConfig:
@@ -95,24 +101,15 @@ class ModelConfig:
         Needs `layers`, `context` and `vocabulary`. Unless given, `kv_heads` is `heads`, `head_dim`
         is H / A, `ffn` is 4 H and there is no dropout. Raises `ConfigError`.
         """
-        _check_choice("family", family)
         sizes = {"hidden": hidden, "heads": heads}
-        _check_sizes({name: (sizes | fields).get(name, 1) for name in _SIZES})
+        _check({"family": family} | sizes)
         if "head_dim" not in fields and hidden % heads:
             raise ConfigError(f"heads: expected a divisor of hidden={hidden}, got {heads}")
         derived = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden}
         return ModelConfig(family=family, **{**_FAMILIES[family], **derived, **sizes, **fields})
 
-    def with_sizes(self, *, tied: bool | None = None, **sizes: int) -> ModelConfig:
-        """The same model with other sizes, or with a head that is `tied` or not."""
-        values = {field.name: getattr(self, field.name) for field in fields(ModelConfig)}
-        return ModelConfig(**values | sizes | ({} if tied is None else {"tied": tied}))
-
     def __post_init__(self) -> None:
-        _check_sizes({name: getattr(self, name) for name in _SIZES})
-        _check_sizes({name: getattr(self, name) for name in ("kv_heads", "head_dim", "ffn")})
-        for name in _CHOICES:
-            _check_choice(name, getattr(self, name))
+        _check({field.name: getattr(self, field.name) for field in fields(ModelConfig)})
         if self.heads % self.kv_heads:
             raise ConfigError(
                 f"kv_heads: expected a divisor of heads={self.heads}, got {self.kv_heads}"
@@ -121,21 +118,8 @@ class ModelConfig:
             raise ConfigError(
                 f"head_dim: expected an even number for rotary positions, got {self.head_dim}"
             )
-        self._check_family()
-        for name in ("epsilon", "rope_theta"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name}: expected a positive number, got {getattr(self, name)}")
-        for name in _DROPOUTS:
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected a probability of at least 0 and below 1, "
-                    f"got {getattr(self, name)}"
-                )
-
-    def _check_family(self) -> None:
-        """Only our own family mixes parts freely: the others have names for their own alone."""
         if self.family == "gpt":
-            return
+            return  # It mixes parts freely; the others' files have names for their own alone.
         expected = {name: _FAMILIES[self.family][name] for name in _FIXED}
         if self.family != "llama":
             expected["kv_heads"] = self.heads
@@ -150,12 +134,6 @@ class ModelConfig:
                     f"{name}: expected {value!r} in the family {self.family}, "
                     f"got {getattr(self, name)!r}"
                 )
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ModelConfig) and astuple(self) == astuple(other)
-
-    def __hash__(self) -> int:
-        return hash(astuple(self))
 
     @property
     def group_columns(self) -> int:
@@ -219,41 +197,38 @@ class ModelConfig:
         return sum(prod(shape) for shape in self.parameter_shapes.values())
 
 
-class GPTConfig(ModelConfig):
+def flops_per_token(model: ModelConfig) -> int:
+    """Return a model's floating-point operations of a training step for each token.
+
+    A product of a row with an N x K matrix is 2 N K operations, and twice that backward. Scores
+    and weighted sums of attention are 4 T D for each head, of all T positions (equation of PaLM:
+    6 N + 12 L H Q T, with the parameters of the linear operators as N). Operations that
+    recomputation repeats are not counted.
+    """
+    linear = sum(prod(shape) for shape in model.linear_shapes.values())
+    attention = 2 * model.layers * model.heads * model.head_dim * model.context
+    return 6 * (linear + attention)
+
+
+def GPTConfig(
+    layers: int = 4, hidden: int = 192, heads: int = 4, context: int = 128, vocabulary: int = 256
+) -> ModelConfig:
     """Our own GPT over bytes, pre-norm as GPT-2, no biases in linear operators, an untied head."""
-
-    layers: int = 4
-    hidden: int = 192
-    heads: int = 4
-    context: int = 128
-    vocabulary: int = 256
-
-    def __init__(
-        self,
-        layers: int = layers,
-        hidden: int = hidden,
-        heads: int = heads,
-        context: int = context,
-        vocabulary: int = vocabulary,
-    ) -> None:
-        others = {"layers": layers, "context": context, "vocabulary": vocabulary}
-        model = ModelConfig.of("gpt", hidden=hidden, heads=heads, **others)
-        vars(self).update(vars(model))
-
-    def __repr__(self) -> str:
-        return f"GPTConfig({', '.join(f'{name}={getattr(self, name)}' for name in _SIZES)})"
+    others = {"layers": layers, "context": context, "vocabulary": vocabulary}
+    return ModelConfig.of("gpt", hidden=hidden, heads=heads, **others)
 
 
-def _check_sizes(sizes: dict[str, int]) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ConfigError(f"{name}: expected 1 or more, got {size}")
+KINDS = get_type_hints(ModelConfig, include_extras=True)
+"""Field of a model -> its type with its bounds."""
 
 
-def _check_choice(name: str, got: str) -> None:
-    choices = get_args(_CHOICES[name])
-    if got not in choices:
-        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, got {got!r}")
+def _check(values: dict[str, Any]) -> None:
+    """Raise `ConfigError` for a value that is beyond the bounds of its field."""
+    for name, value in values.items():
+        try:
+            msgspec.convert(value, KINDS[name])
+        except msgspec.ValidationError:
+            raise ConfigError(f"{name}: expected {allowed(KINDS[name])}, got {value!r}") from None
 
 
 def initial_parameter(config: ModelConfig, name: str, seed: int) -> NDArray[np.float64]:

@@ -1,19 +1,22 @@
 """Hugging Face `config.json` of GPT-2, OPT, Llama and BLOOM, in old and new spellings.
 
-A key that transformers would give a default has the same one here, unless it is a size.
+One table states for each family how our fields are spelt there; files are read and written by it. A
+key that transformers would give a default has the same one here, unless it is a size.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 from primepar.errors import ConfigError
 from primepar.models.config import ModelConfig
 from primepar.reading import read_json
 
+CONFIG = "config.json"
+_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -22,7 +25,113 @@ _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
-_BLOOM_CONTEXT = 2048  # what BLOOM was trained on; ALiBi itself has no limit
+"""Their name -> ours; the first of a name is written."""
+_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+
+
+class Keys(NamedTuple):
+    """The keys of a family in `config.json`; `a.b` is the key b of the object a."""
+
+    architecture: str
+    spellings: dict[str, tuple[str, ...]]
+    """Field of a model -> its keys, which must be equal where several are there."""
+    defaults: dict[str, object]
+    """Field whose keys may be absent -> its value then; None leaves it to `ModelConfig.of`."""
+    built: dict[str, object]
+    """Key -> the only value of it that is built here."""
+    equal: dict[str, str] = {}
+    """Key -> the field that it must be equal to."""
+
+
+_SHARED: dict[str, tuple[str, ...]] = {
+    "vocabulary": ("vocab_size",),
+    "tied": ("tie_word_embeddings",),
+}
+_SIZES = {
+    "layers": ("num_hidden_layers",),
+    "hidden": ("hidden_size",),
+    "heads": ("num_attention_heads",),
+    "context": ("max_position_embeddings",),
+}
+_ROPE = ("rope_parameters", "rope_scaling")
+FAMILIES = {
+    "gpt2": Keys(
+        "GPT2LMHeadModel",
+        _SHARED
+        | {
+            "hidden": ("n_embd", "hidden_size"),
+            "layers": ("n_layer", "num_hidden_layers"),
+            "heads": ("n_head", "num_attention_heads"),
+            "ffn": ("n_inner",),
+            "context": ("n_positions", "max_position_embeddings"),
+            "epsilon": ("layer_norm_epsilon",),
+            "activation": ("activation_function",),
+            "embedding_dropout": ("embd_pdrop",),
+            "dropout": ("resid_pdrop",),
+            "attention_dropout": ("attn_pdrop",),
+        },
+        {"ffn": None, "epsilon": 1e-5, "activation": "gelu_tanh", "tied": True,
+         "embedding_dropout": 0.1, "dropout": 0.1, "attention_dropout": 0.1},
+        {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False,
+         "add_cross_attention": False},
+    ),
+    "opt": Keys(
+        "OPTForCausalLM",
+        _SHARED
+        | _SIZES
+        | {
+            "ffn": ("ffn_dim",),
+            "activation": ("activation_function",),
+            "attention_bias": ("enable_bias",),
+            "mlp_bias": ("enable_bias",),
+            "dropout": ("dropout",),
+            "attention_dropout": ("attention_dropout",),
+        },
+        {"activation": "relu", "attention_bias": True, "mlp_bias": True, "tied": True,
+         "dropout": 0.1, "attention_dropout": 0.0},
+        {"do_layer_norm_before": True, "layer_norm_elementwise_affine": True,
+         "_remove_final_layer_norm": False},
+        {"word_embed_proj_dim": "hidden"},
+    ),
+    "llama": Keys(
+        "LlamaForCausalLM",
+        _SHARED
+        | _SIZES
+        | {
+            "kv_heads": ("num_key_value_heads",),
+            "head_dim": ("head_dim",),
+            "ffn": ("intermediate_size",),
+            "epsilon": ("rms_norm_eps",),
+            "activation": ("hidden_act",),
+            "attention_bias": ("attention_bias",),
+            "mlp_bias": ("mlp_bias",),
+            # In an object from transformers 5 on, before that a key of its own.
+            "rope_theta": (*(f"{part}.rope_theta" for part in _ROPE), "rope_theta"),
+            "attention_dropout": ("attention_dropout",),
+        },
+        {"kv_heads": None, "head_dim": None, "epsilon": 1e-6, "activation": "silu",
+         "attention_bias": False, "mlp_bias": False, "rope_theta": 10000.0, "tied": False,
+         "attention_dropout": 0.0},
+        {**{f"{part}.{key}": "default" for part in _ROPE for key in ("rope_type", "type")},
+         **{f"{part}partial_rotary_factor": 1.0 for part in ("", *(f"{part}." for part in _ROPE))}},
+    ),
+    "bloom": Keys(
+        "BloomForCausalLM",
+        _SHARED
+        | {
+            "hidden": ("hidden_size", "n_embed"),
+            "layers": ("n_layer", "num_hidden_layers"),
+            "heads": ("n_head", "num_attention_heads"),
+            "context": ("seq_length",),
+            "epsilon": ("layer_norm_epsilon",),
+            "dropout": ("hidden_dropout",),
+            "attention_dropout": ("attention_dropout",),
+        },
+        # BLOOM was trained on 2,048 positions; ALiBi itself has no limit.
+        {"context": 2048, "epsilon": 1e-5, "tied": True, "dropout": 0.0, "attention_dropout": 0.0},
+        {"apply_residual_connection_post_layernorm": False},
+    ),
+}  # fmt: skip
 
 
 def load_config(path: str | Path) -> ModelConfig:
@@ -31,214 +140,113 @@ def load_config(path: str | Path) -> ModelConfig:
     Raises `ConfigError` for a file that cannot be read, a missing key, a wrong type, sizes that do
     not fit one another, and variants of the architectures that are not built here.
     """
-    path = Path(path, "config.json") if Path(path).is_dir() else Path(path)
+    path = Path(path, CONFIG) if Path(path).is_dir() else Path(path)
     content = read_json(path, object, "a config.json", ConfigError)
-    if not isinstance(content, dict):
-        got = "a list" if isinstance(content, list) else json.dumps(content)
-        raise ConfigError(f"{path}: expected a JSON object, got {got}")
-    return read_config(path, content)
-
-
-def read_config(path: Path, content: dict[str, Any]) -> ModelConfig:
-    """Model that the content of a `config.json` describes; raises what `load_config` raises."""
-    keys = Keys(path, content)
-    family = keys.word("model_type")
-    if family not in _READERS:
-        raise ConfigError(
-            f"{path}: model_type: expected one of {', '.join(_READERS)}, got {family!r}"
-        )
-    fields = _READERS[family](keys)
     try:
-        return ModelConfig.of(**{"family": family, **fields})
+        return read_config(content)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-class Keys:
-    """Keys of a JSON object by type, each under any of its spellings; null is as absent."""
-
-    def __init__(self, path: Path, content: dict[str, Any], inside: str = "") -> None:
-        self.path = path
-        self.content = content
-        self.inside = inside
-
-    def integer(self, *spellings: str, default: int | None = None) -> int:
-        """An integer. Raises `ConfigError` where it is another type, or absent with no default."""
-        return int(self._value(int, spellings, default))
-
-    def number(self, *spellings: str, default: float) -> float:
-        """A number, whole or not. Raises `ConfigError` where it is another type."""
-        return float(self._value(float, spellings, default))
-
-    def flag(self, *spellings: str, default: bool) -> bool:
-        """A truth value. Raises `ConfigError` where it is another type."""
-        return bool(self._value(bool, spellings, default))
-
-    def word(self, *spellings: str, default: str | None = None) -> str:
-        """A string. Raises `ConfigError` where it is another type, or absent with no default."""
-        return str(self._value(str, spellings, default))
-
-    def activation(self, *spellings: str, default: str) -> str:
-        """An activation under our name. Raises `ConfigError` for one that is not built here."""
-        word = self.word(*spellings, default=default)
-        if word not in _ACTIVATIONS:
+def read_config(content: Any) -> ModelConfig:
+    """Model that the content of a `config.json` describes; raises what `load_config` raises."""
+    if not isinstance(content, dict):
+        got = "a list" if isinstance(content, list) else json.dumps(content)
+        raise ConfigError(f"expected a JSON object, got {got}")
+    family = _field("model_type", ("model_type",), content, {})
+    if family not in FAMILIES:
+        raise ConfigError(f"model_type: expected one of {', '.join(FAMILIES)}, got {family!r}")
+    keys, flat = FAMILIES[family], dict(content)
+    for part in _ROPE:
+        inner = content.get(part)
+        if family == "llama" and inner is not None:
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{part}: expected an object, got {json.dumps(inner)}")
+            flat |= {f"{part}.{key}": value for key, value in inner.items()}
+    values = {
+        field: _field(field, spellings, flat, keys.defaults)
+        for field, spellings in keys.spellings.items()
+    }
+    built = keys.built | {key: values[field] for key, field in keys.equal.items()}
+    for key, expected in built.items():
+        if flat.get(key) is not None and flat[key] != expected:
             raise ConfigError(
-                f"{self._where(self._present(spellings)[0])}: expected one of "
-                f"{', '.join(_ACTIVATIONS)}, got {word!r}"
+                f"{key}: expected {json.dumps(expected)}, got {json.dumps(flat[key])}: "
+                "this variant is not built here"
             )
-        return _ACTIVATIONS[word]
-
-    def only(self, expected: object, *spellings: str) -> None:
-        """Raise `ConfigError` where a key is there and asks for a variant that is not built."""
-        for key in self._present(spellings):
-            if self.content[key] != expected:
-                raise ConfigError(
-                    f"{self._where(key)}: expected {json.dumps(expected)}, "
-                    f"got {json.dumps(self.content[key])}: this variant is not built here"
-                )
-
-    def nested(self, key: str) -> Keys:
-        """Keys of a nested object, none where it is absent. Raises `ConfigError`."""
-        return Keys(self.path, self._value(dict, (key,), {}), f"{self.inside}{key}.")
-
-    def _present(self, spellings: tuple[str, ...]) -> list[str]:
-        return [key for key in spellings if self.content.get(key) is not None]
-
-    def _value(self, kind: type, spellings: tuple[str, ...], default: object) -> Any:
-        present = self._present(spellings)
-        if not present and default is None:
-            raise ConfigError(
-                f"{self.path}: expected the key {self.inside}{' or '.join(spellings)}, got none: "
-                "take the config.json that came with the weights"
-            )
-        values = [self._typed(kind, key) for key in present]
-        for key, value in zip(present, values, strict=True):
-            if value != values[0]:
-                raise ConfigError(
-                    f"{self._where(key)}: expected {values[0]!r} as in {present[0]}, got {value!r}"
-                )
-        return values[0] if values else default
-
-    def _typed(self, kind: type, key: str) -> Any:
-        value = self.content[key]
-        accepted = (int, float) if kind is float else (kind,)
-        if type(value) not in accepted:
-            raise ConfigError(
-                f"{self._where(key)}: expected {_WORDS[kind]}, got {json.dumps(value)}"
-            )
-        return value
-
-    def _where(self, key: str) -> str:
-        return f"{self.path}: {self.inside}{key}"
+    given = {field: value for field, value in values.items() if value is not None}
+    return ModelConfig.of(**{"family": family, **given})
 
 
-_WORDS = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    dict: "an object",
-}
+def _field(
+    field: str, spellings: tuple[str, ...], content: dict[str, Any], defaults: dict[str, object]
+) -> Any:
+    """The value of a field under any of its keys; null is as absent."""
+    kind = get_type_hints(ModelConfig).get(field)
+    kind = kind if kind in (int, bool, float) else str
+    present = [key for key in spellings if content.get(key) is not None]
+    if not present:
+        if field in defaults:
+            return defaults[field]
+        raise ConfigError(
+            f"expected the key {' or '.join(spellings)}, got none: take the config.json that came "
+            "with the weights"
+        )
+    for key in present:
+        value, first = content[key], content[present[0]]
+        if type(value) not in ((int, float) if kind is float else (kind,)):
+            raise ConfigError(f"{key}: expected {_KINDS[kind]}, got {json.dumps(value)}")
+        if value != first:
+            raise ConfigError(f"{key}: expected {first!r} as in {present[0]}, got {value!r}")
+        if field == "activation" and value not in _ACTIVATIONS:
+            names = ", ".join(_ACTIVATIONS)
+            raise ConfigError(f"{key}: expected one of {names}, got {value!r}")
+    value = content[present[0]]
+    return _ACTIVATIONS[value] if field == "activation" else kind(value)
 
 
-def _gpt2(keys: Keys) -> dict[str, Any]:
-    keys.only(True, "scale_attn_weights")
-    keys.only(False, "scale_attn_by_inverse_layer_idx", "add_cross_attention")
-    hidden = keys.integer("n_embd", "hidden_size")
-    return {
-        "layers": keys.integer("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "heads": keys.integer("n_head", "num_attention_heads"),
-        "ffn": keys.integer("n_inner", default=4 * hidden),
-        "context": keys.integer("n_positions", "max_position_embeddings"),
-        "vocabulary": keys.integer("vocab_size"),
-        "epsilon": keys.number("layer_norm_epsilon", default=1e-5),
-        "activation": keys.activation("activation_function", default="gelu_new"),
-        "tied": keys.flag("tie_word_embeddings", default=True),
-        "embedding_dropout": keys.number("embd_pdrop", default=0.1),
-        "dropout": keys.number("resid_pdrop", default=0.1),
-        "attention_dropout": keys.number("attn_pdrop", default=0.1),
-    }
+def config_content(config: ModelConfig, code: str = "F32") -> dict[str, Any]:
+    """Return the `config.json` of a model whose tensors have the type `code`, `F32` or `BF16`.
+
+    A dropout that the family lacks is left out.
+    Raises `ConfigError` for a model that transformers cannot express.
+    """
+    if config.family not in FAMILIES:
+        raise ConfigError(
+            f"model: expected a family out of {', '.join(FAMILIES)} for a Hugging Face folder, got "
+            f"{config.family}: save into a file that ends with .safetensors"
+        )
+    keys = FAMILIES[config.family]
+    content: dict[str, Any] = {"architectures": [keys.architecture], "model_type": config.family,
+                               "torch_dtype": _TORCH[code]}  # fmt: skip
+    for field, spellings in keys.spellings.items():
+        content[spellings[0]] = getattr(config, field)
+        if field == "activation":
+            theirs = (name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
+            content[spellings[0]] = next(theirs)
+    content |= {key: getattr(config, field) for key, field in keys.equal.items()}
+    theta = content.pop("rope_parameters.rope_theta", None)
+    if theta is not None:  # transformers 4 reads the first spelling, 5 the second
+        content["rope_theta"] = theta
+        content["rope_parameters"] = {"rope_theta": theta, "rope_type": "default"}
+    read = read_config(content)
+    for name in differing(read, config):
+        raise ConfigError(
+            f"model: expected {name} {getattr(read, name)} as transformers has it for "
+            f"{config.family}, got {getattr(config, name)}: save into a file that ends with "
+            ".safetensors"
+        )
+    return content
 
 
-def _opt(keys: Keys) -> dict[str, Any]:
-    keys.only(True, "do_layer_norm_before", "layer_norm_elementwise_affine")
-    keys.only(False, "_remove_final_layer_norm")
-    hidden = keys.integer("hidden_size")
-    keys.only(hidden, "word_embed_proj_dim")
-    bias = keys.flag("enable_bias", default=True)
-    return {
-        "layers": keys.integer("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": keys.integer("num_attention_heads"),
-        "ffn": keys.integer("ffn_dim"),
-        "context": keys.integer("max_position_embeddings"),
-        "vocabulary": keys.integer("vocab_size"),
-        "activation": keys.activation("activation_function", default="relu"),
-        "attention_bias": bias,
-        "mlp_bias": bias,
-        "tied": keys.flag("tie_word_embeddings", default=True),
-        "dropout": keys.number("dropout", default=0.1),
-        "attention_dropout": keys.number("attention_dropout", default=0.0),
-    }
+def differing(config: ModelConfig, other: ModelConfig) -> list[str]:
+    """Return the names of the fields in which two models differ, without dropout.
 
-
-def _llama(keys: Keys) -> dict[str, Any]:
-    hidden, heads = keys.integer("hidden_size"), keys.integer("num_attention_heads")
-    fields = {
-        "layers": keys.integer("num_hidden_layers"),
-        "hidden": hidden,
-        "heads": heads,
-        "kv_heads": keys.integer("num_key_value_heads", default=heads),
-        "ffn": keys.integer("intermediate_size"),
-        "context": keys.integer("max_position_embeddings"),
-        "vocabulary": keys.integer("vocab_size"),
-        "epsilon": keys.number("rms_norm_eps", default=1e-6),
-        "activation": keys.activation("hidden_act", default="silu"),
-        "attention_bias": keys.flag("attention_bias", default=False),
-        "mlp_bias": keys.flag("mlp_bias", default=False),
-        "rope_theta": _rope_theta(keys),
-        "tied": keys.flag("tie_word_embeddings", default=False),
-        "attention_dropout": keys.number("attention_dropout", default=0.0),
-    }
-    if keys.content.get("head_dim") is not None:
-        fields["head_dim"] = keys.integer("head_dim")
-    return fields
-
-
-def _rope_theta(keys: Keys) -> float:
-    """Base of the rotary angles: a key of its own up to transformers 4, in an object from 5 on."""
-    parts = [keys.nested("rope_parameters"), keys.nested("rope_scaling"), keys]
-    for part in parts:
-        part.only(1.0, "partial_rotary_factor")
-    for part in parts[:2]:
-        part.only("default", "rope_type", "type")
-    merged = {
-        f"{part.inside}rope_theta": part.content["rope_theta"]
-        for part in parts
-        if part.content.get("rope_theta") is not None
-    }
-    return Keys(keys.path, merged).number(*merged, default=10000.0)
-
-
-def _bloom(keys: Keys) -> dict[str, Any]:
-    keys.only(False, "apply_residual_connection_post_layernorm")
-    return {
-        "layers": keys.integer("n_layer", "num_hidden_layers"),
-        "hidden": keys.integer("hidden_size", "n_embed"),
-        "heads": keys.integer("n_head", "num_attention_heads"),
-        "context": keys.integer("seq_length", default=_BLOOM_CONTEXT),
-        "vocabulary": keys.integer("vocab_size"),
-        "epsilon": keys.number("layer_norm_epsilon", default=1e-5),
-        "tied": keys.flag("tie_word_embeddings", default=True),
-        "dropout": keys.number("hidden_dropout", default=0.0),
-        "attention_dropout": keys.number("attention_dropout", default=0.0),
-    }
-
-
-_READERS: dict[str, Callable[[Keys], dict[str, Any]]] = {
-    "gpt2": _gpt2,
-    "opt": _opt,
-    "llama": _llama,
-    "bloom": _bloom,
-}
+    Dropout matters to training alone, and a family may lack one of its places.
+    """
+    return [
+        field.name
+        for field in fields(ModelConfig)
+        if getattr(config, field.name) != getattr(other, field.name)
+        and not field.name.endswith("dropout")
+    ]

@@ -1,135 +1,26 @@
-"""A Hugging Face folder besides its tensors: `config.json`, the index of shards, a tokenizer."""
+"""A Hugging Face folder besides its tensors: the index of shards, `config.json`, a tokenizer."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
-from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from primepar.errors import ConfigError, WeightError
+from primepar.errors import WeightError
 from primepar.models.config import ModelConfig
-from primepar.models.config_json import load_config, read_config
-from primepar.models.tensor_file import DTYPES, Layout
+from primepar.models.config_json import CONFIG, config_content, differing, load_config
+from primepar.models.tensor_file import Layout, stored_bytes
 
 SHARD_BYTES = 5_000_000_000
 """Largest file of a folder, as transformers wrote them up to version 4."""
-MODEL, INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 COPIED = (
     "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "chat_template.jinja",
 )  # fmt: skip
 """Files about the text, which training does not change."""
-_DROPOUTS = ("embedding_dropout", "dropout", "attention_dropout")
-"""Fields that matter to training alone; a family may lack one."""
-_TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_ACTIVATIONS = {"gelu_tanh": "gelu_new"}
-_ARCHITECTURES = {
-    "gpt2": "GPT2LMHeadModel",
-    "opt": "OPTForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "bloom": "BloomForCausalLM",
-}
-_SIZES = {
-    "hidden_size": "hidden",
-    "num_hidden_layers": "layers",
-    "num_attention_heads": "heads",
-    "max_position_embeddings": "context",
-}
-_KEYS: dict[str, dict[str, str]] = {
-    "gpt2": {
-        "n_embd": "hidden",
-        "n_layer": "layers",
-        "n_head": "heads",
-        "n_inner": "ffn",
-        "n_positions": "context",
-        "layer_norm_epsilon": "epsilon",
-        "activation_function": "activation",
-        "embd_pdrop": "embedding_dropout",
-        "resid_pdrop": "dropout",
-        "attn_pdrop": "attention_dropout",
-    },
-    "opt": {
-        **_SIZES,
-        "ffn_dim": "ffn",
-        "word_embed_proj_dim": "hidden",
-        "activation_function": "activation",
-        "enable_bias": "attention_bias",
-        "dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-    },
-    "llama": {
-        **_SIZES,
-        "intermediate_size": "ffn",
-        "num_key_value_heads": "kv_heads",
-        "head_dim": "head_dim",
-        "rms_norm_eps": "epsilon",
-        "hidden_act": "activation",
-        "attention_bias": "attention_bias",
-        "mlp_bias": "mlp_bias",
-        "rope_theta": "rope_theta",
-        "attention_dropout": "attention_dropout",
-    },
-    "bloom": {
-        "hidden_size": "hidden",
-        "n_layer": "layers",
-        "n_head": "heads",
-        "seq_length": "context",
-        "layer_norm_epsilon": "epsilon",
-        "hidden_dropout": "dropout",
-        "attention_dropout": "attention_dropout",
-    },
-}
-
-
-def config_content(config: ModelConfig, code: str = "F32") -> dict[str, Any]:
-    """Return the `config.json` of a model whose tensors have the type `code`, one of `DTYPES`.
-
-    A dropout that the family lacks is left out.
-    Raises `ConfigError` for a model that transformers cannot express.
-    """
-    if config.family not in _KEYS:
-        raise ConfigError(
-            f"model: expected a family out of {', '.join(_KEYS)} for a Hugging Face folder, got "
-            f"{config.family}: save into a file that ends with .safetensors"
-        )
-    content = {key: getattr(config, field) for key, field in _KEYS[config.family].items()}
-    for key in ("activation_function", "hidden_act"):
-        if key in content:
-            content[key] = _ACTIVATIONS.get(content[key], content[key])
-    if config.family == "llama":  # the second spelling is that of transformers 5
-        rope = {"rope_theta": config.rope_theta, "rope_type": "default"}
-        content["rope_parameters"] = rope
-    content = {
-        "architectures": [_ARCHITECTURES[config.family]],
-        "model_type": config.family,
-        "torch_dtype": _TORCH[code],
-        "vocab_size": config.vocabulary,
-        "tie_word_embeddings": config.tied,
-        **content,
-    }
-    read = read_config(Path(CONFIG), content)
-    for name in _differing(read, config):
-        raise ConfigError(
-            f"model: expected {name} {getattr(read, name)} as transformers has it for "
-            f"{config.family}, got {getattr(config, name)}: save into a file that ends with "
-            ".safetensors"
-        )
-    return content
-
-
-def _differing(config: ModelConfig, other: ModelConfig) -> list[str]:
-    """Return the names of the fields in which two models differ, without dropout."""
-    return [
-        field.name
-        for field in fields(ModelConfig)
-        if getattr(config, field.name) != getattr(other, field.name) and field.name not in _DROPOUTS
-    ]
 
 
 def check_config(folder: Path, config: ModelConfig) -> None:
@@ -140,7 +31,7 @@ def check_config(folder: Path, config: ModelConfig) -> None:
     if not (folder / CONFIG).is_file():
         return
     theirs = load_config(folder)
-    for name in _differing(theirs, config):
+    for name in differing(theirs, config):
         if name != "context":
             raise WeightError(
                 f"{folder / CONFIG}: expected {name} {getattr(config, name)} as in the model, got "
@@ -156,7 +47,7 @@ def shards(layout: Layout, limit: int = SHARD_BYTES) -> dict[str, dict[str, Any]
     groups: list[dict[str, Any]] = [{}]
     used = 0
     for name, (dtype, shape) in layout.items():
-        size = prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+        size = stored_bytes(dtype, shape)
         if groups[-1] and used + size > limit:
             groups.append({})
             used = 0
@@ -173,11 +64,7 @@ def shards(layout: Layout, limit: int = SHARD_BYTES) -> dict[str, dict[str, Any]
 
 def index_text(files: Mapping[str, Layout]) -> bytes:
     """Return the index of several files: which of them has a tensor."""
-    total = sum(
-        prod(shape) * np.dtype(DTYPES[dtype]).itemsize
-        for layout in files.values()
-        for dtype, shape in layout.values()
-    )
+    total = sum(stored_bytes(*kind) for layout in files.values() for kind in layout.values())
     places = {name: file for file, layout in files.items() for name in layout}
     return _json({"metadata": {"total_size": total}, "weight_map": places})
 

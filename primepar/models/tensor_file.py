@@ -51,6 +51,11 @@ class StoredTensor:
         return (block.astype("<u4") << 16).view("<f4")
 
 
+def stored_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the bytes of a tensor in a file."""
+    return prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+
+
 def stored(array: Array, dtype: str) -> NDArray[Any]:
     """The values as a file has them in that type: bfloat16 as its bits, ties rounded to even."""
     if dtype != "BF16":
@@ -146,7 +151,7 @@ def _entry(path: Path, name: str, raw: msgspec.Raw) -> _Entry:
         raise WeightError(f"{path}: tensor {name!r}: {error}") from None
     begin, end = entry.data_offsets
     if entry.dtype in DTYPES:
-        expected = prod(entry.shape) * np.dtype(DTYPES[entry.dtype]).itemsize
+        expected = stored_bytes(entry.dtype, entry.shape)
         if begin < 0 or end - begin != expected:
             raise WeightError(
                 f"{path}: tensor {name!r}: expected {expected} bytes for {entry.dtype} of shape "
@@ -191,7 +196,7 @@ class Head(NamedTuple):
         entries: dict[str, Any] = {"__metadata__": {"format": "pt", **(notes or {})}}
         begins, end = {}, 0
         for name, (dtype, shape) in layout.items():
-            begins[name], end = end, end + prod(shape) * np.dtype(DTYPES[dtype]).itemsize
+            begins[name], end = end, end + stored_bytes(dtype, shape)
             entries[name] = {"dtype": dtype, "shape": shape, "data_offsets": (begins[name], end)}
         text = json.dumps(entries).encode()
         text += b" " * (-len(text) % 8)

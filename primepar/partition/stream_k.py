@@ -61,6 +61,7 @@ class StreamK(ProgramMethod, frozen=True):
     """Every worker of a GPU takes the same number of iterations of the tiles of a product."""
 
     name = "stream-k"
+    untimed = frozenset({"transfer"})
     rule: ClassVar[WorkRule] = RULE
 
     workers: Annotated[int, Meta(ge=1, le=4096)] = 4

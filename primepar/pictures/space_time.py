@@ -8,14 +8,14 @@ wrong can be looked at too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby, zip_longest
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby, zip_longest
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.pictures.hanging import Standstill, hangs, standstills
+from primepar.pictures.hanging import Hang, hangs
 from primepar.schedule.operators import PRODUCTS, Dim, tensor_dims
 from primepar.schedule.program import (
     AllToAll,
@@ -28,11 +28,33 @@ from primepar.schedule.program import (
     Recv,
     Send,
     Wait,
+    messages_of,
 )
 from primepar.schedule.program_file import instruction_line
 
 DEADLOCK: Final = "deadlock"
 """Phase of the column in which nothing goes on."""
+ENDED = "at its end"
+
+
+class Standstill(Struct, frozen=True):
+    """Where one rank is when nothing goes on any more, in words."""
+
+    text: str
+    """The instruction that does not return, or that the rank is at its end."""
+    awaits: tuple[int, ...] = ()
+    """Ranks that would have to go on first."""
+    left: int = 0
+    """Instructions that are never reached."""
+
+    @property
+    def lines(self) -> list[str]:
+        """Where it hangs, whom it waits for, and how much it never reaches."""
+        if self.text == ENDED:
+            return [self.text]
+        devices = f"device{'s' * (len(self.awaits) > 1)} {', '.join(map(str, self.awaits))}"
+        lines = [f"hangs in {self.text}", f"waits for {devices if self.awaits else 'nobody'}"]
+        return lines + [f"never reaches {self.left} more"] * (self.left > 0)
 
 
 class DrawnProduct(Struct, frozen=True, omit_defaults=True):
@@ -60,6 +82,11 @@ class Message(Struct, frozen=True):
     def leaves(self) -> bool:
         """Whether this is the sending end."""
         return self.op.endswith("send")
+
+    def __str__(self) -> str:
+        """Its text, `I[0,0] -> 1`; where it blocks, after its name."""
+        blocking = "" if self.op.startswith("i") else f"{self.op} "
+        return f"{blocking}{self.block} {'->' if self.leaves else '<-'} {self.peer}"
 
 
 class Collective(Struct, frozen=True):
@@ -90,8 +117,15 @@ class SpaceTime(Struct, frozen=True):
     """The grid: `cells[column][rank]`, columns in order of time; None where a rank has none."""
 
     title: str
-    devices: tuple[str, ...]
+    devices: tuple[dict[str, int], ...]
+    """The coordinates of each rank on the mesh, by axis; none where there is no mesh."""
     cells: tuple[tuple[Cell | None, ...], ...]
+
+    @property
+    def places(self) -> list[str]:
+        """The coordinates of each rank as text, `r=0 c=1`."""
+        return [" ".join(f"{axis}={index}" for axis, index in device.items())
+                for device in self.devices]  # fmt: skip
 
     def only(self, phase: str) -> SpaceTime:
         """The columns of one phase."""
@@ -100,14 +134,14 @@ class SpaceTime(Struct, frozen=True):
 
 
 def space_time(
-    program: Program, title: str, devices: Sequence[str] = (), steps: int | None = None
+    program: Program, title: str, devices: Sequence[dict[str, int]] = (), steps: int | None = None
 ) -> SpaceTime:
     """Read the grid off a program.
 
-    `devices` has the place of each rank on the mesh. Where the number of `steps` of a phase is
-    known, each has its share of the products; otherwise a step starts at the first message or
-    product after a wait. A column without a product is no step. Of a program that hangs only
-    what happens is drawn; then comes a column with the places where its ranks hang.
+    `devices` has the coordinates of each rank on the mesh, by axis. Where the number of `steps` of
+    a phase is known, each has its share of the products; otherwise a step starts at the first
+    message or product after a wait. A column without a product is no step. Of a program that hangs
+    only what happens is drawn; then comes a column with the places where its ranks hang.
     """
     stops = hangs(program)
     done = [nodes[: stops[rank].instruction] if rank in stops else nodes
@@ -118,27 +152,32 @@ def space_time(
         or max(sum(cell.phase == phase and bool(cell.products) for cell in row) for row in rows)
         for phase in PRODUCTS
     }
-    rows = [list(_turns(rank, nodes, counts)) for rank, nodes in enumerate(done)]
-    runs = [[list(run) for _, run in groupby(row, key=lambda cell: cell.phase)] for row in rows]
-    stages = (zip_longest(*stage) for stage in zip_longest(*runs, fillvalue=[]))
-    places = tuple(devices) or ("",) * program.ranks
-    columns = [*_numbered(chain.from_iterable(stages))]
+    runs = [
+        [list(run) for _, run in groupby(_turns(rank, nodes, counts), key=lambda cell: cell.phase)]
+        for rank, nodes in enumerate(done)
+    ]
+    columns: list[tuple[Cell | None, ...]] = []
+    numbers: Counter[str] = Counter()
+    for stage in zip_longest(*runs, fillvalue=[]):
+        for column in zip_longest(*stage):
+            # Columns in which a rank multiplies are the steps of their phase, counted from 0.
+            multiplies, phase = any(cell and cell.products for cell in column), head(column).phase
+            step = numbers[phase] if multiplies else None
+            columns.append(tuple(cell and replace(cell, step=step) for cell in column))
+            numbers[phase] += multiplies
     if stops:
         columns.append(tuple(
-            Cell(rank, DEADLOCK, standstill=standstill)
-            for rank, standstill in enumerate(standstills(program, stops))
+            Cell(rank, DEADLOCK, standstill=_standstill(nodes, stops.get(rank)))
+            for rank, nodes in enumerate(program.programs)
         ))  # fmt: skip
-    return SpaceTime(title, places, tuple(columns))
+    return SpaceTime(title, tuple(devices) or ({},) * program.ranks, tuple(columns))
 
 
-def _numbered(columns: Iterable[tuple[Cell | None, ...]]) -> Iterator[tuple[Cell | None, ...]]:
-    """Columns in which a rank multiplies are the steps of their phase, counted from 0."""
-    steps: Counter[str] = Counter()
-    for column in columns:
-        multiplies, phase = any(cell and cell.products for cell in column), head(column).phase
-        step = steps[phase] if multiplies else None
-        yield tuple(cell and replace(cell, step=step) for cell in column)
-        steps[phase] += multiplies
+def _standstill(nodes: Sequence[Instruction], hang: Hang | None) -> Standstill:
+    if hang is None:
+        return Standstill(ENDED)
+    text = " ".join(instruction_line(nodes[hang.instruction]).split())
+    return Standstill(text, hang.awaits, len(nodes) - hang.instruction - 1)
 
 
 def _turns(
@@ -188,10 +227,10 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             return replace(cell, phase=phase, products=(*cell.products, product))
         case Compute(reads=reads) if not all(block.endswith("'") for block in reads):
             return replace(cell, sums=(*cell.sums, instruction_line(node)))
-        case ISend() | IRecv() | Send() | Recv():
-            return replace(cell, messages=(*cell.messages, _message(node)))
-        case Group(body=body):
-            return replace(cell, messages=(*cell.messages, *map(_message, body)))
+        case ISend() | IRecv() | Send() | Recv() | Group():
+            messages = (Message(str(one.__struct_config__.tag), one.block, one.peer)
+                        for one in messages_of(node))  # fmt: skip
+            return replace(cell, messages=(*cell.messages, *messages))
         case _ if group := getattr(node, "group", None):
             blocks = (getattr(node, "block", ""), *getattr(node, "blocks", ()))
             block = blocks[1] if isinstance(node, AllToAll) else blocks[0]
@@ -199,10 +238,6 @@ def _with(cell: Cell, node: Instruction) -> Cell:
             return replace(cell, collectives=(*cell.collectives, collective))
         case _:
             return cell
-
-
-def _message(node: ISend | IRecv | Send | Recv) -> Message:
-    return Message(str(node.__struct_config__.tag), node.block, node.peer)
 
 
 # Text
@@ -216,22 +251,21 @@ def grid_text(grid: SpaceTime, width: int = 100) -> str:
     """
     parts = [grid.title]
     for _, columns in groupby(grid.cells, key=lambda column: head(column).phase):
-        parts.append("\n".join(_table(list(columns), grid.devices, width)))
+        parts.append("\n".join(_table(list(columns), grid.places, width)))
     return "\n\n".join(parts) + "\n"
 
 
 def equation(cell: Cell) -> str:
     """Return what the phase of a cell computes, `O[m,k] += I[m,n] * W[n,k]`."""
-    for phase, product in PRODUCTS.items():
-        if phase == cell.phase:
-            split = {dim for product in cell.products for dim in product.sub_operator}
-            left, right = (_with_dims(tensor, split) for tensor in product.reads)
-            return f"{_with_dims(product.writes, split)} += {left} * {right}"
-    return ""
-
-
-def _with_dims(tensor: str, split: set[Dim]) -> str:
-    return f"{tensor}[{','.join(dim.lower() for dim in tensor_dims(tensor) if dim in split)}]"
+    if cell.phase not in PRODUCTS:
+        return ""
+    product = PRODUCTS[cell.phase]
+    split = {dim for one in cell.products for dim in one.sub_operator}
+    result, left, right = (
+        f"{tensor}[{','.join(dim.lower() for dim in tensor_dims(tensor) if dim in split)}]"
+        for tensor in (product.writes, *product.reads)
+    )
+    return f"{result} += {left} * {right}"
 
 
 def cell_lines(cell: Cell) -> list[str]:
@@ -240,18 +274,12 @@ def cell_lines(cell: Cell) -> list[str]:
         return cell.standstill.lines
     lines = [str(product) for product in cell.products]
     by_tensor: dict[str, list[Message]] = {}
-    for message in cell.messages:
+    for message in sorted(cell.messages, key=lambda message: not message.leaves):
         by_tensor.setdefault(message.block.partition("[")[0], []).append(message)
-    for messages in by_tensor.values():
-        ends = sorted(messages, key=lambda message: not message.leaves)
-        lines.append("  " + "  ".join(map(_message_text, ends)))
+    order = dict.fromkeys(message.block.partition("[")[0] for message in cell.messages)
+    lines += ["  " + "  ".join(map(str, by_tensor[tensor])) for tensor in order]
     lines += cell.sums
     return lines + [f"  {collective.text}" for collective in cell.collectives]
-
-
-def _message_text(message: Message) -> str:
-    blocking = "" if message.op.startswith("i") else f"{message.op} "
-    return f"{blocking}{message.block} {'->' if message.leaves else '<-'} {message.peer}"
 
 
 def head(column: Sequence[Cell | None]) -> Cell:
@@ -268,36 +296,29 @@ def column_name(column: Sequence[Cell | None]) -> str:
 
 
 def _table(
-    columns: list[tuple[Cell | None, ...]], devices: Sequence[str], width: int
+    columns: list[tuple[Cell | None, ...]], places: Sequence[str], width: int
 ) -> Iterator[str]:
     first_cell = head(columns[0])
     phase = first_cell.phase or "messages"
-    names = [f"{rank}  {place}".rstrip() for rank, place in enumerate(devices)]
+    names = [f"{rank}  {place}".rstrip() for rank, place in enumerate(places)]
     left = max(map(len, (*names, "device")))
-    over = [column_name(column) for column in columns]
     texts = [[cell_lines(cell) if cell else [] for cell in column] for column in columns]
     wide = [max(len(line) for lines in column for line in ("step 00", *lines)) for column in texts]
-    for first, last in _cuts(wide, width - left):
+
+    def line(name: str, cells: Sequence[str], first: int) -> str:
+        padded = (f"   {text:{size}}" for text, size in zip(cells, wide[first:], strict=False))
+        return f"{name:{left}}{''.join(padded)}".rstrip()
+
+    first = 0
+    while first < len(columns):
+        # As many columns as have room, at least one.
+        ends = accumulate(size + 3 for size in wide[first:])
+        last = first + max(1, sum(end <= width - left for end in ends))
         yield f"{phase}, continued" if first else f"{phase}  {equation(first_cell)}".rstrip()
-        yield _line("device", left, over[first:last], wide[first:])
+        yield line("device", [column_name(column) for column in columns[first:last]], first)
         yield "-" * (left + sum(size + 3 for size in wide[first:last]))
         for rank, name in enumerate(names):
             rows = zip_longest(*(column[rank] for column in texts[first:last]), fillvalue="")
             for number, row in enumerate(rows):
-                yield _line(name if number == 0 else "", left, row, wide[first:])
-
-
-def _cuts(wide: Sequence[int], room: int) -> Iterator[tuple[int, int]]:
-    """Ranges of columns that fit into `room`, at least one column each."""
-    first, used = 0, 0
-    for place, size in enumerate(wide):
-        if place > first and used + size + 3 > room:
-            yield first, place
-            first, used = place, 0
-        used += size + 3
-    yield first, len(wide)
-
-
-def _line(name: str, left: int, row: Sequence[str], wide: Sequence[int]) -> str:
-    cells = "".join(f"   {text:{size}}" for text, size in zip(row, wide, strict=False))
-    return f"{name:{left}}{cells}".rstrip()
+                yield line(name if number == 0 else "", row, first)
+        first = last

@@ -8,7 +8,7 @@ contrast wherever the picture is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
 from colorsys import hls_to_rgb
 from html import escape, unescape
 from typing import Final, NamedTuple
@@ -33,11 +33,23 @@ _TEXT = re.compile(r"<text ([^>]*)>([^<]*)</text>")
 _ATTRIBUTE = re.compile(r'([\w-]+)="([^"]*)"')
 
 
-class Extent(NamedTuple):
-    """Where a text starts and ends."""
+Point = tuple[float, float]
+CELL = 30.0
+"""Side of a cell of a table."""
+_HEADS = {
+    "right": (1, 0, "l-7 -3.6v7.2z"),
+    "down": (0, 1, "l-3.6 -7h7.2z"),
+    "left": (-1, 0, "l7 -3.6v7.2z"),
+}
+"""Where an arrow points -> its direction across and down, and the outline of its head."""
 
-    left: float
+
+class Drawn(NamedTuple):
+    """Elements, and the right and the bottom end of what they fill."""
+
+    marks: list[str]
     right: float
+    bottom: float
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
@@ -63,19 +75,54 @@ def title(content: str) -> str:
     return element("title", escape(content, quote=False))
 
 
-def extents(body: str) -> list[Extent]:
-    """From where to where each text of a picture reaches, at most."""
-    reaches = []
-    for attributes, content in _TEXT.findall(body):
-        given = dict(_ATTRIBUTE.findall(attributes))
-        per_size = BOLD_WIDTH if given.get("font-weight") else SANS_WIDTH
-        if "font-family" in given:
-            per_size = MONO_WIDTH
-        wide = len(unescape(content)) * per_size * float(given.get("font-size", 12))
-        part = {"middle": 0.5, "end": 1.0}.get(given.get("text-anchor", ""), 0.0)
-        left = float(given["x"]) - part * wide
-        reaches.append(Extent(left, left + wide))
-    return reaches
+def mono(content: str, x: float, y: float, **attributes: object) -> str:
+    """Return a small text in which all characters have one width."""
+    return text(content, x, y, **{"font_family": MONO, "font_size": 10, **attributes})
+
+
+def arrow(
+    start: Point, end: Point, colour: str, tooltip: str, points: str = "right",
+    bend: float | None = None, dashed: bool = False,
+) -> Iterator[str]:  # fmt: skip
+    """Yield a curve and its head, which points `right`, `down` or back to the `left`.
+
+    It leaves to the right, or down under a head that points down; `bend` is how far it goes on
+    straight at either end, by default about half the way.
+    """
+    (x, y), (to_x, to_y) = start, end
+    across, down, outline = _HEADS[points]
+    reach = bend if bend is not None else 0.55 * (down * (to_y - y) or to_x - x)
+    tip_x, tip_y = to_x - 5 * across, to_y - 5 * down
+    yield element(
+        "path", title(tooltip), fill="none", stroke=colour, stroke_width=1.7,
+        d=f"M{x:.1f} {y:.1f}C{x + abs(across) * reach:.1f} {y + down * reach:.1f} "
+        f"{tip_x - across * reach:.1f} {tip_y - down * reach:.1f} {tip_x:.1f} {tip_y:.1f}",
+        **({"stroke_dasharray": "4 3"} if dashed else {}),
+    )  # fmt: skip
+    yield element("path", d=f"M{to_x:.1f} {to_y:.1f}{outline}", fill=colour)
+
+
+def table(
+    rows: Sequence[str], columns: Sequence[str], cells: Sequence[Sequence[object]],
+    wrong: Container[Point], x: float, y: float,
+) -> Drawn:  # fmt: skip
+    """Draw small numbers in named rows and columns, those at `wrong` (row, column) in red."""
+    left, top = x + 18 + 6.1 * max(map(len, rows), default=0), y + 14
+    marks = [mono(name, left + CELL * (column + 0.5), y + 8, text_anchor="middle")
+             for column, name in enumerate(columns)]  # fmt: skip
+    for row, (name, contents) in enumerate(zip(rows, cells, strict=True)):
+        middle = top + CELL * (row + 0.5) + 4
+        marks.append(mono(name, left - 8, middle, text_anchor="end"))
+        for column, content in enumerate(contents):
+            colour = RED if (row, column) in wrong else GREY
+            marks.append(element(
+                "rect", x=left + CELL * column + 1, y=top + CELL * row + 1, width=CELL - 2,
+                height=CELL - 2, rx=5, fill=colour, fill_opacity=0.13, stroke=colour,
+                stroke_width=2 if colour == RED else 0.7,
+            ))  # fmt: skip
+            marks.append(mono(str(content), left + CELL * (column + 0.5), middle, fill=colour,
+                              text_anchor="middle", font_size=11, font_weight=600))  # fmt: skip
+    return Drawn(marks, left + CELL * len(columns), top + CELL * len(rows) + 10)
 
 
 def picture(width: float, height: float, body: Iterable[str], label: str) -> str:
@@ -84,9 +131,16 @@ def picture(width: float, height: float, body: Iterable[str], label: str) -> str
     It is widened where a text would be clipped.
     """
     inside = "\n".join(body)
-    reaches = extents(inside)
-    left = min([0.0, *(text.left - MARGIN for text in reaches)])
-    right = max([width, *(text.right + MARGIN for text in reaches)])
+    left, right = 0.0, width
+    for attributes, content in _TEXT.findall(inside):
+        given = dict(_ATTRIBUTE.findall(attributes))
+        per_size = BOLD_WIDTH if given.get("font-weight") else SANS_WIDTH
+        if "font-family" in given:
+            per_size = MONO_WIDTH
+        wide = len(unescape(content)) * per_size * float(given.get("font-size", 12))
+        part = {"middle": 0.5, "end": 1.0}.get(given.get("text-anchor", ""), 0.0)
+        start = float(given["x"]) - part * wide
+        left, right = min(left, start - MARGIN), max(right, start + wide + MARGIN)
     paper = element("path", d=f"M{left:.1f} 0H{right:.1f}V{height:.1f}H{left:.1f}z", fill=PAPER)
     return element(
         "svg",

@@ -1,16 +1,141 @@
-"""Two pictures of the events of a run: an SVG timeline and a Chrome trace.
+"""One timeline for everything that takes time: rows of bars, read from the events of a run.
 
-The executors emit `Event`s; what is drawn here is a function of a list of them. Both pictures
-give every rank a compute track and a communication track; messages in flight together, which
-would cover one another, have lanes of their own in that track.
+The executors, the emulator and the simulator emit `Event`s. `timeline_svg` and `timeline_text` draw
+every event, with a compute track and a communication track for each rank; messages in flight
+together, which would cover one another, have lanes of their own. Pictures that show less (the
+actions of a pipeline, the tiles of Stream-K, the chunks of a memory) choose other bars, and
+`draw` draws them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from primepar.pictures import svg
 from primepar.schedule.events import TRACKS, Event, Track
+
+COLOURS = {
+    "forward": "#4a7fc1",
+    "backward": "#d9822b",
+    "gradient": "#3f9b6e",
+    "send": "#8f6bb8",
+    "receive": "#b79ad3",
+    "collective": "#c4546a",
+    "other": "#8b949e",
+}
+"""Kind of an event -> its colour."""
+LETTERS = {**{kind: kind[0].upper() for kind in ("forward", "backward", "gradient")},
+           "send": "-", "receive": "-", "collective": "=", "other": "o"}  # fmt: skip
+"""Kind of an event -> its letter where there are no colours."""
+_LABELS: dict[Track, str] = {"compute": "products", "communication": "links"}
+_WIDTH, _RIGHT, _CHARACTER = 1000, 16, 8.0
+
+
+class Row(NamedTuple):
+    """A row of a timeline; `high` and `gap`, the room below it, are in pixels."""
+
+    label: str
+    high: int = 24
+    gap: int = 6
+
+
+class Bar(NamedTuple):
+    """What lasts from `start` to `end` in a row; a hairline where that is no time at all."""
+
+    row: int
+    start: float
+    end: float
+    colour: str
+    tooltip: str
+    """What it is; its times are added."""
+    label: str = ""
+    """Written on the bar where it fits."""
+    filled: bool = True
+
+
+class Panel(NamedTuple):
+    """Some rows with a title; the panels of a picture have one scale."""
+
+    title: str
+    rows: Sequence[Row]
+    bars: Sequence[Bar]
+
+
+def draw(
+    panels: Sequence[Panel], legend: Mapping[str, str], label: str, unit: str = "",
+    widest: float = float("inf"), narrowest: float = 0.0,
+) -> str:  # fmt: skip
+    """Return the SVG of some panels, one below another, with time from left to right.
+
+    `legend` has the colour of each meaning, and `unit` is what one unit of time is called. It has
+    at most `widest` pixels, and at least `narrowest` even if the picture then becomes wide.
+    """
+    bars = [bar for panel in panels for bar in panel.bars]
+    begin = min((bar.start for bar in bars), default=0.0)
+    end = max((bar.end for bar in bars), default=0.0)
+    longest = max((len(row.label) for panel in panels for row in panel.rows), default=0)
+    left = max(64.0, 18 + 6.6 * longest)
+    scale = (_WIDTH - left - _RIGHT) / ((end - begin) or 1.0)
+    scale = max(narrowest, min(widest, scale))
+    body, x = [], left
+    for meaning, colour in legend.items():
+        body.append(svg.element("rect", x=x, y=10, width=12, height=12, rx=2, fill=colour))
+        body.append(svg.text(meaning, x + 17, 20))
+        x += 36 + 7 * len(meaning)
+    y = 34.0 if legend else 8.0
+    for panel in panels:
+        body.append(svg.text(panel.title, 8, y + 8, font_weight=600))
+        tops, bottom = [], y + 36
+        for row in panel.rows:
+            tops.append(bottom)
+            bottom += row.high + row.gap
+        for time, tick in _ticks(end - begin, scale, 70 if unit else 40):
+            body.append(svg.element("line", x1=left + tick, y1=y + 30, x2=left + tick, y2=bottom,
+                                    stroke=svg.GREY, stroke_opacity=0.22))  # fmt: skip
+            body.append(svg.text(f"{time:.6g} {unit}".rstrip(), left + tick, y + 26,
+                                 text_anchor="middle", font_size=10))  # fmt: skip
+        for row, top in zip(panel.rows, tops, strict=True):
+            body.append(svg.text(row.label, 8, top + row.high / 2 + 4))
+        for bar in panel.bars:
+            x, high = left + (bar.start - begin) * scale, panel.rows[bar.row].high
+            body += _bar(bar, x, (bar.end - bar.start) * scale, tops[bar.row], high)
+        y = bottom + 12
+    return svg.picture(left + (end - begin) * scale + _RIGHT, y, body, label)
+
+
+def _bar(bar: Bar, x: float, width: float, top: float, high: int) -> Iterator[str]:
+    edge: dict[str, object] = {}
+    if not bar.filled:
+        edge = {"stroke": bar.colour, "stroke_width": 1.5}
+    elif width >= 4:
+        edge = {"stroke": svg.PAPER, "stroke_width": 1}  # so that neighbours are seen as two
+    yield svg.element(
+        "rect", svg.title(f"{bar.tooltip}, {bar.start:.6g} to {bar.end:.6g}"), x=x, y=top,
+        width=max(width, 1.0), height=high, rx=min(2.0, width / 4),
+        fill=bar.colour if bar.filled else "none", **edge,
+    )  # fmt: skip
+    if bar.label and len(bar.label) * _CHARACTER <= width:
+        fill = svg.WHITE if bar.filled else svg.GREY
+        yield svg.text(bar.label, x + width / 2, top + high / 2 + 4, fill=fill, font_size=11,
+                       text_anchor="middle")  # fmt: skip
+
+
+def _ticks(length: float, scale: float, pixels: int) -> Iterator[tuple[float, float]]:
+    """Yield round times, at least so many pixels apart, and their places.
+
+    The distance is the smallest of 1, 2, 5 times a power of ten: 0.002, 0.005, 0.01, ...
+    """
+    if length <= 0:
+        return
+    least = pixels / scale
+    power = float(f"1e{f'{least:e}'.partition('e')[2]}")
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999999)
+    for number in range(int(length / step) + 1):
+        yield number * step, number * step * scale
+
+
+# The events of a run
 
 
 def event_text(event: Event) -> str:
@@ -18,6 +143,16 @@ def event_text(event: Event) -> str:
     arrow = "<-" if event.op.endswith("recv") else "->"
     peer = "" if event.peer is None else f" {arrow} {event.peer}"
     return f"{event.phase if event.op == 'compute' else event.op} {event.block}{peer}".strip()
+
+
+def kind_of(event: Event) -> str:
+    """What is drawn alike: a phase, also that of an operator of a plan, or a way to move."""
+    if event.track == "compute":
+        phase = event.phase.rpartition(".")[2]
+        return phase if phase in COLOURS else "other"
+    if event.op.endswith(("send", "recv")):
+        return "send" if event.op.endswith("send") else "receive"
+    return "other" if event.op in ("wait", "fetch", "evict") else "collective"
 
 
 def lanes(events: Iterable[Event]) -> list[list[Event]]:
@@ -33,195 +168,77 @@ def lanes(events: Iterable[Event]) -> list[list[Event]]:
     return dealt
 
 
-def _by_track(events: Sequence[Event]) -> dict[tuple[int, Track], list[list[Event]]]:
+def by_track(events: Sequence[Event]) -> dict[tuple[int, Track], list[list[Event]]]:
     """(rank, track) -> its lanes, for every rank from 0 to the last one that did anything."""
-    by_track: dict[tuple[int, Track], list[Event]] = {
+    tracks: dict[tuple[int, Track], list[Event]] = {
         (rank, track): []
         for rank in range(1 + max((event.rank for event in events), default=-1))
         for track in TRACKS
     }
     for event in events:
-        by_track[event.rank, event.track].append(event)
-    return {place: lanes(track_events) for place, track_events in by_track.items()}
+        tracks[event.rank, event.track].append(event)
+    return {place: lanes(track_events) for place, track_events in tracks.items()}
 
 
-# Chrome trace
-
-
-def chrome_trace(events: Sequence[Event]) -> dict[str, object]:
-    """Return the Chrome trace of a run, to be saved as JSON and opened at ui.perfetto.dev.
-
-    One process per rank, one thread per lane, one flow from each send to its receive. Times are
-    in microseconds.
-    """
-    entries: list[dict[str, object]] = []
-    spans: dict[int, dict[str, object]] = {}
-    threads: dict[int, int] = {}
-    for (rank, track), track_lanes in _by_track(events).items():
-        if track == "compute":
-            entries.append(_named("process", rank, 0, f"rank {rank}"))
-        for number, lane in enumerate(track_lanes):
-            thread = threads.get(rank, 0)
-            threads[rank] = thread + 1
-            label = track if number == 0 else f"{track} ({number + 1})"
-            entries.append(_named("thread", rank, thread, label))
-            for event in lane:
-                spans[id(event)] = span = _span(event, thread)
-                entries.append(span)
-    for number, (send, receive) in enumerate(messages(events)):
-        entries += _flow(number, spans[id(send)], spans[id(receive)])
-    return {"traceEvents": entries, "displayTimeUnit": "ms"}
-
-
-def messages(events: Iterable[Event]) -> list[tuple[Event, Event]]:
-    """Pair every send with its receive, in order per (source, destination).
-
-    Of several that start together the one with the block of the same name is taken.
-    """
-    sent: dict[tuple[int, int | None], list[Event]] = {}
-    ordered = sorted(events, key=lambda event: event.start)
-    for event in ordered:
-        if event.op.endswith("send"):
-            sent.setdefault((event.rank, event.peer), []).append(event)
-    pairs = []
-    for event in ordered:
-        waiting = sent.get((event.peer, event.rank)) if event.peer is not None else None
-        if event.op.endswith("recv") and waiting:
-            first = [send for send in waiting if send.start == waiting[0].start]
-            pair = next((send for send in first if send.block == event.block), first[0])
-            waiting.remove(pair)
-            pairs.append((pair, event))
-    return pairs
-
-
-def _named(what: str, rank: int, thread: int, name: str) -> dict[str, object]:
-    return {"ph": "M", "name": f"{what}_name", "pid": rank, "tid": thread, "args": {"name": name}}
-
-
-def _span(event: Event, thread: int) -> dict[str, object]:
-    details = {"elements": event.elements, **event.sub_operator}
-    return {
-        "ph": "X",
-        "name": event_text(event),
-        "cat": event.phase or event.op,
-        "pid": event.rank,
-        "tid": thread,
-        "ts": event.start * 1e6,
-        "dur": (event.end - event.start) * 1e6,
-        "args": details,
-    }
-
-
-def _flow(
-    number: int, source: dict[str, object], target: dict[str, object]
-) -> list[dict[str, object]]:
-    common = {"name": "message", "cat": "message", "id": number}
-    return [
-        {**common, "ph": "s", **{key: source[key] for key in ("pid", "tid", "ts")}},
-        {**common, "ph": "f", "bp": "e", **{key: target[key] for key in ("pid", "tid", "ts")}},
-    ]
-
-
-# SVG timeline
-
-_COLOURS = {
-    "forward": "#4a7fc1",
-    "backward": "#d9822b",
-    "gradient": "#3f9b6e",
-    "send": "#8f6bb8",
-    "receive": "#b79ad3",
-    "collective": "#c4546a",
-    "other": "#8b949e",
-}
-_LEFT, _TOP, _BAR, _LANE, _GAP = 64, 52, 18, 8, 14
-
-
-def timeline_svg(
-    events: Sequence[Event], width: int = 1000, limit: int = 4000, unit: str = "s"
-) -> str:
+def timeline_svg(events: Sequence[Event], limit: int = 4000, unit: str = "s") -> str:
     """Return the timeline of a run: two tracks per rank, time from left to right.
 
-    Of more than `limit` events the first `limit` are drawn, and the caption names both counts.
+    Of more than `limit` events the first `limit` are drawn, and the title names both counts.
     `unit` is what one unit of an event's time is called.
     """
     drawn = sorted(events, key=lambda event: (event.start, event.end))[:limit]
-    begin = min((event.start for event in drawn), default=0.0)
-    end = max((event.end for event in drawn), default=0.0)
-    scale = (width - _LEFT - 16) / ((end - begin) or 1.0)
-    y = float(_TOP)
-    body: list[str] = []
-    for (rank, track), track_lanes in _by_track(drawn).items():
-        if track == "compute":
-            body.append(svg.text(f"rank {rank}", 8, y + 13))
-        height = _BAR if track == "compute" else _LANE
-        for lane in track_lanes:
-            body += [_bar(event, _LEFT + (event.start - begin) * scale, y, scale, height)
-                     for event in lane]  # fmt: skip
-            y += height + 2
-        y += _GAP if track == "communication" else 0
+    rows: list[Row] = []
+    bars: list[Bar] = []
+    for (rank, track), track_lanes in by_track(drawn).items():
+        computes = track == "compute"
+        for number, lane in enumerate(track_lanes or [[]] * computes):
+            bars += [
+                Bar(len(rows), event.start, event.end, COLOURS[kind_of(event)],
+                    f"rank {rank}: {event_text(event)}")
+                for event in lane
+            ]  # fmt: skip
+            label = f"rank {rank}" if computes and number == 0 else ""
+            rows.append(Row(label, 18 if computes else 8, 2))
+        rows[-1] = rows[-1]._replace(gap=2 if computes else 16)
     caption = f"{len(drawn)} events"
     if len(drawn) < len(events):
         caption = f"the first {len(drawn)} of {len(events)} events"
-    axis = _axis(begin, end, scale, y, unit)
-    legend = _legend(drawn)
-    label = svg.text(caption, width - 16, 20, text_anchor="end")
-    return svg.picture(width, y + 8, [*legend, label, *axis, *body], f"Timeline of {caption}")
+    kinds = {kind_of(event) for event in drawn}
+    legend = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
+    return draw([Panel(caption, rows, bars)], legend, f"Timeline of {caption}", unit)
 
 
-def kind_of(event: Event) -> str:
-    """What is drawn alike: a phase, also that of an operator of a plan, or a way to move."""
-    if event.track == "compute":
-        phase = event.phase.rpartition(".")[2]
-        return phase if phase in _COLOURS else "other"
-    if event.op.endswith("send"):
-        return "send"
-    if event.op.endswith("recv"):
-        return "receive"
-    return "other" if event.op in ("wait", "fetch", "evict") else "collective"
+def timeline_text(events: Sequence[Event], columns: int, unit: str, ranks: int = 16) -> str:
+    """Draw the first `ranks` ranks; a letter is what took most of its time, a dot is nothing.
 
-
-def _bar(event: Event, x: float, y: float, scale: float, height: int) -> str:
-    """One event; a hairline where it would be too narrow to see."""
-    duration = event.end - event.start
-    return svg.element(
-        "rect",
-        svg.title(f"rank {event.rank}: {event_text(event)}, {event.start:.6g} + {duration:.3g}"),
-        x=x,
-        y=y,
-        width=max(duration * scale, 1.0),
-        height=height,
-        rx=min(2.0, duration * scale / 4),
-        fill=_COLOURS[kind_of(event)],
-    )
-
-
-def _legend(events: Sequence[Event]) -> list[str]:
-    kinds = {kind_of(event) for event in events}
-    body, x = [], float(_LEFT)
-    for kind, colour in _COLOURS.items():
-        if kind in kinds:
-            body.append(svg.element("circle", cx=x + 5, cy=16, r=5, fill=colour))
-            body.append(svg.text(kind, x + 15, 20))
-            x += 30 + 7 * len(kind)
-    return body
-
-
-def _axis(begin: float, end: float, scale: float, bottom: float, unit: str) -> list[str]:
-    """Rules at round times, their labels above them."""
-    body = []
-    step = _round_step((end - begin) / 8)
-    for number in range(int((end - begin) / step) + 1 if step else 0):
-        x = _LEFT + number * step * scale
-        body.append(svg.element("line", x1=x, y1=_TOP - 8, x2=x, y2=bottom, stroke=svg.GREY,
-                                stroke_opacity=0.25))  # fmt: skip
-        body.append(svg.text(f"{number * step:.6g} {unit}", x, _TOP - 12, text_anchor="middle",
-                             font_size=10))  # fmt: skip
-    return body
-
-
-def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is not below `least`."""
-    if least <= 0:
-        return 0.0
-    power = float(f"1e{f'{least:e}'.partition('e')[2]}")
-    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= least * 0.999999)
+    Each rank has two lines, products above links. `unit` is what one unit of time is called.
+    """
+    end = max((event.end for event in events), default=0.0)
+    last = max((event.rank for event in events), default=-1)
+    shown = range(min(last + 1, ranks))
+    label = len(f"rank {max(last, 0)}  {_LABELS['compute']}  ")
+    width = max(10, columns - label)
+    cell = end / width or 1.0
+    taken: dict[tuple[int, Track], list[dict[str, float]]] = {
+        (rank, track): [{} for _ in range(width)] for rank in shown for track in TRACKS
+    }
+    """Row -> what part of each of its cells is which letter."""
+    for event in events:
+        if event.rank not in shown or event.op == "wait":
+            continue
+        letter, row = LETTERS[kind_of(event)], taken[event.rank, event.track]
+        first, stop = event.start / cell, event.end / cell
+        for index in range(int(first), min(int(stop) + 1, width)):
+            part = min(stop, index + 1) - max(first, index)
+            row[index][letter] = row[index].get(letter, 0.0) + part
+    lines = [f"{'':{label}}0{f'{end:.4g} {unit}':>{width - 1}}"]
+    for (rank, track), row in taken.items():
+        head = f"rank {rank}" if track == "compute" else ""
+        letters = (max(parts, key=lambda letter: parts[letter]) if sum(parts.values()) >= 0.5
+                   else "." for parts in row)  # fmt: skip
+        lines.append(f"{head:{label - 10}}{_LABELS[track]:10}{''.join(letters)}")
+    more = last + 1 - len(shown)
+    if more:
+        lines.append(f"and {more} more rank{'s' * (more > 1)}")
+    lines.append("F forward  B backward  G gradient  o other  - message  = collective  . nothing")
+    return "\n".join(lines) + "\n"

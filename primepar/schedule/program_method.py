@@ -12,7 +12,7 @@ default.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 import msgspec
 from msgspec import Struct, inspect
@@ -83,16 +83,24 @@ def _value(method: str, field: FieldInfo, given: Any, strict: bool = False) -> A
     try:
         return msgspec.convert(given, field.type, strict=strict)
     except msgspec.ValidationError:
-        pass
-    kind = inspect.type_info(field.type)
-    if isinstance(kind, inspect.LiteralType):
-        allowed = f"one of {', '.join(map(str, kind.values))}"
-    elif isinstance(kind, inspect.IntType):
-        low, high = kind.ge, kind.le
-        allowed = "an integer" + (f" from {low} to {high}" if high is not None else f" >= {low}")
-    else:
-        allowed = "true or false"
-    raise MethodError(
-        f"{method}: expected {field.name} to be {allowed}, got {given!r}: "
-        f"write {field.name}={field.default}"
-    )
+        raise MethodError(
+            f"{method}: expected {field.name} to be {allowed(field.type)}, got {given!r}: "
+            f"write {field.name}={field.default}"
+        ) from None
+
+
+def allowed(kind: Any) -> str:
+    """State in words what a type with bounds allows: `an integer from 1 to 64`, `one of a, b`."""
+    match inspect.type_info(kind):
+        case inspect.LiteralType():
+            return f"one of {', '.join(map(str, get_args(kind)))}"  # in the order of the type
+        case inspect.IntType(ge=low, le=None):
+            return f"{low} or more"
+        case inspect.IntType(ge=low, le=high):
+            return f"an integer from {low} to {high}"
+        case inspect.FloatType(gt=0):
+            return "a positive number"
+        case inspect.FloatType(ge=0, lt=1):
+            return "a probability of at least 0 and below 1"
+        case _:
+            return "true or false"

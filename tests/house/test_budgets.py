@@ -21,7 +21,7 @@ SLACK = 0.02
 
 
 def lines_of_rooms() -> dict[str, int]:
-    """Room -> lines of the Python files that git knows; the files of `primepar` itself are a room."""
+    """Room -> lines of the Python files that git knows; `primepar` is that of its own files."""
     names = subprocess.run(
         ["git", "ls-files", "-z", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")

@@ -10,7 +10,7 @@ from math import lcm
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError, SequenceError
-from primepar.models import GPTConfig, operators
+from primepar.models import ModelConfig, operators
 from primepar.partition.by_dimension import ByInput, Replicated
 from primepar.plan import Plan
 from primepar.plan.operator_layouts import ends_of
@@ -25,11 +25,11 @@ class GPT(PartitionedModel):
     cannot run it.
     """
 
-    def __init__(self, config: GPTConfig, mesh: Mesh, seed: int = 0) -> None:
+    def __init__(self, config: ModelConfig, mesh: Mesh, seed: int = 0) -> None:
         super().__init__(uniform_plan(config, mesh.sequence), mesh, seed)
 
 
-def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:
+def uniform_plan(config: ModelConfig, sequence: Sequence) -> Plan:
     """Return the plan with one sequence for all linear operators.
 
     The other operators have the layout of O. Raises `ConfigError` unless heads, hidden and
@@ -53,7 +53,7 @@ def uniform_plan(config: GPTConfig, sequence: Sequence) -> Plan:
     return Plan(model=config, ranks=sequence.ranks, sequences=sequences)
 
 
-def _check(config: GPTConfig, sequence: Sequence) -> None:
+def _check(config: ModelConfig, sequence: Sequence) -> None:
     output = ends_of("linear", str(sequence)).output
     most = max(map(len, output.held))
     if most > 1:

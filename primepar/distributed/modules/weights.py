@@ -21,13 +21,8 @@ from primepar.distributed.training.launch import World
 from primepar.errors import WeightError
 from primepar.files import flush, publish, reason, remove, reserve, target
 from primepar.models import ModelConfig, WeightFile
-from primepar.models.hugging_face import (
-    SHARD_BYTES,
-    check_config,
-    config_content,
-    shards,
-    write_rest,
-)
+from primepar.models.config_json import config_content
+from primepar.models.hugging_face import SHARD_BYTES, check_config, shards, write_rest
 from primepar.models.names import Source, sources
 from primepar.models.tensor_file import Head, Layout
 from primepar.models.weights import file_layout

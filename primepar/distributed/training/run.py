@@ -29,7 +29,8 @@ from primepar.distributed.training.tensorboard import ScalarCurves, check_tensor
 from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import announce, note_input, reason, replace
-from primepar.pictures.timeline import chrome_trace, timeline_svg
+from primepar.pictures.chrome_trace import chrome_trace
+from primepar.pictures.timeline import timeline_svg
 from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.schedule import Sequence

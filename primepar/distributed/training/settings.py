@@ -16,7 +16,7 @@ from primepar.distributed.training.optimizer_settings import HALF
 from primepar.distributed.training.output_settings import OutputSettings
 from primepar.distributed.training.setting_description import described as _at
 from primepar.errors import ConfigError
-from primepar.models import GPTConfig
+from primepar.models import GPTConfig, ModelConfig
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cost.chunks import MOST_CHUNKS
 
@@ -276,7 +276,7 @@ class Settings(OutputSettings, frozen=True, kw_only=True):
         return path if path.suffix == ".json" or is_file else None
 
     @property
-    def model(self) -> GPTConfig:
+    def model(self) -> ModelConfig:
         """The model with the sizes of the settings."""
         sizes = {name: getattr(self, name) for name in SIZES}
         return GPTConfig(**{name: size for name, size in sizes.items() if size is not None})

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from primepar.models import ModelConfig
-from primepar.models.operations import flops_per_token
+from primepar.models.config import flops_per_token
 
 MemoryOf = Literal["device", "process"]
 PEAKS: dict[str, dict[str, float]] = {

@@ -13,6 +13,7 @@ backward of another frees, so that a block may be made later than all of a layer
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -78,7 +79,8 @@ def _with_layers(plan: Plan, layers: list[int]) -> Plan:
             sequences[name] = text
         elif layer in number:
             sequences[f"blocks.{number[layer]}.{_in_layer(name)}"] = text
-    return replace(plan, model=plan.model.with_sizes(layers=len(layers)), sequences=sequences)
+    model = dataclasses.replace(plan.model, layers=len(layers))
+    return replace(plan, model=model, sequences=sequences)
 
 
 def _runs(plan: Plan) -> Iterator[list[int]]:

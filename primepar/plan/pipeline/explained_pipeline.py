@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from primepar.models.operations import flops_per_token
+from primepar.models.config import flops_per_token
 from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.linear import Cost
 from primepar.plan.pipeline.computed_again import Repeated, repeated

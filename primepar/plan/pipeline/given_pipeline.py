@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from primepar.errors import PlanError
 from primepar.plan.pipeline.boundaries import Split
@@ -31,7 +32,7 @@ def given_pipeline(splits: Splits, plan: Plan, batch: int) -> Pipeline:
     group = splits.group(split, size)
     for number, layers in enumerate(layers_by_stage(plan.model.layers, count)):
         place = StagePart(layers, number == 0, number == count - 1)
-        chain = group.chain(plan.model.with_sizes(layers=layers), place)
+        chain = group.chain(replace(plan.model, layers=layers), place)
         sequences = {
             operator.name: _inside(plan.sequences[_whole_name(operator.name, first)], replicas)
             for operator in chain

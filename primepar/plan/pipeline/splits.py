@@ -287,7 +287,7 @@ class Splits:
         sums = ReplicaLinks(self.cluster, bits, split.replicas, split.stages)
         key = split.parts, size, tied, split.replicas, sums.across
         if key not in self._groups:
-            model = self.model.with_sizes(tied=tied)
+            model = replace(self.model, tied=tied)
             training = Training(ClusterLinks(self.cluster, bits), self.dtype, size,
                                 self.model.context, sums)  # fmt: skip
             if split.parts not in self._shared:

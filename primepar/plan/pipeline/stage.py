@@ -6,7 +6,7 @@ A stage has one chunk, or several where the schedule is interleaved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -68,7 +68,7 @@ class StageDevices:
 
     def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
-        model = self.model.with_sizes(layers=place.layers)
+        model = replace(self.model, layers=place.layers)
         return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
                        aim=objective)  # fmt: skip
 

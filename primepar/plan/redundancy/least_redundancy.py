@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 from primepar.errors import PlanError
@@ -91,7 +91,7 @@ def least_of_block(
     model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None = None
 ) -> Least:
     """The least redundancy of one block of a model in the paper's space."""
-    block = model.with_sizes(layers=1)
+    block = replace(model, layers=1)
     planner = Planner.of(block, cluster, devices, batch, dtype, "paper", tradeoffs=True,
                          part="blocks")  # fmt: skip
     return least(planner)

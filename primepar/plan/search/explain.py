@@ -8,7 +8,7 @@ from itertools import groupby, islice
 
 import numpy as np
 
-from primepar.models.operations import flops_per_token
+from primepar.models.config import flops_per_token
 from primepar.plan.cost.linear import Cost
 from primepar.plan.search.megatron import fastest_megatron
 from primepar.plan.search.result import SearchResult

@@ -7,6 +7,7 @@ the times of each kind are scaled until cost model and simulator agree on one de
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import inf
 
 from primepar.models.config import ModelConfig
@@ -29,7 +30,7 @@ def phases_passing(
     `sizes` are the number of sequences of the step and the tokens of each.
     """
     batch, positions = sizes
-    model = plan.model.with_sizes(layers=1, context=positions)
+    model = replace(plan.model, layers=1, context=positions)
     priced = _priced_counts(model, batch, dtype)
     executed = _program_counts(model, batch, cluster, dtype)
     by_kind = {

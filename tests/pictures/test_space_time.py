@@ -55,7 +55,7 @@ def test_each_cell_holds_the_sub_operators_that_the_map_gives_it(text: str) -> N
             (done,) = cell.products
             assert cell.step is not None
             slices = sequence.slices(cell.phase, cell.rank, cell.step)
-            assert {dim: (at,) for dim, at in done.sub_operator.items()} == slices
+            assert {dim: (index,) for dim, index in done.sub_operator.items()} == slices
 
 
 @pytest.mark.parametrize("text", [*SEQUENCES, *WITH_HOMES])
@@ -70,7 +70,7 @@ def test_steps_are_those_of_the_map_and_what_only_moves_is_none(text: str) -> No
             assert cell.step == number
             slices = {} if number is None else sequence.slices(cell.phase, cell.rank, number)
             blocks = [dict(zip(slices, index, strict=True)) for index in product(*slices.values())]
-            assert [each.sub_operator for each in cell.products] == (blocks if slices else [])
+            assert [one.sub_operator for one in cell.products] == (blocks if slices else [])
     assert list(steps.values()) == [list(range(sequence.steps))] * 3
 
 
@@ -122,7 +122,7 @@ def test_tables_wider_than_the_page_are_cut_between_steps() -> None:
 def test_only_one_phase_is_kept() -> None:
     sequence = parse_sequence("P2x2")
     assert grid_of(sequence).only("backward") == SpaceTime(
-        "P2x2", ("",) * 4, grid_of(sequence).cells[2:4]
+        "P2x2", ({},) * 4, grid_of(sequence).cells[2:4]
     )
 
 

@@ -18,7 +18,7 @@ from benchmarks.pictures.bars import BarPanel, bars
 from benchmarks.pictures.log_log import Measurement, log_log_svg
 from primepar.partition import parse_sequence
 from primepar.pictures import svg
-from primepar.pictures.counterexample_svg import CounterexamplePanel, counterexample_svg
+from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.pictures.timeline import timeline_svg
@@ -29,7 +29,7 @@ from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program, lower
 from primepar.verify.program import verify_program
 
-WRONG = Path(__file__).parent / "wrong"
+WRONG = Path(__file__).parents[1] / "wrong"
 TAG = "{http://www.w3.org/2000/svg}"
 LEAST = 4.5
 """Contrast that WCAG 2 asks of a text (level AA)."""
@@ -38,8 +38,7 @@ FONTS = Path(get_data_path()) / "fonts" / "ttf"
 
 def of_sequence(text: str) -> str:
     sequence = parse_sequence(text)
-    places = [" ".join(f"{axis}={at}" for axis, at in zip(sequence.axes, own, strict=True))
-              for own in sequence.coordinates]  # fmt: skip
+    places = [dict(zip(sequence.axes, place, strict=True)) for place in sequence.coordinates]
     return grid_svg(space_time(lower(sequence), text, places, sequence.steps))
 
 
@@ -55,9 +54,9 @@ def of_program(name: str) -> str:
 def of_counterexamples(name: str) -> str:
     program, title = of_wrong(name)
     return counterexample_svg(title, [
-        CounterexamplePanel(each.name, each.counterexample or "", each.details)
-        for each in verify_program(program).properties
-        if each.details is not None
+        CounterexamplePanel(result.name, result.counterexample or "", result.details)
+        for result in verify_program(program).properties
+        if result.details is not None
     ])  # fmt: skip
 
 
@@ -90,8 +89,8 @@ def colour_in(colour: str, dark: bool) -> str:
 
 
 def over(colour: str, opacity: float, below: str) -> str:
-    both = [(int(colour[at : at + 2], 16), int(below[at : at + 2], 16)) for at in (1, 3, 5)]
-    return "#" + "".join(f"{round(opacity * own + (1 - opacity) * old):02x}" for own, old in both)
+    both = [(int(colour[i : i + 2], 16), int(below[i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(opacity * new + (1 - opacity) * old):02x}" for new, old in both)
 
 
 def contrasts(picture: str, dark: bool) -> Iterator[tuple[str, float]]:
@@ -109,17 +108,17 @@ def contrasts(picture: str, dark: bool) -> Iterator[tuple[str, float]]:
                 float(rect.get(key, 0)) for key in ("x", "y", "width", "height")
             )
             if left - 1 <= x <= left + wide + 1 and top <= y <= top + high:
-                own = colour_in(rect.get("fill", ""), dark)
-                below = over(own, float(rect.get("fill-opacity", 1)), below)
+                fill = colour_in(rect.get("fill", ""), dark)
+                below = over(fill, float(rect.get("fill-opacity", 1)), below)
         yield element.text or "", svg.contrast(colour_in(element.get("fill", ""), dark), below)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_text_has_enough_contrast(name: str, dark: bool) -> None:
-    found = list(contrasts(drawn(name), dark))
-    assert found
-    assert [each for each in found if each[1] < LEAST] == []
+    texts = list(contrasts(drawn(name), dark))
+    assert texts
+    assert [text for text in texts if text[1] < LEAST] == []
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -146,7 +145,7 @@ def test_the_contrast_is_that_of_wcag() -> None:
 
 def test_a_text_without_contrast_is_seen() -> None:
     pale = svg.picture(100, 20, [svg.text("pale", 4, 12, fill="#cccccc")], "pale")
-    assert [round(found, 1) for _, found in contrasts(pale, dark=False)] == [1.6]
+    assert [round(contrast, 1) for _, contrast in contrasts(pale, dark=False)] == [1.6]
 
 
 def test_a_picture_is_widened_where_a_text_would_be_clipped() -> None:
@@ -157,5 +156,5 @@ def test_a_picture_is_widened_where_a_text_would_be_clipped() -> None:
 def test_the_mesh_of_two_axes_is_drawn_with_its_devices() -> None:
     root = ElementTree.fromstring(drawn("P2x2"))
     texts = [text.text for text in root.iter(f"{TAG}text")]
-    assert texts[-9:] == ["mesh of 4 devices", "c=0", "c=1", "r=0", "r=1", "0", "1", "2", "3"]
+    assert texts[-9:] == ["mesh of 4 devices", "c=0", "c=1", "r=0", "0", "1", "r=1", "2", "3"]
     assert "mesh of 4 devices" not in drawn("K4")

@@ -12,7 +12,8 @@ from model_cases import CONFIGS, drawn
 
 from primepar.errors import ConfigError
 from primepar.models import ModelConfig, load_config, write_weights
-from primepar.models.hugging_face import MODEL, config_content, index_text, shards
+from primepar.models.config_json import config_content
+from primepar.models.hugging_face import MODEL, index_text, shards
 from primepar.plan import preset_plan, save_plan
 
 LLAMA = ModelConfig.of("llama", layers=1, hidden=16, heads=4, ffn=24, context=16, vocabulary=256)

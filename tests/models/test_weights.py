@@ -20,7 +20,7 @@ from weight_oracle import Array, expected_parameters
 
 from primepar.errors import WeightError
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
-from primepar.models.hugging_face import config_content
+from primepar.models.config_json import config_content
 from primepar.models.tensor_file import StoredTensor, stored
 
 

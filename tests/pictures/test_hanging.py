@@ -15,7 +15,7 @@ from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Program
 from primepar.schedule.program import Recv, Send, Wait
 
-WRONG = sorted((Path(__file__).parent / "wrong").glob("*.json"))
+WRONG = sorted((Path(__file__).parents[1] / "wrong").glob("*.json"))
 HEAD_ON = Program(
     "primepar-program", 1, 2, ((Send(1, "a"), Recv(1, "b")), (Send(0, "b"), Recv(0, "a")))
 )

@@ -95,11 +95,8 @@ def test_other_weights_start_alike_in_a_deeper_model() -> None:
 def test_our_own_gpt_is_a_model_like_any_other() -> None:
     model = ModelConfig.of("gpt", layers=2, hidden=8, heads=2, context=5, vocabulary=11)
     assert model == CONFIG
-    assert (CONFIG == model) is True  # noqa: SIM300  each side's own __eq__
     assert hash(CONFIG) == hash(model)
     assert ModelConfig.of("gpt", layers=1, hidden=8, heads=2, context=5, vocabulary=11) != CONFIG
-    assert CONFIG != "GPTConfig(layers=2, hidden=8, heads=2, context=5, vocabulary=11)"
-    assert repr(CONFIG) == "GPTConfig(layers=2, hidden=8, heads=2, context=5, vocabulary=11)"
 
 
 @pytest.mark.parametrize("config", [CONFIG, *CONFIGS.values()], ids=["gpt", *CONFIGS])
