@@ -94,8 +94,11 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
     """Return the program with transfers and their products cut into chunks.
 
     `chunks` is the number for every pair, or chooses it for each. A slice of fewer elements is cut
-    into single ones. With 1 a gather becomes a ring of whole parts, and a reduction stays.
+    into single ones. With 1 a gather becomes a ring of whole parts, and a reduction stays. A
+    program without `final` stays: its results may be needed at the end, whole.
     """
+    if program.final is None:
+        return program
     tables, meaning = Tables(program), Meaning(program)
     finder = SiteFinder(tables)
     edits: list[Edits] = [{} for _ in program.programs]
@@ -298,8 +301,8 @@ def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
         if block not in (site.whole, node.accumulates):
             yield Cut(block, chunked.parts(block, position), in_place=True)
     member, count = owners.index(site.rank), len(owners)
-    own = slice(member * chunks, (member + 1) * chunks)
-    yield Cut(site.parts[member], tuple(blocks[own]), in_place=True)
+    part = slice(member * chunks, (member + 1) * chunks)
+    yield Cut(site.parts[member], tuple(blocks[part]), in_place=True)
     sent: list[Instruction] = []
     for step in range(count):
         for number in range(chunks):

@@ -9,8 +9,8 @@ instruction uses is its blocks, those of its post for a wait, and two things tha
 
 A pass chooses which instructions it carries, in which direction, and until when at most: that is
 its priority. A carried instruction stays behind until one comes that it cannot pass, or before
-which the pass releases it. So waits get as late as they can be, posts (read from the end of the list) as
-early, and all others keep their order. Example, with the wait carried down:
+which the pass releases it. So waits get as late as they can be, and posts (carried from the end of
+the list) as early; all others keep their order. Example, with the wait carried down:
 
     isend    a                    isend    a
     wait     a                    compute  b += c

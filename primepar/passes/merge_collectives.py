@@ -148,8 +148,8 @@ class _Merge:
         member = nodes[0].group.index(rank)
         listed = [getattr(node, "blocks", (node.block,)) for node in nodes]
         for node, blocks in zip(nodes, listed, strict=True):
-            own = blocks[member] if len(blocks) > 1 else blocks[0]
-            if node.block != own or getattr(node, "also", ()):
+            kept = blocks[member] if len(blocks) > 1 else blocks[0]
+            if node.block != kept or getattr(node, "also", ()):
                 return []
         slots = [self._slot(parts) for parts in zip(*listed, strict=True)]
         known = [slot for slot in slots if slot is not None]

@@ -49,7 +49,9 @@ def merge_products(program: Program) -> Program:
     lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
-    rounds = [_Round(tables, lines, dim, summed) for summed in (True, False) for dim in dims]
+    # Without `final` the outputs may be needed at the end, under their own names: they stay apart.
+    orders = (True,) if program.final is None else (True, False)
+    rounds = [_Round(tables, lines, dim, summed) for summed in orders for dim in dims]
     merged = [merging for merging in rounds if merging.merges()]
     return tables.program_of([list(line.nodes) for line in lines]) if merged else program
 

@@ -41,9 +41,9 @@ from primepar.schedule.program import (
 def scatter_sums(program: Program) -> Program:
     """Return the program with sums reduced where they are used, if every member uses one part."""
     known = [call for call in chain(*calls(program).values()) if len(call.members) > 1]
-    if not known:
+    finals = program.final
+    if not known or finals is None:  # without `final` the whole sum may be needed at the end
         return program
-    finals = program.final or ((),) * program.ranks
     lines = [RankList(nodes, Rank(rank)) for rank, nodes in enumerate(program.programs)]
     edits: list[Edits] = [{} for _ in lines]
     wide = {name for name, tensor in (program.tensors or {}).items() if tensor.wide}

@@ -115,8 +115,8 @@ def reductions(
 ) -> Program:
     """Two ranks add to the sums u and v of these sizes, reduce each, and then read all.
 
-    `between` is what comes between the first sum and the others; `calls` has fields of each call. `READ`
-    in it reads the finished sum u.
+    `between` is what comes between the first sum and the others: `READ` reads the finished sum u.
+    `calls` has fields of each call.
     """
     phases = {name: {"reads": ["a[M]"], "writes": f"{name}[0]"} for name in names}
     phases["y"] = {"reads": [f"{name}[0]" for name in names], "writes": "y[0]"}

@@ -11,8 +11,10 @@ from itertools import cycle
 from typing import NamedTuple
 
 import pytest
+from drawn_programs import drawn
 from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
+from msgspec.structs import replace
 from mutants import mutant
 from oracle.explore import explore
 from partitioned_cases import PRESET_MESHES, planned_steps
@@ -181,6 +183,17 @@ def test_a_program_of_messages_alone_keeps_its_list() -> None:
     program = built({**fields, "programs": [[sent, wait], [got, wait]]})
     assert apply(program) is program
     assert apply(program, []) is program
+
+
+def test_without_final_what_may_be_needed_at_the_end_is_kept() -> None:
+    right = 0
+    for seed in range(PROGRAMS):
+        program = replace(drawn(seed), final=None)
+        if verify_program(program).verdict == "proved":
+            right += 1
+            for name, promise in PROMISES.items():
+                assert verify_program(promise.run(program)).verdict == "proved", (seed, name)
+    assert right > PROGRAMS // 10
 
 
 # How passes are named
