@@ -184,7 +184,7 @@ def emulated_events(method: LocalSGD) -> list[Event]:
     """The events of a method's program on emulated devices."""
     from primepar.models import GPTConfig
     from primepar.reference.emulator.executor import emulate
-    from primepar.schedule.program_uses import initial_blocks
+    from primepar.schedule.effects import initial_blocks
 
     program, settings = method.program(), StepSettings(GPTConfig(), 1, 1)
     memories = [

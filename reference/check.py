@@ -23,10 +23,10 @@ from primepar.reference.emulator.scatter_gather import Memory
 from primepar.reference.emulator.surrogate import LENGTH, PRIME
 from primepar.reference.oracle.one_device import OneDevice, linear_tensors, random_integers
 from primepar.reference.oracle.phases import phase_tensors
+from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
-from primepar.schedule.program_uses import host_blocks, initial_blocks
 from primepar.schedule.sequence import Sequence
 
 Number = int | float

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from primepar.distributed import Executor
 from primepar.operators.renamed_blocks import renamed
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -36,7 +37,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import frees, uses, writes
 from primepar.schedule.signature import Signature, Tensor
 
 RANKS = 4
@@ -72,7 +72,7 @@ def every_instruction() -> Program:
 def _names(node: Instruction) -> tuple[str, ...]:
     if isinstance(node, Group):
         return tuple(message.block for message in node.body)
-    return tuple(dict.fromkeys((*uses(node, 0), *writes(node, 0), *frees(node))))
+    return tuple(dict.fromkeys((*effects(node, 0).reads, *effects(node, 0).writes, *frees(node))))
 
 
 def _in_tensors(node: Any) -> Instruction:

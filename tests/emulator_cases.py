@@ -9,13 +9,13 @@ from primepar.errors import (
     EmulationError,
 )
 from primepar.reference import emulate
+from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.operators import Dim, Phase
 from primepar.schedule.program import (
     Compute,
     Instruction,
     Program,
 )
-from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 Names = tuple[str, ...]
 GRID: dict[Phase, dict[Dim, int]] = {"forward": {"M": 1, "N": 2, "K": 1}}

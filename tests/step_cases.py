@@ -18,10 +18,10 @@ from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
 from primepar.schedule import Program
+from primepar.schedule.effects import effects
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Collective, Free, Instruction, IRecv, ISend
 from primepar.schedule.program_file import instruction_text
-from primepar.schedule.program_uses import gets, gives
 from primepar.verify import verify_program
 
 BATCH, POSITIONS = 8, 4
@@ -47,7 +47,7 @@ def calls(program: Program, elements: Callable[[str], int]) -> Iterator[tuple[in
                 yield rank, Call(type(node).__name__, (node.peer,), (), elements(node.block))
             elif isinstance(node, Collective):
                 how = tuple(getattr(node, field, None) for field in ("root", "reduction"))
-                given = gives(node, rank) or gets(node, rank)
+                given = effects(node, rank).reads or effects(node, rank).writes
                 if not isinstance(node, AllReduce):
                     given = given[:1]
                 size = sum(map(elements, given))

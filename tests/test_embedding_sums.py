@@ -17,8 +17,8 @@ from step_cases import calls_of_step, sent_by
 from primepar.models import initial_parameter
 from primepar.plan import Plan, padded_vocabulary, preset_plan
 from primepar.reference.oracle.transformer import Transformer
+from primepar.schedule.effects import effects
 from primepar.schedule.program import AllReduce, Instruction, ISend, Program, ReduceScatter
-from primepar.schedule.program_uses import gives
 
 MODEL = cases.MODELS["llama"]
 COUNTS: dict[str, tuple[int | Fraction, int | Fraction, int]] = {
@@ -69,7 +69,9 @@ def of_embedding(program: Program, *names: str) -> Program:
     def own(node: Instruction) -> bool:
         if isinstance(node, ISend):
             return node.request.startswith(names)
-        return isinstance(node, AllReduce | ReduceScatter) and gives(node, 0)[0].startswith(names)
+        return isinstance(node, AllReduce | ReduceScatter) and effects(node, 0).reads[0].startswith(
+            names
+        )
 
     lists = tuple(tuple(filter(own, each)) for each in program.programs)
     return msgspec.structs.replace(program, programs=lists)

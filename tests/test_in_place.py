@@ -21,8 +21,8 @@ from primepar.plan.simulator.run import simulate
 from primepar.reference import emulate
 from primepar.reference.check import check_program
 from primepar.schedule import Program, program_text
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import Compute, Cut, Free, Join
-from primepar.schedule.program_uses import frees, uses, writes
 from primepar.verify.certificate.program import certificate
 from primepar.verify.program import verify_program
 
@@ -107,8 +107,12 @@ def test_the_text_and_the_uses_show_it() -> None:
     cut, join = RIGHT.programs[0]
     assert isinstance(cut, Cut)
     assert isinstance(join, Join)
-    assert (uses(cut, 0), writes(cut, 0), frees(cut)) == (("x[0]",), tuple(HALVES), ("x[0]",))
-    assert (uses(join, 0), writes(join, 0), frees(join)) == (
+    assert (effects(cut, 0).reads, effects(cut, 0).writes, frees(cut)) == (
+        ("x[0]",),
+        tuple(HALVES),
+        ("x[0]",),
+    )
+    assert (effects(join, 0).reads, effects(join, 0).writes, frees(join)) == (
         tuple(HALVES),
         ("x[0]",),
         tuple(HALVES),

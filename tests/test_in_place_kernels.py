@@ -20,8 +20,8 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, lower_step
 from primepar.passes.block_uses import Rank, RankList
 from primepar.plan import preset_plan
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Compute, Free, Instruction, ISend, Program, Wait
-from primepar.schedule.program_uses import initial_blocks
 
 Taken = list[tuple[int, str]]
 """Positions of computes, each with the block whose memory its result has."""

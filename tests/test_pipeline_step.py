@@ -20,9 +20,9 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel, step_difference
 from primepar.reference.oracle.transformer import Transformer
+from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Program
-from primepar.schedule.program_uses import peak
 from primepar.verify import verify_program
 
 PRESETS = (

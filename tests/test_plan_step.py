@@ -15,9 +15,9 @@ from primepar.operators.redistribution import moved, reblocked
 from primepar.plan import padded_vocabulary, parameter_places, preset_plan
 from primepar.plan.layouts import Way
 from primepar.schedule import Layout, Program, load_program, save_program
+from primepar.schedule.effects import effects
 from primepar.schedule.meaning import Meaning, Place
 from primepar.schedule.program import Compute, Cut, Free, Join
-from primepar.schedule.program_uses import writes
 from primepar.verify import verify_program
 
 ON_FOUR = [name for name, ranks in PRESET_MESHES if ranks == 4]
@@ -167,7 +167,7 @@ def test_at_the_end_a_rank_has_what_it_must_and_nothing_else(name: str) -> None:
             if isinstance(node, Free):
                 live.remove(node.block)
             else:
-                live.update(writes(node, rank))
+                live.update(effects(node, rank).writes)
         assert live == set(after)
 
 

@@ -15,6 +15,7 @@ from primepar.errors import CertificateError, ProgramError
 from primepar.plan.simulator.run import simulate
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
     Broadcast,
     Gather,
@@ -26,7 +27,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
 

@@ -31,8 +31,8 @@ from primepar.passes import PASSES
 from primepar.passes.offload import least_limit, with_copies
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
+from primepar.schedule.effects import effects
 from primepar.schedule.program import Collective, Compute, Instruction
-from primepar.schedule.program_uses import writes
 
 PLANS = {"data": 1, "1f1b:2x4,data": 4, "primepar": 4, "3d": 8}
 """Preset -> ranks; only the first of them is there, and torch answers for the others at once."""
@@ -132,7 +132,9 @@ def makers(program: Program) -> dict[tuple[int, str], list[Instruction]]:
         for node in nodes:
             if isinstance(node, Collective):
                 node = replace(node, request=None)  # under a limit nothing is posted early
-            for name in writes(node, rank) if isinstance(node, Compute | Collective) else ():
+            for name in (
+                effects(node, rank).writes if isinstance(node, Compute | Collective) else ()
+            ):
                 made[rank, name].append(node)
     return made
 

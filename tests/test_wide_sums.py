@@ -19,8 +19,8 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.presets import preset_plan
 from primepar.plan.simulator.step import simulate_step
+from primepar.schedule.effects import effects
 from primepar.schedule.program import Collective, Group, ISend, Program, Send
-from primepar.schedule.program_uses import gets, gives
 from primepar.verify import verify_program
 
 RANKS, BATCH, POSITIONS = 4, 4, 4
@@ -49,7 +49,7 @@ def sent_bytes(program: Program) -> list[Fraction]:
                 if isinstance(part, Send | ISend):
                     sent[rank] += shapes.elements(part.block) * item[shapes.wide(part.block)]
                 elif isinstance(part, Collective):
-                    blocks = (*gives(part, rank), *gets(part, rank))
+                    blocks = (*effects(part, rank).reads, *effects(part, rank).writes)
                     (wide,) = {shapes.wide(block) for block in blocks}
                     sent[rank] += elements_sent(part, rank, shapes.elements) * item[wide]
     return sent

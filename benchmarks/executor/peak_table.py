@@ -32,8 +32,8 @@ from primepar.distributed.runtime.arena import Lifetime, least_bytes
 from primepar.distributed.runtime.messages import Action
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Compute, Program
-from primepar.schedule.program_uses import initial_blocks
 
 Ours = ModelProgram | PartProgram
 MARK = "instruction "

@@ -20,9 +20,9 @@ from primepar.operators.step_context import StepContext
 from primepar.operators.sweeps import backward_sweep, fan_in, forward_sweep, lowerings, ways_of
 from primepar.passes import PASSES, apply_in_turn
 from primepar.plan.plan import Plan
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.layout import Layout
 from primepar.schedule.program import Program
-from primepar.schedule.program_uses import frees, uses, writes
 
 INPUT, OUTPUT_GRADIENT = "x", "dy"
 """The tensors that forward and backward of a part are given."""
@@ -98,11 +98,11 @@ def _kept(forward: Program, whole: Program, rank: int) -> tuple[str, ...]:
     """Return the blocks of a rank after forward that backward uses, or that the whole ends with."""
     here = dict.fromkeys((forward.initial or ())[rank])
     for node in forward.programs[rank]:
-        here |= dict.fromkeys(writes(node, rank))
+        here |= dict.fromkeys(effects(node, rank).writes)
         for name in frees(node):
             del here[name]
     rest = whole.programs[rank][len(forward.programs[rank]) :]
-    used = {name for node in rest for name in uses(node, rank)}
+    used = {name for node in rest for name in effects(node, rank).reads}
     return tuple(name for name in here if name in used.union((whole.final or ())[rank]))
 
 

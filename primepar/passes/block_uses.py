@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import (
     Alloc,
     Compute,
@@ -19,7 +20,6 @@ from primepar.schedule.program import (
     Join,
     Wait,
 )
-from primepar.schedule.program_uses import frees, uses, writes
 
 Names = tuple[str, ...]
 LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
@@ -80,7 +80,9 @@ class Rank:
         fast = _FAST.get(type(node))
         if fast is not None:
             return fast(node)
-        return UsedBlocks(uses(node, self.rank), writes(node, self.rank), frees(node))
+        return UsedBlocks(
+            effects(node, self.rank).reads, effects(node, self.rank).writes, frees(node)
+        )
 
 
 def request_of(node: Instruction) -> str | None:

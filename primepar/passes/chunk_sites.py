@@ -23,6 +23,7 @@ from typing import NamedTuple
 from primepar.passes.block_uses import LOCAL, Rank, RankList
 from primepar.passes.calls import Meeting, meetings
 from primepar.passes.program_tables import Tables, divides_nothing
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
@@ -38,7 +39,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 from primepar.schedule.signature import multiplies
 
 Meets = tuple[object, ...]

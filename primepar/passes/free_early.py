@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import Names, Rank, RankList
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program, Wait
-from primepar.schedule.program_uses import initial_blocks
 
 
 def free_early(program: Program) -> Program:

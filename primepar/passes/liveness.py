@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from primepar.passes.block_uses import Rank
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Instruction, Program
-from primepar.schedule.program_uses import initial_blocks
 
 Size = Callable[[str], int | None]
 ROUNDS = "master.update"

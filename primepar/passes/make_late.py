@@ -31,8 +31,8 @@ from msgspec.structs import replace
 
 from primepar.passes.block_uses import Rank, UsedBlocks, followed
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Compute, Free, Instruction, Program
-from primepar.schedule.program_uses import initial_blocks
 
 Nodes = tuple[Instruction, ...]
 Totals = tuple[int, ...]

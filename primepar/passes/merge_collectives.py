@@ -31,6 +31,7 @@ from primepar.passes.block_uses import Rank, RankList, request_of
 from primepar.passes.calls import Call, calls
 from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import (
     AllGather,
@@ -46,7 +47,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 
 Merging = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 Run = list[int]

@@ -33,9 +33,9 @@ from msgspec.structs import replace
 from primepar.passes.block_uses import Rank, RankList
 from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables, divides_nothing, template_text
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Join, Program
-from primepar.schedule.program_uses import initial_blocks
 from primepar.schedule.signature import Template, multiplies
 
 Products = list[tuple[int, Compute]]

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from primepar.passes.block_uses import LOCAL, Rank, RankList, request_of
 from primepar.passes.calls import meetings
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -41,7 +42,6 @@ from primepar.schedule.program import (
     Program,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 
 
 def needed_first(program: Program) -> Program:

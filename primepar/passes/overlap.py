@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from primepar.passes.block_uses import Rank, request_of
 from primepar.passes.dependences import Carried, Step, steps
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -47,7 +48,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 
 _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 """Collectives that can become posted ones."""

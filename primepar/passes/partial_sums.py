@@ -32,6 +32,7 @@ from primepar.passes.block_uses import Rank, RankList
 from primepar.passes.calls import Call, calls, in_order
 from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
@@ -45,7 +46,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Wait,
 )
-from primepar.schedule.program_uses import initial_blocks
 
 Exchanged = AllReduce | ReduceScatter
 

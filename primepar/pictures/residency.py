@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from primepar.pictures import svg
 from primepar.pictures.timeline import Bar, Panel, Row, draw
+from primepar.schedule.effects import effects, frees, host_blocks, initial_blocks
 from primepar.schedule.program import Evict, Fetch, Free, Program
-from primepar.schedule.program_uses import frees, host_blocks, initial_blocks, writes
 
 COLOURS = {"on the device": svg.under_white(0.6), "in host memory": "#c9ced6", "transfer": svg.RED}
 
@@ -53,7 +53,7 @@ def stays(program: Program, rank: int, chunks: Mapping[str, str]) -> list[Stay]:
         if isinstance(node, Fetch):
             host.discard(node.block)
         device.difference_update(frees(node))
-        device.update(name for name in writes(node, rank) if name in chunks)
+        device.update(name for name in effects(node, rank).writes if name in chunks)
         if isinstance(node, Fetch | Evict):
             moved.add(chunks.get(node.block, node.block))
         elif not isinstance(node, Free):

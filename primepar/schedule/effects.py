@@ -143,6 +143,11 @@ _OF: Mapping[type, Callable[[Any, int], Effects]] = {
 }
 
 
+def frees(node: Instruction) -> Names:
+    """Blocks that are not on the device after an instruction; the same on every rank."""
+    return effects(node, 0).frees
+
+
 def initial_blocks(program: Program) -> tuple[Names, ...]:
     """What every device holds before the program: `initial`, or what it uses before a write."""
     if program.initial is not None:

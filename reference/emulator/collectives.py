@@ -14,6 +14,7 @@ from fractions import Fraction
 from primepar.errors import MismatchError
 from primepar.reference.emulator.provenance import Block
 from primepar.schedule.agreement import dispute
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -26,7 +27,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Scatter,
 )
-from primepar.schedule.program_uses import gets
 from primepar.schedule.signature import Reduction, Scale
 
 _ROOTED = Gather | Scatter
@@ -55,7 +55,7 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
         case Scatter(root=root):
             return (given[root][members.index(rank)],)
         case AllGather() | Gather():
-            return tuple(given[member][0] for member in members if gets(collective, rank))
+            return tuple(given[member][0] for member in members if effects(collective, rank).writes)
         case ReduceScatter():
             member_index = members.index(rank)
             blocks = [given[member][member_index] for member in members]

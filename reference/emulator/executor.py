@@ -29,6 +29,7 @@ from primepar.reference.emulator.products import product, zeros
 from primepar.reference.emulator.provenance import Array, Block
 from primepar.reference.emulator.reductions import combine, cut, join
 from primepar.reference.emulator.scatter_gather import chosen
+from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.events import Event
 from primepar.schedule.meaning import Place
 from primepar.schedule.program import (
@@ -50,7 +51,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import host_blocks, initial_blocks
 from primepar.schedule.sequence import Sequence
 from primepar.schedule.signature import Reduction
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from primepar.reference.emulator.collectives import Combine, Meeting, Meetings, results, sent
 from primepar.reference.emulator.device import EmulatedDevice
 from primepar.reference.emulator.messages import Channels, PostedMessage
+from primepar.schedule.effects import effects
 from primepar.schedule.program import Collective, Message
-from primepar.schedule.program_uses import gets, gives
 
 
 @dataclass
@@ -67,7 +67,7 @@ class InFlight:
 
     def call(self, device: EmulatedDevice, node: Collective) -> CollectiveCall:
         """Start one member's call. Raises an `EmulationError` if that is not possible."""
-        given, gotten = gives(node, device.rank), gets(node, device.rank)
+        given, gotten = effects(node, device.rank).reads, effects(node, device.rank).writes
         blocks = tuple(device.read(name) for name in given)
         device.check_apart(gotten)
         for name in given:
@@ -94,7 +94,7 @@ class InFlight:
 
     def _end_call(self, device: EmulatedDevice, call: CollectiveCall, done: float) -> End:
         node, rank, all_given = call.node, device.rank, call.meeting.given
-        given, gotten = gives(node, rank), gets(node, rank)
+        given, gotten = effects(node, rank).reads, effects(node, rank).writes
         made = results(node, rank, all_given, self._combine)
         received = dict(zip(gotten, made, strict=True))
         for name in given:

@@ -9,8 +9,8 @@ import numpy as np
 from primepar.errors import IncompleteError, MissingBlockError, WrongDataError
 from primepar.reference.emulator.provenance import Array
 from primepar.reference.emulator.scatter_gather import Memory
+from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.meaning import Box, Meaning
-from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 
 def spread_tensors(meaning: Meaning, tensors: Mapping[str, Array]) -> list[Memory]:

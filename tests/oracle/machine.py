@@ -13,6 +13,7 @@ from oracle.contents import ZERO, CellSums
 from oracle.mailboxes import Mailboxes, Pair, Side, is_disputed
 from oracle.names import BlockNames
 from oracle.state import Flight, Key, Part, RankState
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
     Collective,
     Group,
@@ -24,7 +25,6 @@ from primepar.schedule.program import (
     Wait,
     messages_of,
 )
-from primepar.schedule.program_uses import initial_blocks
 
 _WAITING = Send | Recv | Group | Wait | Collective
 

@@ -18,6 +18,7 @@ from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators.single_operator import lower_move
 from primepar.passes import apply
 from primepar.schedule import Layout, Program
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -25,7 +26,6 @@ from primepar.schedule.program import (
     Free,
     ReduceScatter,
 )
-from primepar.schedule.program_uses import gets
 from primepar.schedule.signature import Tensor
 
 Measured = tuple[str, str, dict[str, float], Work]
@@ -160,7 +160,9 @@ class Transfers:
             blocks = tuple(f"x[{member},0]" for member in group)
             node = call(group, f"x[{rank},0]", blocks)
             initial.append(blocks if parts else (f"x[{rank},0]",))
-            programs.append((node, *map(Free, dict.fromkeys((*gets(node, rank), *initial[-1])))))
+            programs.append(
+                (node, *map(Free, dict.fromkeys((*effects(node, rank).writes, *initial[-1]))))
+            )
         cuts = tuple(size * row for row in range(self.mesh.ranks + 1)), (0, 1)
         program = Program(
             format="primepar-program", version=1, ranks=self.mesh.ranks, programs=tuple(programs),

@@ -15,6 +15,7 @@ import torch
 
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
+from primepar.schedule.effects import effects
 from primepar.schedule.executable import not_executable
 from primepar.schedule.program import (
     Collective,
@@ -23,7 +24,6 @@ from primepar.schedule.program import (
     Message,
     Program,
 )
-from primepar.schedule.program_uses import gets, gives
 
 MESSAGES = frozenset(("send", "recv", "isend", "irecv"))
 REMEDY = "start torch.distributed with gloo on CPUs, nccl on GPUs"
@@ -119,7 +119,11 @@ class BackendRules:
     def _check_dtypes(
         self, node: Instruction, rank: int, where: str, support: Support, shapes: Shapes
     ) -> None:
-        named = (*gives(node, rank), *gets(node, rank)) if isinstance(node, Collective) else ()
+        named = (
+            (*effects(node, rank).reads, *effects(node, rank).writes)
+            if isinstance(node, Collective)
+            else ()
+        )
         dtypes = {
             block: self.dtypes[shapes.wide(block)]
             for block in named or (getattr(node, "block", ""),)

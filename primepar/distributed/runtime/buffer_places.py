@@ -27,8 +27,8 @@ from primepar.distributed.runtime.memory_actions import (
 )
 from primepar.distributed.runtime.messages import Action
 from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import Evict, Free, Instruction
-from primepar.schedule.program_uses import frees, uses
 
 SCRATCH = "#"
 """Name of what has the memory that one instruction, or one message, takes for itself."""
@@ -83,7 +83,7 @@ class BufferPlaces:
             name: position
             for position, node in enumerate(instructions)
             if not isinstance(node, Free)
-            for name in uses(node, rank)
+            for name in effects(node, rank).reads
         }
 
     def dtype(self, name: str) -> torch.dtype:

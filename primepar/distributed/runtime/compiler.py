@@ -41,6 +41,7 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
 from primepar.schedule.communicators import batches, message_members
+from primepar.schedule.effects import effects, host_blocks, initial_blocks
 from primepar.schedule.program import (
     Alloc,
     AllReduce,
@@ -62,7 +63,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives, host_blocks, initial_blocks, uses
 
 Names = tuple[str, ...]
 
@@ -137,7 +137,7 @@ class Compiler:
         return list(zip(buffers, firsts, strict=True)), total
 
     def _check(self, node: Instruction) -> None:
-        for name in uses(node, self.mesh.rank):
+        for name in effects(node, self.mesh.rank).reads:
             if name not in self.places.here:
                 raise ProgramError(
                     f"{self._location}: expected block {name} on this device, "
@@ -239,13 +239,13 @@ class Compiler:
 
     def _collective(self, node: Collective) -> list[Action]:
         rank = self.mesh.rank
-        reads, writes = gives(node, rank), gets(node, rank)
+        reads, writes = effects(node, rank).reads, effects(node, rank).writes
         # Blocks that are reduced in one call may belong to different kinds.
         calls = [node]
         if isinstance(node, AllReduce):
             calls = [replace(node, block=name, also=()) for name in node.reduced]
         for call in calls:
-            for name in [*gives(call, rank), *gets(call, rank)][:1]:
+            for name in [*effects(call, rank).reads, *effects(call, rank).writes][:1]:
                 self.sent.add(call, name, elements_sent(call, rank, self.shapes.elements))
         if len(node.group) == 1:
             return self._alone(node, reads, writes)

@@ -27,6 +27,7 @@ from primepar.distributed.runtime.scales import Factor, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ConformanceError
 from primepar.operators import Site, StepInputs
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -47,7 +48,6 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_text
-from primepar.schedule.program_uses import frees, uses, writes
 
 
 class _NotedSlot(list[Any]):
@@ -156,8 +156,8 @@ class Watch:
             self._posted.update(dict.fromkeys(requests, waits))
         if seen.calls != calls:
             self._fail(position, ", ".join(map(str, seen.calls)) or "no call", due)
-        written = {name for node in due for name in writes(node, self.rank)}
-        named = written | {name for node in due for name in uses(node, self.rank)}
+        written = {name for node in due for name in effects(node, self.rank).writes}
+        named = written | {name for node in due for name in effects(node, self.rank).reads}
         if not {name for node in due for name in _read(node, self.rank)} <= seen.read:
             self._fail(position, f"only {', '.join(sorted(seen.read)) or 'nothing'} read", due)
         made = written - before
@@ -241,7 +241,7 @@ def _read(node: Instruction, rank: int) -> tuple[str, ...]:
 
     Only computes and messages: views of one buffer are cut and gathered through the buffer.
     """
-    return uses(node, rank) if isinstance(node, Compute | Message) else ()
+    return effects(node, rank).reads if isinstance(node, Compute | Message) else ()
 
 
 def _kernel_call(phase: str, reads: tuple[Any, ...], made: Any) -> ObservedCall:

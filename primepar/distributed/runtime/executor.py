@@ -20,10 +20,11 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.communicators import communicators
+from primepar.schedule.effects import host_blocks, initial_blocks
+from primepar.schedule.ledger import peak
 from primepar.schedule.one_order import check_order
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
-from primepar.schedule.program_uses import host_blocks, initial_blocks, peak
 
 NOTHING = StepInputs()
 """The inputs of programs that need none: one linear operator, or a redistribution."""

@@ -12,8 +12,8 @@ from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, CompiledStep, Frame
 from primepar.errors import ProgramError
+from primepar.schedule.effects import effects
 from primepar.schedule.program import Instruction
-from primepar.schedule.program_uses import uses, writes
 
 
 class HostCopies:
@@ -58,7 +58,7 @@ class HostCopies:
 
     def arrivals(self, node: Instruction) -> Iterator[CompiledStep]:
         """Yield the waits for the copies of fetched blocks that an instruction is first to name."""
-        named = {*uses(node, self._rank), *writes(node, self._rank)}
+        named = {*effects(node, self._rank).reads, *effects(node, self._rank).writes}
         for name in sorted(self._arriving & named):
             self._arriving.remove(name)
             if self._host.copies is not None:

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from primepar.distributed.runtime.shapes import Shapes
+from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import (
     AllReduce,
     Compute,
@@ -21,7 +22,6 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
-from primepar.schedule.program_uses import frees, writes
 
 
 class LaterJoin(NamedTuple):
@@ -47,7 +47,7 @@ def later_joins(
     lost: set[LaterJoin] = set()
     for place in reversed(range(len(instructions))):
         node = instructions[place]
-        made = [name for name in writes(node, rank) if name in pending]
+        made = [name for name in effects(node, rank).writes if name in pending]
         elsewhere = isinstance(node, Cut | Join | ReduceScatter) or not _in_buffers(node, shapes)
         ended = [*frees(node), *(made if elsewhere else ())]
         if ended:

@@ -9,6 +9,7 @@ from primepar.distributed.runtime.memory import Buffer, Slot
 from primepar.distributed.runtime.memory_actions import copying, gluing
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -21,7 +22,6 @@ from primepar.schedule.program import (
     Reduce,
     ReduceScatter,
 )
-from primepar.schedule.program_uses import gets, gives
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Operands:
 
     def _one(self, node: Collective, rank: int) -> None:
         """The block of an all-reduce, a reduce or a broadcast."""
-        reads, writes = gives(node, rank), gets(node, rank)
+        reads, writes = effects(node, rank).reads, effects(node, rank).writes
         for name in writes:
             self.before += self.places.room(name, keep=name in reads)
         (name,) = {*reads, *writes}

@@ -16,10 +16,10 @@ from primepar.files import digest_of_code
 from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
 from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
+from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Box
 from primepar.schedule.own_communicators import own_communicators
 from primepar.schedule.program import Program
-from primepar.schedule.program_uses import initial_blocks
 
 DATA = ("tokens", "targets")
 NEW = ".new["

@@ -28,8 +28,8 @@ from msgspec import Struct
 
 from primepar.errors import MemoryLimitError
 from primepar.passes.liveness import sizes_of
+from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.program import Program
-from primepar.schedule.program_uses import host_blocks, initial_blocks
 
 COPIES = 4
 """Copies of the layout: parameters, gradients and two moments."""

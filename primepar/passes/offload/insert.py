@@ -38,8 +38,8 @@ from primepar.passes.block_uses import Names, Rank, followed, request_of
 from primepar.passes.liveness import sizes_of
 from primepar.passes.offload.chunks import Chunks, largest_state, state_chunks
 from primepar.passes.offload.policies import POLICIES, Policy, uses_of
+from primepar.schedule.effects import frees, host_blocks, initial_blocks
 from primepar.schedule.program import Cut, Evict, Fetch, Free, Instruction, Join, Program, Wait
-from primepar.schedule.program_uses import frees, host_blocks, initial_blocks
 from primepar.schedule.signature import Bound
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from primepar.errors import ProgramError
 from primepar.plan.cluster import BYTES
+from primepar.schedule.effects import effects, frees, initial_blocks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
@@ -34,7 +35,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-from primepar.schedule.program_uses import frees, initial_blocks, writes
 
 Size = Callable[[str], int]
 """Bytes of a block."""
@@ -116,7 +116,7 @@ def live_changes(
     yield None, list(blocks.items())
     for node in program.programs[rank]:
         changes = [(block, -blocks.pop(block)) for block in frees(node) if block in blocks]
-        for block in writes(node, rank):
+        for block in effects(node, rank).writes:
             if block not in blocks:
                 blocks[block] = size(block)
                 changes.append((block, blocks[block]))

@@ -11,8 +11,8 @@ from typing import Self, TypeAlias
 from primepar.plan.accounting.equal_layers import ShortRun
 from primepar.plan.accounting.events import Size, live_changes, sent
 from primepar.plan.pipeline_layout import layer_of
+from primepar.schedule.effects import effects
 from primepar.schedule.program import Instruction, Program
-from primepar.schedule.program_uses import uses, writes
 
 Layer = int | None
 """The number of a layer in a short plan; None is outside of all layers."""
@@ -84,7 +84,9 @@ def _sent_by_layer(node: Instruction, rank: int, size: Size) -> Iterator[tuple[L
     """Bytes that leave a rank for an instruction, by layers: a coalesced sum is of several."""
     amount = sent(node, rank, size)
     if amount:
-        layers = {layer_of(block) for block in (*uses(node, rank), *writes(node, rank))}
+        layers = {
+            layer_of(block) for block in (*effects(node, rank).reads, *effects(node, rank).writes)
+        }
         if len(layers) == 1:
             yield layers.pop(), amount
         else:

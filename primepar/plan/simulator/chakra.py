@@ -37,7 +37,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives
 
 VERSION: Final = "0.0.4"
 """Of the schema."""

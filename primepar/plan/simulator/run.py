@@ -24,6 +24,7 @@ from primepar.plan.simulator.work import (
     label,
     refuse_host_transfers,
 )
+from primepar.schedule.effects import effects
 from primepar.schedule.events import Event
 from primepar.schedule.executable import not_executable
 from primepar.schedule.hidden_time import Communication, Repeat, communication
@@ -42,7 +43,6 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import instruction_line
-from primepar.schedule.program_uses import uses, writes
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,10 @@ class _Run:
     def _times(self, transfer: Transfer) -> Fraction | int:
         """How often a transfer counts: where its blocks differ in that, by their bytes."""
         rank, node = transfer.members[0], next(iter(transfer.ends.values()))
-        counts = {block: self.times(block) for block in uses(node, rank) + writes(node, rank)}
+        counts = {
+            block: self.times(block)
+            for block in effects(node, rank).reads + effects(node, rank).writes
+        }
         if len(set(counts.values())) < 2:
             return next(iter(counts.values()), 1)
         size = {block: self.work.bytes(block) for block in counts}

@@ -19,6 +19,7 @@ from primepar.errors import ProgramError
 from primepar.plan.accounting.events import BlockBytes, live_bytes
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.simulator.links import Scalar
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -37,7 +38,6 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.program_uses import gets, gives
 from primepar.schedule.signature import Signature, multiplies
 
 Operations = Mapping[str, Fraction]
@@ -170,5 +170,5 @@ def refuse_host_transfers(program: Program, cluster: Cluster) -> None:
 def label(node: Instruction, rank: int) -> str:
     """The blocks that a transfer receives, or else those that it sends."""
     if isinstance(node, Collective):
-        return " ".join(gets(node, rank) or gives(node, rank))
+        return " ".join(effects(node, rank).writes or effects(node, rank).reads)
     return str(getattr(node, "block", ""))
