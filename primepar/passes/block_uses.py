@@ -6,7 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from primepar.schedule.effects import effects, frees
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     Alloc,
     Compute,
@@ -80,9 +80,8 @@ class Rank:
         fast = _FAST.get(type(node))
         if fast is not None:
             return fast(node)
-        return UsedBlocks(
-            effects(node, self.rank).reads, effects(node, self.rank).writes, frees(node)
-        )
+        reads, writes, gone, *_ = effects(node, self.rank)
+        return UsedBlocks(reads, writes, gone)
 
 
 def request_of(node: Instruction) -> str | None:

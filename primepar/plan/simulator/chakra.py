@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from primepar.plan.simulator.work import Work
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -113,7 +114,8 @@ def _fields(work: Work, rank: int, node: Instruction) -> tuple[str, int, Attribu
 
 def _collective(work: Work, rank: int, node: Collective) -> tuple[str, int, Attributes]:
     """The node of a collective; its size is that of the whole tensor that a rank gives or gets."""
-    given, gotten = (sum(map(work.bytes, names(node, rank))) for names in (gives, gets))
+    of = effects(node, rank)
+    given, gotten = (sum(map(work.bytes, names)) for names in (of.reads, of.writes))
     return str(node.__struct_config__.tag), COLLECTIVE, {
         "is_cpu_op": (BOOL, 0),
         "comm_type": (INT64, COLLECTIVES[type(node)]),
