@@ -102,18 +102,16 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
     )
     assert loaded(code) <= SHARED
     assert loaded("import primepar.certify.certificate_file") == set()
-    assert "z3" in loaded("import primepar.verify.program")
+    assert "z3" in loaded("import primepar.verify.in_z3")
 
 
-def test_memory_alone_has_no_certificate(tmp_path: Path) -> None:
+def test_memory_alone_is_certified_too(tmp_path: Path) -> None:
     file, target = tmp_path / "proof.json", str(BROKEN / "05_memory.json")
-    done = run("verify", target, "--certificate", str(file))
-    assert done.code == 1
-    assert done.err == (
-        f"{target}: no certificate, as memory and traffic are sums without a witness: {file} is "
-        "not written\n"
-    )
-    assert not file.exists()
+    assert run("verify", target, "--certificate", str(file)).code == 1
+    done = run("certify", str(file), target)
+    assert (done.code, done.out) == (
+        0, f"{file}: holds: {target} is refuted as given\n  memory\n",
+    )  # fmt: skip
 
 
 def test_a_refuted_sequence_without_lengths_has_no_certificate(tmp_path: Path) -> None:
@@ -139,9 +137,7 @@ def test_an_unknown_verdict_has_no_certificate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "got Input data was truncated"),
         ("{}", "got Object missing required field `type`"),
-        ("[" * 100_000, "got Expected `object`, got `array`"),
         ('{"type": "program"}', "got Object missing required field `format`"),
         ('{"type": "plan"}', "got Invalid value 'plan' - at `$.type`"),
     ],
@@ -161,8 +157,8 @@ def test_a_malformed_certificate_is_refused_in_one_line(
 def test_a_missing_certificate_and_another_kind_of_target_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     done = run("certify", str(file), "primepar")
-    assert done == (2, "", f"primepar: error: {file}: expected a certificate, got No such file or "
-                    "directory\n")  # fmt: skip
+    assert done == (2, "", f"primepar: error: {file}: expected a certificate that `primepar verify "
+                    "--certificate` wrote, got no such file or directory\n")  # fmt: skip
     assert run("verify", "summa", "--certificate", str(file)).code == 0
     done = run("certify", str(file), "K,P2x2")
     assert done == (2, "", f"primepar: error: K,P2x2: expected the target that {file} is about, "

@@ -289,7 +289,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = ("list, show, check, verify, certify, exercise, explore, preflight, plan, price, "
+COMMANDS = ("list, show, check, verify, certify, exercise, preflight, plan, price, "
             "redundancy, pipeline, profile, simulate, tokenize, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
@@ -298,7 +298,7 @@ TARGET = (
 CLUSTER = f"cluster file (TOML), or a preset: {', '.join(shipped_clusters())}"
 USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar show",
-    "exploer": f"expected one of {COMMANDS}, got 'exploer': write primepar explore",
+    "simulat": f"expected one of {COMMANDS}, got 'simulat': write primepar simulate",
     "show": f"TARGET: expected a value, got none: write primepar show TARGET ({TARGET})",
     "certify proof.json":
         "TARGET: expected a value, got none: write primepar certify CERTIFICATE TARGET "

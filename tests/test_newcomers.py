@@ -33,7 +33,7 @@ PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
 COMMANDS = (
-    "list, show, check, verify, certify, exercise, explore, preflight, plan, price, redundancy, "
+    "list, show, check, verify, certify, exercise, preflight, plan, price, redundancy, "
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
@@ -171,9 +171,6 @@ CALLS = {
     "write --plan",
     "train --data nowhere.txt": "nowhere.txt: expected a file of text to train on, got no such "
     "file or directory: check --data",
-    "explore plan.json": "plan.json: expected a primitive, a sequence or a program, got a plan: "
-    "only `primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
-    "`primepar train --plan` take one",
     "exercise 99": "expected an exercise from 1 to 12, got 99: primepar exercise lists them",
     "exercise one": "N: expected an integer, got 'one': see primepar exercise --help",
     "show primepar --side 2 -o out.png": "--output: expected a name that ends with .svg (the "

@@ -208,16 +208,6 @@ def test_show_refuses_in_one_line_and_writes_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_plan_is_no_target_of_a_command_for_one_operator(plan: str) -> None:
-    done = run("explore", plan)
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        f"primepar: error: {plan}: expected a primitive, a sequence or a program, got a plan: "
-        "only `primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
-        "`primepar train --plan` take one\n"
-    )
-
-
 def test_a_plan_file_that_is_wrong_is_refused_at_its_place(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     fields = {

@@ -10,8 +10,9 @@ from oracle.explore import explore
 from random_programs import ProgramMaker
 from simulator_cases import cluster
 
+from primepar.certify.program import certify_program
 from primepar.distributed.runtime.backend_support import check_runs
-from primepar.errors import CertificateError, ProgramError
+from primepar.errors import ProgramError
 from primepar.plan.simulator.run import simulate
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program
@@ -123,16 +124,11 @@ def test_what_is_only_proved_is_refused_elsewhere_in_one_line(what: str) -> None
     drawn = program(REFUSED[what], (OTHERS[what],))
     report = verify_program(drawn)
     assert report.verdict == "proved"
-    known = f"got {what}: only verify, explore and check know it"
+    known = f"got {what}: only verify and check know it"
     with pytest.raises(ProgramError) as executed:
         check_runs(drawn)
     assert str(executed.value) == f"expected a program that the executor runs, {known}"
     with pytest.raises(ProgramError) as priced:
         simulate(drawn, cluster(), "float32")
     assert str(priced.value) == f"expected a program that the simulator prices, {known}"
-    with pytest.raises(CertificateError) as certified:
-        certificate(drawn, report)
-    assert str(certified.value) == (
-        "no certificate, as its checker asks more: program: expected one that certificates know, "
-        f"got {what}"
-    )
+    certify_program(certificate(drawn, report), drawn)

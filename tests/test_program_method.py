@@ -156,10 +156,6 @@ def test_without_sizes_it_is_proved_for_every_size_and_with_sizes_for_these(
     assert run("verify", "relay:ranks=2").out.startswith("relay:ranks=2: proved as given\n")
 
 
-def test_the_explorer_names_the_sizes_that_it_ran() -> None:
-    assert run("explore", "relay").out.startswith("relay:ranks=3,order=rising: proved\n")
-
-
 def test_without_a_proof_for_every_size_the_default_sizes_are_stated() -> None:
     report = primepar.verify(Relay)
     assert str(report).startswith("relay: proved for ranks=3,order=rising\n")

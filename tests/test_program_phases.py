@@ -87,7 +87,7 @@ def test_pieces_in_the_wrong_order_are_refuted() -> None:
     message["block"] = "y.pieces[0,0]"
     refutations = refuted(asked)
     assert list(refutations) == ["placement", "completion"]
-    assert "parts of one kind" in refutations["placement"]
+    assert "data of the place of y.pieces[0,1]" in refutations["placement"]
 
 
 def test_a_weight_that_ends_elsewhere_is_refuted() -> None:
@@ -200,7 +200,7 @@ def test_data_of_another_size_is_neither_cut_nor_joined() -> None:
     refutations = refuted(program([nodes, arriving], tensors=PIECES))
     assert refutations == {
         "placement": "rank 1, instruction 1 (cut x[0,0] -> x.halves[0,0] x.halves[0,1]): expected "
-        "data of the size of x[0,0] in it, got data of another size: cut or join it before"
+        "data of the place of x[0,0] in it, got data of another place: cut or join it before"
     }
 
 

@@ -18,9 +18,9 @@ import z3
 
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, lower
+from primepar.schedule import deadline as limits
 from primepar.schedule.deadline import UnansweredError, deadline, in_time, seconds_left
 from primepar.schedule.signature import Bound
-from primepar.verify import deadline as limits
 from primepar.verify import z3_answer as answer
 from primepar.verify.program import verify_program
 from primepar.verify.z3_answer import check_by

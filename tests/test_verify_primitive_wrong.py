@@ -264,7 +264,9 @@ def test_a_sum_without_a_home_is_refuted_where_no_later_phase_misses_it(
     refuted = {
         result.name: result.counterexample for result in report.properties if result.counterexample
     }
-    message = f"{block}: expected it in final on some rank, or read, got neither"
+    message = (
+        f"{block}: expected it in final on some rank, or read when it is finished, got neither"
+    )
     assert refuted == {"completion": f"{message}: list it where it ends, or give it a home"}
     assert explore(program).failed == {"completion"}
     emulated = check_program(program)

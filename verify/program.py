@@ -163,7 +163,7 @@ class _Case:
         return levels_in_z3(graph)
 
     def _coverage(self) -> list[Violation]:
-        wrong = self.judge.coverage()
+        wrong = self.judge.coverage
         if self.solver == "z3":
             from primepar.verify.in_z3 import check_coverage_in_z3
 

@@ -276,7 +276,7 @@ class Required:
         return len({value for content in contents for value in content.values.values()}) < 2
 
 
-class Comparison:
+class HeldData:
     """What a block holds beside what its name requires: `primepar.schedule.evidence.Data`."""
 
     def __init__(self, required: Required, content: Content, block: str) -> None:

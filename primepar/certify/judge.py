@@ -25,7 +25,7 @@ from functools import cached_property
 from itertools import chain, combinations, product
 
 from primepar.certify.run import WEIGHT_GRADIENT, Run, Stretch
-from primepar.errors import ClaimError
+from primepar.errors import ClaimError, UnknownSizeError
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import effects
 from primepar.schedule.evidence import (
@@ -114,6 +114,7 @@ class Judge:
 
     # Coverage
 
+    @cached_property
     def coverage(self) -> list[Violation]:
         """Every sub-operator of each phase's grid that is not computed exactly once."""
         wrong: list[Violation] = []
@@ -177,16 +178,21 @@ class Judge:
         """Whether every rank comes to its end by these levels, and everything matches."""
         return NEVER not in level and not self.matches.faults
 
-    def refuted(self, level: Sequence[int]) -> set[str]:
-        """The names of the properties that are refuted along checked levels.
+    def refuted(self, level: Sequence[int]) -> tuple[set[str], set[str]]:
+        """The names of the properties that are refuted along checked levels, and of undecided ones.
 
-        Raises `UnknownSizeError` where memory or traffic is asked and a size is not defined.
+        Memory or traffic is undecided if the size of a block is not defined.
         """
         wrong = {violation.of for violation in self.run(level).wrong}
-        wrong |= {violation.of for violation in chain(self.coverage(), self.races)}
-        wrong |= {violation.of for violation in chain(self.memory(), self.traffic())}
+        wrong |= {violation.of for violation in chain(self.coverage, self.races)}
         wrong |= set() if self.finishes(level) else {"deadlock-freedom"}
-        return wrong & set(self.asked())
+        undecided = set[str]()
+        for name, violations in (("memory", self.memory()), ("traffic", self.traffic())):
+            try:
+                wrong |= {name} if next(violations, None) is not None else set()
+            except UnknownSizeError:
+                undecided.add(name)
+        return wrong & set(self.asked()), undecided
 
     # Races
 
@@ -282,7 +288,7 @@ class Judge:
         run = Run(self.matches, self.meaning, self.racing)
         run.follow(self.stretches(level))
         if self.finishes(level):
-            run.end()
+            run.end(is_right=not self.coverage and not self.races)
         return run
 
     def stretches(self, level: Sequence[int]) -> list[Stretch]:
@@ -328,7 +334,7 @@ class Judge:
         Raises `UnknownSizeError` where the program does not define the size of a block.
         """
         for rank, stated in enumerate(self.program.traffic or ()):
-            parts = tuple(sent(self.program, rank, self.meaning.size))
+            parts = tuple(sent(self.matches, rank, self.meaning.size))
             total = sum((count for count, _ in parts), Fraction(0))
             if total != Fraction(stated):
                 yield WrongTraffic(rank, Fraction(stated), total, parts)

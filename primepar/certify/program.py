@@ -13,7 +13,7 @@ from typing import Literal, NoReturn
 from msgspec import Struct
 
 from primepar.certify.judge import Judge
-from primepar.errors import ClaimError, UnknownSizeError
+from primepar.errors import ClaimError
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import program_json
 from primepar.schedule.transport import Transport
@@ -51,15 +51,14 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
     judge.check_levels(given.levels)
     if bool(given.proved) == bool(given.refuted):
         _refuse("properties", "proved or refuted ones", "both" if given.proved else "none")
-    try:
-        wrong = judge.refuted(given.levels)
-    except UnknownSizeError as error:
-        raise ClaimError(f"memory and traffic: {error}") from None
+    wrong, undecided = judge.refuted(given.levels)
     for name in given.refuted:
         if name not in wrong:
             _refuse("refuted", f"{name} to be wrong", "nothing wrong there")
     if given.proved and wrong:
         _refuse("proved", "nothing wrong", f"{sorted(wrong)[0]} refuted")
+    if given.proved and undecided:
+        _refuse("proved", "sizes of all blocks", f"{sorted(undecided)[0]} undecided without them")
     if given.proved and given.proved != tuple(judge.asked()):
         _refuse("proved", ", ".join(judge.asked()), ", ".join(given.proved))
 

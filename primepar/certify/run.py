@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 from primepar.certify.contents import (
     ZERO,
-    Comparison,
     Content,
+    HeldData,
     Leaf,
     Required,
     reduced,
@@ -227,7 +227,7 @@ class Run:
                 continue
             if (place, block) in self._racing:
                 continue
-            data = Comparison(self.required, content, want)
+            data = HeldData(self.required, content, want)
             wrong = "completion" if data.is_unfinished else of
             self.wrong.append(WrongRead(wrong, place, block, want, phase.name, sub_operator, data))
         if len(node.reads) != len(names):
@@ -306,12 +306,13 @@ class Run:
 
     # The end
 
-    def end(self) -> None:
+    def end(self, is_right: bool) -> None:
         """Check what every block holds at the end, of a program that ends.
 
         With `final` these are the blocks that it lists, each on its rank, and those of `host_final`
         in host memory; and every output of the grid must be finished in one of them, or where it is
-        read. Without `final` every output of the grid must be finished on some rank.
+        read. Without `final` every output of the grid must be finished on some rank. `is_right` is
+        whether coverage and races are.
         """
         if self.program.final is None:
             for block in in_time(self._outputs()):
@@ -325,7 +326,7 @@ class Run:
                 for block in in_time(blocks):
                     self._check_final(rank, block, memory)
                     self._finished.add(block)
-        self._check_none_lost()
+        self._check_none_lost(is_right)
 
     def _outputs(self) -> list[str]:
         """The names of the blocks that the phases of the grid write."""
@@ -380,18 +381,26 @@ class Run:
         content: Content | None,
         holders: tuple[int, ...],
     ) -> None:
-        data = None if content is None else Comparison(self.required, content, block)
+        data = None if content is None else HeldData(self.required, content, block)
         self.wrong.append(WrongEnd(of, rank, block, memory, data, holders))
 
-    def _check_none_lost(self) -> None:
+    def _check_none_lost(self, is_right: bool) -> None:
         """Check that every output of the grid is kept, or read when it is finished.
 
-        An operand of a product was finished if it was right. What else was read is looked at only
-        if an output is neither among these nor in `final`.
+        Where something else is wrong, only that it is kept or read: a sum that lacks a product is
+        wrong for that reason, and not lost. An operand of a product was finished if it was right.
+        What else was read is looked at only if an output is neither among these nor in `final`.
         """
-        cells = self.required.cells
+        cells, place = self.required.cells, self.meaning.place
+        outputs = self._outputs()
+        if not is_right or self.wrong:
+            reads = (effects(node, 0).reads for node in chain(*self.program.programs)
+                     if isinstance(node, op.Compute | op.Cut | op.Join))  # fmt: skip
+            kept = {*map(place, self._finished), *map(place, chain.from_iterable(reads))}
+            self.wrong += [Lost(block) for block in outputs if place(block) not in kept]
+            return
         finished = set(chain.from_iterable(map(cells, self._finished)))
-        missing = [block for block in self._outputs() if not finished.issuperset(cells(block))]
+        missing = [block for block in outputs if not finished.issuperset(cells(block))]
         for content, block in self._passed if missing else ():
             if self.meaning.maker(block) is not None and self.required.holds(content, block):
                 finished.update(cells(block))

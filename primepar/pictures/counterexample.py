@@ -2,8 +2,8 @@
 
 Three figures are enough for all kinds. `Waits` is a cycle of ranks: a row for each, with arrows
 from what hangs to what the rank that it waits for never reaches. `Story` is any other list of
-instructions, a column for each rank, downward in time. `Table` has the devices of a mesh, or how
-often each sub-operator is computed. What is wrong is in brackets or marked by `!`, and red.
+instructions, a column for each rank, downward in time. `GridTable` has the devices of a mesh, or
+how often each sub-operator is computed. What is wrong is in brackets or marked by `!`, and red.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def counterexample_svg(title: str, panels: Sequence[CounterexamplePanel]) -> str
     return svg.picture(right + LEFT, y, body, title)
 
 
-def _figures(example: Counterexample) -> Iterator[Waits | Story | Table]:
+def _figures(example: Counterexample) -> Iterator[Waits | Story | GridTable]:
     """Choose what is drawn of a counterexample."""
     if example.kind == "waiting-cycle":
         yield Waits(tuple(zip(example.events[::2], example.events[1::2], strict=True)))
@@ -196,7 +196,7 @@ class Story(NamedTuple):
         return svg.Drawn(marks, x, tops[-1] + ROW)
 
 
-class Table(NamedTuple):
+class GridTable(NamedTuple):
     """Numbers in named rows and columns, some of them wrong, and lines about them."""
 
     heading: str
@@ -231,12 +231,12 @@ class Table(NamedTuple):
         return svg.Drawn(marks, right, bottom + 15 * len(self.captions) + 8)
 
 
-def _plane(example: Counterexample, plane: Plane, wrong: dict[str, int]) -> Table:
+def _plane(example: Counterexample, plane: Plane, wrong: dict[str, int]) -> GridTable:
     """How often each sub-operator is computed around the wrong one, over two dims."""
     others = [f"{dim}={index}" for dim, index in wrong.items()
               if dim not in (plane.rows, plane.columns)]  # fmt: skip
     (top, left), high, wide = plane.first, len(plane.counts), len(plane.counts[0])
-    return Table(
+    return GridTable(
         f"{', '.join([str(example.phase), *others])}: times computed",
         tuple(f"{plane.rows}={top + row}" if plane.rows else "" for row in range(high)),
         tuple(f"{plane.columns}={left + column}" for column in range(wide)),
@@ -245,7 +245,7 @@ def _plane(example: Counterexample, plane: Plane, wrong: dict[str, int]) -> Tabl
     )
 
 
-def _mesh(example: Counterexample, mesh: dict[str, int]) -> Table:
+def _mesh(example: Counterexample, mesh: dict[str, int]) -> GridTable:
     """The devices of the mesh by rank, with the last axis to the right; the involved are wrong."""
     *others, last = tuple(mesh) or ("",)
     rows: dict[str, dict[int, int]] = {}
@@ -259,7 +259,7 @@ def _mesh(example: Counterexample, mesh: dict[str, int]) -> Table:
         if len(rows) <= MOST_ROWS or {*row.values()} & {*example.ranks}
     }
     sides = ", ".join(f"{side}={length}" for side, length in (example.sides or {}).items())
-    return Table(
+    return GridTable(
         f"devices at {sides}" if sides else "devices",
         tuple(shown),
         tuple(f"{last}={column}" if last else "" for column in range(mesh.get(last, 1))),

@@ -24,8 +24,11 @@ from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import effects, host_blocks, initial_blocks
+from primepar.schedule.matching import Matches
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     AllGather,
@@ -146,10 +149,17 @@ def _sends_in(node: Collective, rank: int) -> Iterator[tuple[str, int | Fraction
 
 
 def sent(
-    program: Program, rank: int, elements: Callable[[str], int]
+    matches: Matches, rank: int, elements: Callable[[str], int]
 ) -> Iterator[tuple[Fraction, int]]:
-    """Yield (elements, instruction) of the instructions by which elements leave a rank."""
-    for index, node in enumerate(in_time(program.programs[rank])):
+    """Yield (elements, instruction) of the instructions by which elements leave a rank.
+
+    A broadcast passes on the root's block, whatever a member calls it.
+    """
+    for index, node in enumerate(in_time(matches.program.programs[rank])):
+        if isinstance(node, Broadcast):
+            calls = matches.partners.get((rank, index, 0), ())
+            at_root = next((matches.node(call) for call in calls if call[0] == node.root), node)
+            node = replace(node, block=getattr(at_root, "block", node.block))
         parts = (times * elements(block) for block, times in sends(node, rank))
         count = Fraction(sum(parts))
         if count:
@@ -158,8 +168,8 @@ def sent(
 
 def sent_by_ranks(program: Program) -> list[Fraction]:
     """Elements that leave each rank. Raises `UnknownSizeError` where a size is not defined."""
-    elements = Meaning(program).size
+    elements, matches = Meaning(program).size, Matches(program)
     return [
-        sum((count for count, _ in sent(program, rank, elements)), Fraction(0))
+        sum((count for count, _ in sent(matches, rank, elements)), Fraction(0))
         for rank in range(program.ranks)
     ]

@@ -32,6 +32,8 @@ class RankMemories:
     ranks: list[RankState]
     before: frozenset[tuple[str, Corner]] = frozenset()
     failed: frozenset[str] = field(default=frozenset(), kw_only=True)
+    finished: frozenset[str] = field(default=frozenset(), kw_only=True)
+    """Blocks that were whole when something read them."""
 
     def _fail(self, *properties: str) -> None:
         self.failed |= set(properties)
@@ -109,13 +111,20 @@ class RankMemories:
             state.host[block] = self.names.datum(block)
         self._write(rank, block, state.host.pop(block))
 
+    def _used(self, rank: int, block: str) -> CellSums:
+        """The same; notes whether the block is whole."""
+        content = self._take(rank, block)
+        if self.names.maker(block) is not None and same(content, self.required(block)):
+            self.finished |= {block}
+        return content
+
     # Products and sums
 
     def _compute(self, rank: int, node: Compute) -> None:
         state = self.ranks[rank]
         self._touch(rank, (*node.reads, node.accumulates), (node.accumulates,))
         if node.phase is None or node.sub_operator is None:
-            added = [self._take(rank, block) for block in node.reads]
+            added = [self._used(rank, block) for block in node.reads]
             reduction = self.names.summed_by(node.accumulates)
         else:
             phase = self.names.meaning.phases[node.phase]
@@ -140,7 +149,9 @@ class RankMemories:
         for block, name in zip(node.reads, names, strict=False):
             excused = self._races(rank, block, False)
             got, required = self._read(rank, block, kind, excused), self.required(name)
-            if not excused and not same(got, required):
+            if same(got, required):
+                self.finished |= {name}
+            elif not excused:
                 unfinished = self.names.maker(name) and self.names.is_part(got, required)
                 self._fail("completion" if unfinished else kind)
         if len(node.reads) != len(names):
@@ -161,7 +172,7 @@ class RankMemories:
 
     def _cut(self, rank: int, node: Cut) -> None:
         self._touch(rank, (node.block,), (*node.blocks, *(node.block,) * node.in_place))
-        content = self._take(rank, node.block)
+        content = self._used(rank, node.block)
         self._forget(rank, (node.block,) * node.in_place)
         boxes = self._boxes(node)
         if boxes is None or not _fits(content, boxes[0]):
@@ -174,7 +185,7 @@ class RankMemories:
 
     def _join(self, rank: int, node: Join) -> None:
         self._touch(rank, node.blocks, (node.block, *node.blocks * node.in_place))
-        contents = [self._take(rank, block) for block in node.blocks]
+        contents = [self._used(rank, block) for block in node.blocks]
         self._forget(rank, node.blocks * node.in_place)
         boxes = self._boxes(node)
         if boxes is None or not all(map(_fits, contents, boxes[1:])):

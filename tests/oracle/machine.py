@@ -63,7 +63,7 @@ class Machine(RankMemories):
             self.names, self.buffered, [rank.copy() for rank in self.ranks], self.before,
             self.mailboxes.copy(),
             {k: {r: list(c) for r, c in by.items()} for k, by in self.calls.items()},
-            failed=self.failed,
+            failed=self.failed, finished=self.finished,
         )  # fmt: skip
 
     def key(self) -> tuple[Any, ...]:

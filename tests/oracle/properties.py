@@ -76,7 +76,29 @@ def wrong_end(machine: Machine) -> set[str]:
             failed |= _wrong_final(machine, rank, block)
     for state, blocks in zip(machine.ranks, machine.program.host_final or (), strict=False):
         failed |= {_wrong_on_host(machine, state.host.get(block), block) for block in blocks} - {""}
-    return failed | _lost_outputs(machine.names)
+    failed |= _lost_outputs(machine.names)
+    if not failed and not machine.failed and not wrong_coverage(machine.program):
+        failed |= _never_whole(machine)
+    return failed
+
+
+def _never_whole(machine: Machine) -> set[str]:
+    """Completion, if some part of an output is whole neither at the end nor where it is read.
+
+    It is asked only of a program in which nothing else is wrong.
+    """
+    corners = {
+        (place.tensor, corner)
+        for block in machine.finished | _ends(machine.program)
+        if (place := machine.names.meaning.place(block)) is not None
+        for corner in machine.names.cells(block)[1]
+    }
+    for block in _grid_outputs(machine.names):
+        place = machine.names.meaning.place(block)
+        assert place is not None
+        if any((place.tensor, corner) not in corners for corner in machine.names.cells(block)[1]):
+            return {"completion"}
+    return set()
 
 
 def _lost_outputs(names: BlockNames) -> set[str]:

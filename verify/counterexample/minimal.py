@@ -115,8 +115,9 @@ class _Search:
         counterexample = result.details if result is not None else None
         named = {*counterexample.ranks} if counterexample else set()
         others = [rank for rank in range(self.program.ranks) if rank not in named]
-        if named and others:
-            self._try(lambda: without_ranks(self.program, others))
+        if named and others and self._try(lambda: without_ranks(self.program, others)):
+            result = self._result()  # the other ranks have other numbers now
+            counterexample = result.details if result is not None else None
         last: dict[int, int] = {}
         for event in counterexample.events if counterexample else ():
             end = len(self.program.programs[event.rank]) if event.index is None else event.index

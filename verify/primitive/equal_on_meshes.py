@@ -17,6 +17,7 @@ from functools import cached_property, reduce
 from math import prod
 from time import perf_counter
 
+import msgspec
 import numpy as np
 
 from primepar.errors import SymbolicError
@@ -156,7 +157,8 @@ class _Comparison:
             looser = self.meshes - self.equal
             notes.append(f"held is more than what is live on {looser} mesh{'es' * (looser > 1)}")
         if self.name == "memory":
-            program = lower(last.sequence, last.operators[0])
+            shape = {dim: last.operators[0].size(dim) for dim in last.sequence.grid}
+            program = msgspec.structs.replace(last.program, shape=shape)
             copies = resident_copies(program, Meaning(program)).items()
             listed = ", ".join(f"{tensor} {count}" for tensor, count in copies)
             notes.append(f"resident copies at {mesh_text(last.sequence)}: {listed}")

@@ -115,7 +115,7 @@ def simulate(
     unknown = not_executable(program)
     if unknown is not None:
         raise ProgramError(
-            f"expected a program that the simulator prices, got {unknown}: only verify, explore "
+            f"expected a program that the simulator prices, got {unknown}: only verify "
             "and check know it"
         )
     refuse_host_transfers(program, cluster)
