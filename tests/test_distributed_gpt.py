@@ -144,7 +144,7 @@ REFUSALS = [
     "ShapeError: targets: expected a target for each token, shape (2, 3), got (1, 3)",
     "ConfigError: parameter 'norm.weight': expected a gradient, got none: "
     "call loss(...).backward() first",
-    "ConfigError: parameter 'norm.scale': expected a name of GPTConfig.parameter_shapes, "
+    "ConfigError: parameter 'norm.scale': expected a name of ModelConfig.parameter_shapes, "
     "like 'blocks.0.qkv.weight'",
     "ShapeError: parameter 'norm.weight': expected shape (4,), got (5,)",
 ]

@@ -274,8 +274,7 @@ def test_no_answer_ends_in_a_traceback(
         (b"", "mine.json: expected JSON, got broken text: Input data was truncated"),
         (
             b"\x00\xff\xfe",
-            "mine.json: expected JSON, got broken text: JSON is malformed: invalid character "
-            "(byte 0)",
+            "mine.json: expected JSON in UTF-8, got the byte 0xff at 1: save it as UTF-8",
         ),
         (b"[1]", "mine.json: Expected `object`, got `array`"),
     ],

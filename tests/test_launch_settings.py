@@ -287,7 +287,7 @@ def test_a_wrong_file_ends_in_one_line(
 
 
 WRONG_WORDS = {
-    ("--config", "none.toml"): "--config none.toml: expected a TOML file of settings, got No such "
+    ("--config", "none.toml"): "--config none.toml: expected a TOML file of settings, got no such "
     "file or directory: write one with primepar train --show-config > run.toml",
     ("--set", "lr=1"): "--set lr=1: expected a key like optimizer.lr, got 'lr': write "
     "optimizer.lr=1",

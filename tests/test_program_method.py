@@ -98,7 +98,7 @@ def test_sizes_are_read_from_text_and_have_defaults() -> None:
         ),
         (
             "relay:order=up",
-            "relay: expected order to be one of falling, rising, got 'up': write order=rising",
+            "relay: expected order to be one of rising, falling, got 'up': write order=rising",
         ),
         (
             "relay:4",

@@ -307,6 +307,7 @@ def two_products() -> Json:
         "grid": {"forward": {"M": 2, "N": 1, "K": 1}},
         "shape": {"M": 4, "N": 2, "K": 2},
         "initial": [["I[0,0]", "I[1,0]", "W[0,0]"]],
+        "final": [["O[0,0]", "O[1,0]"]],
         "programs": [
             [
                 {"op": "compute", "phase": "forward", "reads": [f"I[{m},0]", "W[0,0]"],

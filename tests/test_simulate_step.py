@@ -139,7 +139,7 @@ WRONG = {
         "--shape: expected M,N,K or B,M,N,K, got '8,8': write it like --shape 8,8,8"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
-        f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got No such "
+        f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got no such "
         "file or directory: write h200-8"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (

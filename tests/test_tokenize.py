@@ -200,11 +200,9 @@ WRONG = {
     "tokenizer.json, got no such file or directory: check the path, or train one with "
     "--train-vocabulary N",
     ("texts", "-o", "tokens.bin", "--tokenizer", "texts/latin.txt"): "--tokenizer texts/latin.txt: "
-    "expected a tokenizer.json as the package tokenizers writes it, got bytes that are no text: "
-    "give that of the model, or train one with --train-vocabulary N",
+    "expected JSON in UTF-8, got the byte 0xfc at 2: save it as UTF-8",
     ("texts", "-o", "tokens.bin", "--tokenizer", "texts/c.md"): "--tokenizer texts/c.md: expected "
-    "a tokenizer.json as the package tokenizers writes it, got expected value at line 1 column 1: "
-    "give that of the model, or train one with --train-vocabulary N",
+    "JSON, got broken text: JSON is malformed: invalid character (byte 0)",
     ("texts", *NEW): "texts/latin.txt: expected UTF-8, got the byte 0xfc at 2: convert the "
     "file, or leave it out",
 }  # fmt: skip

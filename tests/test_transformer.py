@@ -234,7 +234,7 @@ def test_an_unknown_parameter_is_refused() -> None:
     with pytest.raises(ConfigError) as error:
         Transformer(CONFIG, parameters)
     expected = (
-        "parameters: expected names of GPTConfig(layers=2, hidden=12, heads=3, context=6, "
-        "vocabulary=20).parameter_shapes, got 'head.bias'"
+        f"parameters: expected names like {next(iter(CONFIG.parameter_shapes))!r}, of "
+        "gpt.parameter_shapes, got 'head.bias'"
     )
     assert str(error.value) == expected

@@ -59,7 +59,7 @@ def _ordered(graph: WaitGraph, hanging: set[int]) -> list[int] | set[int]:
     edges: dict[str, Edge] = {}
     for node, before in enumerate(in_time(graph.before)):
         solver.add(times[node] >= 0)
-        for earlier in before:
+        for earlier in dict.fromkeys(before):
             if node not in hanging:
                 name = f"t{earlier} before t{node}"
                 edges[name] = (earlier, node)

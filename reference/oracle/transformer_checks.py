@@ -20,7 +20,8 @@ def check_parameters(config: ModelConfig, parameters: Mapping[str, Array]) -> No
     for name in parameters:
         if name not in expected:
             raise ConfigError(
-                f"parameters: expected names of {config}.parameter_shapes, got {name!r}"
+                f"parameters: expected names like {next(iter(expected))!r}, of "
+                f"{config.family}.parameter_shapes, got {name!r}"
             )
     for name, shape in expected.items():
         got = parameters[name].shape if name in parameters else "no such parameter"
