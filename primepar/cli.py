@@ -67,7 +67,7 @@ _LOST = {
     EDQUOT: "expected room for what is written, got a full disk quota",
     EBADF: "expected an open standard output, got a closed one: write > /dev/null to print nowhere",
 }
-"""What the system says of an output that takes no more -> in our words."""
+"""What the system states of an output that takes no more -> in our words."""
 
 
 def _paragraphs(docstring: str | None) -> str:
@@ -151,7 +151,7 @@ def main(commands: typer.Typer = app, name: str = "primepar") -> None:
 def _end_unread() -> NoReturn:
     """End as a process that SIGPIPE has ended, when nobody reads what is printed: `| head -1`.
 
-    Not with 1, which says that something is refuted.
+    Not with 1, which states that something is refuted.
     """
     # Python flushes once more at its end, which must not fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,7 +2,7 @@
 
 What is wrong with a file before its content means anything is refused here, so that all readers
 refuse the same: a pipe, a device, a byte order mark, broken text, lists nested too deeply, numbers
-of thousands of digits, a key twice. What the content has to be is said by the type that a reader
+of thousands of digits, a key twice. What the content has to be is stated by the type that a reader
 gives to msgspec.
 """
 
@@ -54,8 +54,8 @@ _TOML_TOKEN = re.compile(
 )
 
 
-def open_input(path: Path, *, own: bool = False) -> BinaryIO:
-    """Open a file to read it. An `own` file is one that the command writes itself, and no input.
+def open_input(path: Path, *, ours: bool = False) -> BinaryIO:
+    """Open a file to read it. An file that is `ours` is one that the command writes itself, and no input.
 
     Raises `OSError` if it is missing, a folder, a pipe or a device, and `OutputError`.
     """
@@ -67,7 +67,7 @@ def open_input(path: Path, *, own: bool = False) -> BinaryIO:
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
         if not S_ISREG(status.st_mode):
             raise OSError(ESPIPE, "a pipe or a device")
-        if not own:
+        if not ours:
             note_input(path, status)
         return os.fdopen(number, "rb")
     except BaseException:
@@ -75,9 +75,9 @@ def open_input(path: Path, *, own: bool = False) -> BinaryIO:
         raise
 
 
-def read_bytes(path: Path, most: int | None = LARGEST, *, own: bool = False) -> bytes:
+def read_bytes(path: Path, most: int | None = LARGEST, *, ours: bool = False) -> bytes:
     """Return the content of a file of at most `most` bytes. Raises as `open_input` does."""
-    with open_input(path, own=own) as file:
+    with open_input(path, ours=ours) as file:
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise OSError(EFBIG, f"{size} bytes, more than {most}")
@@ -91,15 +91,15 @@ def read_json(
     error: type[PrimeParError],
     wording: Callable[[Exception, bytes], str] | None = None,
     *,
-    own: bool = False,
+    ours: bool = False,
 ) -> T:
     """Return the content of a JSON file as a type that msgspec knows.
 
-    `what` is expected of the file, as `a plan file`. `wording` says what is wrong with JSON that is
-    no such thing, from what msgspec, or the type itself, raises. Raises `error` in one line.
+    `what` is expected of the file, as `a plan file`. `wording` states what is wrong with JSON that
+    is no such thing, from what msgspec, or the type itself, raises. Raises `error` in one line.
     """
     try:
-        content = read_bytes(path, own=own)
+        content = read_bytes(path, ours=ours)
     except OSError as refused:
         raise error(f"{path}: expected {what}, got {reason(refused)}") from None
     try:

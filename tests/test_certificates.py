@@ -82,7 +82,7 @@ def test_a_level_that_is_not_above_what_it_follows_is_refused() -> None:
     assert str(raised.value).endswith(", got 0 and 0")
 
 
-def test_what_is_said_to_hang_must_wait_for_something_that_hangs() -> None:
+def test_what_hangs_by_its_levels_must_wait_for_something_that_hangs() -> None:
     _, given = proved("primepar")
     with pytest.raises(ClaimError) as raised:
         certify_program(replace(given, levels=(-1, *given.levels[1:])), program("primepar"))

@@ -95,7 +95,7 @@ def save(plan: Plan, path: Path) -> None:
     for rank, state in enumerate(states(plan)):
         fill(state, wholes)
         parts.append(save_part(path, rank, to_save(state, copied=False)))
-    manifest = Manifest.of(1, Identity({}, {}, "0", plan.ranks, ""), {}, parts)
+    manifest = Manifest.of(1, Identity({}, {}, "", plan.ranks, "0"), {}, parts)
     write_manifest(path, manifest)
 
 

@@ -96,8 +96,10 @@ def check_coverage_in_z3(program: Program, is_covered: bool) -> None:
     """
     wrong = next(_wrong_sub_operators(program), None)
     if (wrong is None) != is_covered:
-        found = f"{wrong[0]} {wrong[1]}" if wrong else "none"
-        raise UnansweredError(f"Z3 and the judge differ on coverage: Z3 finds {found} to be wrong")
+        wrong_text = f"{wrong[0]} {wrong[1]}" if wrong else "none"
+        raise UnansweredError(
+            f"Z3 and the judge differ on coverage: Z3 finds {wrong_text} to be wrong"
+        )
 
 
 def _wrong_sub_operators(program: Program) -> Iterator[tuple[str, dict[str, int]]]:

@@ -151,9 +151,9 @@ class _Case:
     @cached_property
     def level(self) -> list[int]:
         """The levels that the search finds, checked by the judge."""
-        found = self._search(self.judge.graph)
-        self.judge.check_levels(found)
-        return found
+        level = self._search(self.judge.graph)
+        self.judge.check_levels(level)
+        return level
 
     def _search(self, graph: WaitGraph) -> list[int]:
         if self.solver == "search":
@@ -187,7 +187,7 @@ class _Case:
         if self.judge.finishes(self.level):
             return []
         if not self.judge.transport.is_plain:
-            # Ranks that wait for one another anyway say more than operations that are held up.
+            # A cycle of ranks is a clearer reason than operations that are held up.
             plain = WaitGraph(self.judge.matches, Transport(0 if self.strict else None))
             level = levels(plain)
             if NEVER in level:
@@ -237,5 +237,5 @@ class _Case:
             return violation
         if violation.data is None:
             return violation
-        found = origin(self.judge, self.level, violation.block, violation.data, term_text)
-        return changed(violation, origin=found)
+        source = origin(self.judge, self.level, violation.block, violation.data, term_text)
+        return changed(violation, origin=source)

@@ -277,7 +277,7 @@ class Required:
 
 
 class HeldData:
-    """What a block holds beside what its name requires: `primepar.schedule.evidence.Data`."""
+    """What a block holds next to what its name requires: `primepar.schedule.evidence.Data`."""
 
     def __init__(self, required: Required, content: Content, block: str) -> None:
         self._required, self._values = required, content.values

@@ -300,16 +300,16 @@ class Judge:
         ranks = range(self.program.ranks)
         first, depth = [0 for _ in ranks], [NEVER for _ in ranks]
         hangs = [False for _ in ranks]
-        found: list[tuple[int, Stretch]] = []
+        stretches: list[tuple[int, Stretch]] = []
         for (rank, index), node in self.graph.returns.items():
             if not hangs[rank]:
-                found.append((depth[rank], (rank, first[rank], index + 1)))
+                stretches.append((depth[rank], (rank, first[rank], index + 1)))
                 first[rank], depth[rank] = index + 1, level[node]
                 hangs[rank] = level[node] == NEVER
         ends = [len(nodes) for nodes in self.program.programs]
-        found += [(depth[r], (r, first[r], ends[r])) for r in ranks if not hangs[r]]
-        found.sort()
-        return [stretch for _, stretch in found]
+        stretches += [(depth[r], (r, first[r], ends[r])) for r in ranks if not hangs[r]]
+        stretches.sort()
+        return [stretch for _, stretch in stretches]
 
     # Memory and traffic
 

@@ -236,7 +236,7 @@ class Run:
     def _property(self, rank: int, phase: str) -> Literal["placement", "alignment"]:
         """What a wrong operand refutes: alignment in the first step of a rank's later phase.
 
-        A tensor that is kept for a later phase has to be where the first step of that phase wants
+        A tensor that is kept for a later phase has to be where the first step of that phase needs
         it. The step ends where the rank next waits for a receive or a collective.
         """
         current, is_first = self._first_step[rank]

@@ -122,7 +122,7 @@ def _bar(bar: Bar, x: float, width: float, top: float, high: int) -> Iterator[st
 
 
 def _ticks(length: float, scale: float, pixels: int) -> Iterator[tuple[float, float]]:
-    """Yield round times, at least so many pixels apart, and their places.
+    """Yield round times, at least this many pixels apart, and their places.
 
     The distance is the smallest of 1, 2, 5 times a power of ten: 0.002, 0.005, 0.01, ...
     """

@@ -50,7 +50,7 @@ class Term(NamedTuple):
 
 
 class Data(Protocol):
-    """What a block holds beside what it has to hold; without any, only the latter."""
+    """What a block holds next to what it has to hold; without any, only the latter."""
 
     reduction: str
     """By which its name is made of its products: sum, max or min."""

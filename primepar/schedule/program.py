@@ -228,8 +228,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         assert self.linear_grid is not None  # or raises what is wrong
         writers: dict[str, str] = {}
         linear = {name: PRODUCTS[name].writes for name in self.grid or {} if name in PRODUCTS}
-        own = {name: signature.templates[-1].tensor for name, signature in signatures.items()}
-        for name, tensor in {**linear, **own}.items():
+        signed = {name: signature.templates[-1].tensor for name, signature in signatures.items()}
+        for name, tensor in {**linear, **signed}.items():
             known = (self.tensors or {}).get(tensor)
             other = writers.setdefault(tensor if known is None else known.of or tensor, name)
             if other != name:

@@ -290,11 +290,11 @@ def _cycle(following: dict[int, list[int]], most: int | None = None) -> list[int
             reverse.setdefault(other, []).append(node)
     degree = {node: len(others) for node, others in following.items()}
     best: list[int] = []
-    found = 0
+    searches = 0
     for start in in_time(sorted(following)):
-        if degree.get(start) and found != most:
+        if degree.get(start) and searches != most:
             cycle = _cycle_through(start, following, degree, len(best) or len(following) + 1)
-            best, found = cycle or best, found + bool(cycle)
+            best, searches = cycle or best, searches + bool(cycle)
         leading_nowhere = [start]
         degree[start] = 0
         for node in leading_nowhere:

@@ -1,7 +1,7 @@
 """The sentences about violations: the only place where evidence becomes prose.
 
-A sentence says what was expected, what was got, where, and what to write instead. Nothing reads it
-back: whoever needs the places or the blocks of a violation has its fields.
+A sentence states what was expected, what was got, where, and what to write instead. Nothing reads
+it back: whoever needs the places or the blocks of a violation has its fields.
 """
 
 from __future__ import annotations

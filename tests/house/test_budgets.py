@@ -43,7 +43,7 @@ def budgets() -> dict[str, int]:
 def over_or_under(lines: int, budget: int) -> str:
     """What is wrong with a room; empty if nothing is."""
     if lines > budget:
-        return f"expected at most {budget} lines, got {lines}: make it smaller, or say why it grew"
+        return f"expected at most {budget} lines, got {lines}: make it smaller, or state why"
     if lines < budget * (1 - SLACK):
         return f"expected the budget to follow, got {lines} lines of {budget}: lower it to {lines}"
     return ""

@@ -92,7 +92,7 @@ class Manifest(Struct, frozen=True):
     files: dict[_FileName, SavedFile]
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` unless every box lies in its tensor, and its file is listed."""
+        """Raise `ValueError` unless every box is in its tensor, and its file is listed."""
         for name, tensor in self.tensors.items():
             for chunk in tensor.chunks:
                 if chunk.file not in self.files:
@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     what = "the manifest of a checkpoint"
-    envelope = read_json(path, _Envelope, what, CheckpointError, own=True)
+    envelope = read_json(path, _Envelope, what, CheckpointError, ours=True)
     text = bytes(envelope.checkpoint)
     check_digest(path, envelope.sha256, sha256(text).hexdigest())
     return _decoded(path, text)
@@ -185,7 +185,7 @@ def check_file(folder: Path, name: str, saved: SavedFile) -> None:
     """Compare a file with its entry in the manifest. Raises `CheckpointError` if it differs."""
     path, digest = folder / name, sha256()
     try:
-        with open_input(path, own=True) as file:
+        with open_input(path, ours=True) as file:
             size = os.fstat(file.fileno()).st_size
             if size != saved.size:
                 raise CheckpointError(

@@ -157,7 +157,7 @@ def read_log(path: str | Path) -> list[AnyRow]:
     """Read the rows of a log. Raises `ConfigError` at a line that is not a row."""
     rows: list[AnyRow] = []
     # A run that resumes reads its log, and then replaces it.
-    for number, line in enumerate(read_bytes(Path(path), most=None, own=True).splitlines(), 1):
+    for number, line in enumerate(read_bytes(Path(path), most=None, ours=True).splitlines(), 1):
         try:
             rows.append(json_of(line, AnyRow))  # type: ignore[arg-type]
         except (TextError, msgspec.ValidationError) as error:
