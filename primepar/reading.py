@@ -55,7 +55,7 @@ _TOML_TOKEN = re.compile(
 
 
 def open_input(path: Path, *, ours: bool = False) -> BinaryIO:
-    """Open a file to read it. An file that is `ours` is one that the command writes itself, and no input.
+    """Open a file to read it. `ours` is a file that the command writes itself, and no input.
 
     Raises `OSError` if it is missing, a folder, a pipe or a device, and `OutputError`.
     """
