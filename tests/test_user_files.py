@@ -395,7 +395,7 @@ def shell(text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=False)
 
 
-def test_a_checkout_without_links_says_what_to_set(tmp_path: Path) -> None:
+def test_a_checkout_without_links_states_what_to_set(tmp_path: Path) -> None:
     import primepar
 
     source = Path(primepar.__file__).parent
