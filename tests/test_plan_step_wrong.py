@@ -190,8 +190,8 @@ OTHER_ROWS = (
                 "embedding/dtable[0,0] in head/dW[0,0] for the embedding.token.fan-in "
                 "sub-operator (V=0, K=0, R=0), got that of head.gradient product (M=0, N=0, K=0) "
                 "+ head.gradient product (M=1, N=0, K=0): read embedding/dtable[0,0]",
-                "completion": "embedding/dtable[0,0]: expected it in final on some rank, or read when it is finished, "
-                "got neither: list it where it ends, or give it a home",
+                "completion": "embedding/dtable[0,0]: expected it in final on some rank, or read "
+                "when it is finished, got neither: list it where it ends, or give it a home",
             },
             id="half of a tied gradient twice",
         ),

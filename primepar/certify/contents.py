@@ -284,7 +284,8 @@ class HeldData:
         self._due = required.due(block)
         phase = required.meaning.maker(block)
         self.reduction: str = phase.reduction if phase else "sum"
-        self._is_sum_of_block = phase is not None and content.cells == required.cells(block)
+        fits = content is ZERO or content.cells == required.cells(block)
+        self._is_sum_of_block = phase is not None and fits
 
     @property
     def is_unfinished(self) -> bool:

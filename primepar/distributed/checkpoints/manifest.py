@@ -22,7 +22,6 @@ from msgspec import Meta, Struct
 from primepar.errors import CheckpointError, TextError
 from primepar.files import reason, replace
 from primepar.reading import json_of, open_input, read_json
-from primepar.schedule.signature import Name
 
 FORMAT = "primepar-checkpoint"
 VERSION = 2
@@ -76,7 +75,7 @@ class Identity(Struct, frozen=True):
     """The sequence or the description of the plan. A resumed run may have another."""
     ranks: Annotated[int, Meta(ge=1, lt=2**31)]
     """A resumed run may have another number."""
-    code: Name
+    code: Annotated[str, Meta(max_length=1000)]
     """Version of primepar and digest of its sources. Another one is reported only."""
 
 
