@@ -82,7 +82,7 @@ def _train(folder: Path) -> dict[str, Any]:
     results["stepped"] = steps.parts_of(state)
     save_weights(folder / SAVED, state, world)
     save_weights(folder / SHARDED, state, world, shard_bytes=20_000)
-    identity = Identity({}, {}, "", RANKS, "")
+    identity = Identity({}, {}, "", RANKS, "0")
     with Checkpoints(folder, identity, state, world, keep=1, asynchronous=True) as saves:
         saves.begin(1, {"sample": 7})
         path = saves.finish()

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from primepar.errors import CheckpointError, TextError
 from primepar.files import reason, replace
 from primepar.reading import json_of, open_input, read_json
+from primepar.schedule.signature import Name
 
 FORMAT = "primepar-checkpoint"
 VERSION = 2
@@ -75,7 +76,7 @@ class Identity(Struct, frozen=True):
     """The sequence or the description of the plan. A resumed run may have another."""
     ranks: Annotated[int, Meta(ge=1, lt=2**31)]
     """A resumed run may have another number."""
-    code: Annotated[str, Meta(max_length=1000)]
+    code: Name
     """Version of primepar and digest of its sources. Another one is reported only."""
 
 
