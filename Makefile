@@ -12,9 +12,11 @@ export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_REQUIRE_VIRTUALENV := 1
 export NO_MKDOCS_2_WARNING := 1
+# Without it each of the many processes of the tests compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
+.PHONY: help demo test lint collected format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,7 +35,7 @@ demo: $(STAMP) ## prove, refute, emulate and train one primitive
 	$(BIN)/python tutorials/00_demo.py
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
-	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs collected
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
@@ -41,6 +43,10 @@ lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+collected: $(STAMP)
+	@echo "Compiling the tests, once for all workers" >&2
+	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null
 
 format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix

@@ -138,13 +138,13 @@ def test_every_measurement_is_ticked() -> None:
 @pytest.mark.parametrize("buffered", [False, True])
 def test_the_plain_encoding_agrees_with_the_proof(buffered: bool) -> None:
     answers = []
-    for seed in range(160):
+    for seed in range(60):
         program = mutant(seed)
         proved = verify_program(program, buffered=buffered)["deadlock-freedom"].verdict == "proved"
         by_z3 = verify_program(program, buffered=buffered, solver="z3")
         assert (by_z3["deadlock-freedom"].verdict == "proved") == proved, seed
         answers.append(proved)
-    assert 25 < sum(answers) < 135
+    assert 5 < sum(answers) < 55
 
 
 def test_the_plain_encoding_has_no_answer_where_there_is_no_time() -> None:

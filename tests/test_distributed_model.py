@@ -69,9 +69,12 @@ SMALL = {
 
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
-    """Every family under every plan; on 8 ranks each plan has one family in the short profile."""
-    if ranks == 8 and not IS_LONG:
-        return [*zip(cycle(FAMILIES), PLANS[8], strict=False), *MORE[8], *SMALL[8]]
+    """Every family under every plan; in the short profile each plan has one family, or two on 4."""
+    if not IS_LONG:
+        named = [*zip(cycle(FAMILIES), PLANS[ranks], strict=False), *MORE[ranks], *SMALL[ranks]]
+        if ranks == 4:
+            named += [*zip(cycle(FAMILIES[2:]), PLANS[4], strict=False), *ON_OURS]
+        return list(dict.fromkeys(named))
     named = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
     return named if ranks == 8 else [*named, *ON_OURS]
 

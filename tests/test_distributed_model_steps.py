@@ -32,9 +32,9 @@ from primepar.reference.oracle.transformer import Transformer
 
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
-LONG, SHORT = 20, 20 if IS_LONG else 3
-RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 8, 8: 4}
-LONGEST = {4: ("primepar", "stationary", "megatron-sp", "summa"), 8: ("3d",)}
+LONG, SHORT = 20, 20 if IS_LONG else 2
+RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 4, 8: 1}
+LONGEST = {4: ("primepar", "stationary"), 8: ()}
 """Plans under which a family each, in their order, goes on for 20 steps."""
 CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
 CLOSE = 1e-9

@@ -28,7 +28,7 @@ STAGE_PLANS = (
     ("data", 1), ("megatron", 2), ("megatron-sp", 2), ("data", 2), ("summa", 4), ("primepar", 4),
     ("stationary", 4), ("tesseract", 4), ("M2,megatron", 4), ("megatron-sp", 4),
 )  # fmt: skip
-COUNT = 200 if IS_LONG else 6
+COUNT = 200 if IS_LONG else 3
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -36,7 +36,7 @@ FEW = [
     ("zbv", "primepar", 4),
 ]
 ALL = [(schedule, *preset) for schedule, preset in product(SCHEDULES, (*PRESETS, ("3d", 8)))]
-CASES = ALL if IS_LONG else sorted(set(FEW))
+CASES = ALL if IS_LONG else sorted(set(FEW))[::2]
 
 
 def step_of(plan: Plan) -> Program:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from kernel_cases import Step, assert_close, drawn
 from partitioned_cases import DRAW
+from profiles import some
 from step_cases import SMALL
 
+from primepar.distributed.kernels import attention
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
 from primepar.reference.oracle import attention as layers_attention
@@ -38,10 +41,11 @@ ATTENTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("drops", [False, True])
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
-@pytest.mark.parametrize("parts", [1, 2, 4])
-@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize(
+    ("name", "parts", "dtype", "drops"),
+    some(list(product(ATTENTIONS, (1, 2, 4), TYPES, (False, True))), 5),
+    ids=str,
+)
 def test_attention_of_whole_sequences_and_of_parts(
     name: str, parts: int, dtype: torch.dtype, drops: bool
 ) -> None:
@@ -53,6 +57,27 @@ def test_attention_of_whole_sequences_and_of_parts(
 @pytest.mark.parametrize("name", ["turned groups", "groups by distance"])
 def test_attention_of_sequences_longer_than_a_chunk(name: str, parts: int, drops: bool) -> None:
     _check_attention(ATTENTIONS[name], (2, 300), parts, 1, torch.float64, drops)
+
+
+def test_a_receive_into_other_memory_of_the_arena_is_no_change_of_an_operand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Blocks are parts of one arena, and a posted receive ends whenever it does."""
+    plain = attention._attend
+    model = SMALL["gpt2"]
+    arena = torch.stack([drawn(8, model.heads * 3 * model.head_dim)] * 2).bfloat16()
+
+    def attend_while_received(*operands: torch.Tensor) -> torch.Tensor:
+        answer = plain(*operands)
+        arena[1].fill_(1)
+        return answer
+
+    step = Step(StepSettings(model, 2, 4), torch.bfloat16, {"M": 2})
+    dy = drawn(8, model.heads * model.head_dim, seed=1).bfloat16()
+    given = step, "blocks.0.attention", arena[0], dy, 1
+    expected = _whole(*given)[1]
+    monkeypatch.setattr(attention, "_attend", attend_while_received)
+    assert _whole(*given)[1].equal(expected)
 
 
 def _check_attention(

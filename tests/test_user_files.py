@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 import unicodedata
+from itertools import product
 from pathlib import Path
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import msgspec
 import pytest
 from command import run
+from profiles import some
 
 from primepar import reading
 from primepar.cli import EXAMPLES, OUTPUTS
@@ -201,8 +203,9 @@ READ = {
 """Ways to name a file that is read; `{}` ends with .json."""
 
 
-@pytest.mark.parametrize("way", READ)
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "none"])
+@pytest.mark.parametrize(
+    ("way", "kind"), some(list(product(READ, ("pipe", "device", "folder", "none"))))
+)
 def test_what_is_no_file_is_refused_in_one_line(folder: Path, way: str, kind: str) -> None:
     names = {word.format("x.json") for word in READ[way]} - set(READ[way])
     for name in names:

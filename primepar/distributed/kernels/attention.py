@@ -121,7 +121,9 @@ def _write_gradients(
     if not _plain(part, draw) or (q_BGQTD.device.type == "cpu" and single):
         gradients_in_chunks(part, draw, operands, do_BGQTD, into)
         return
-    leaves = [operand.detach().requires_grad_() for operand in operands]
+    # Not `detach`: its version is that of all memory that the block is a part of, and a receive
+    # into another part of it would look to autograd like a change of the operand.
+    leaves = [operand.data.requires_grad_() for operand in operands]
     with torch.enable_grad():
         o_BATD = _attend(*leaves)
     gradients = torch.autograd.grad(o_BATD, leaves, do_BGQTD.flatten(1, 2))
