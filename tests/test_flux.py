@@ -10,9 +10,8 @@ import pytest
 from command import run
 from msgspec.structs import replace
 
-from primepar.partition import flux_gather, flux_scatter
-from primepar.partition.flux_gather import FluxGather
-from primepar.partition.flux_scatter import FluxScatter
+from primepar.partition import flux
+from primepar.partition.flux import FluxGather, FluxScatter
 from primepar.reference.check import check_program
 from primepar.schedule import Program
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Wait
@@ -196,10 +195,10 @@ def test_the_programs_are_what_the_proof_is_about(kind: type[Flux], order: RingO
 
 
 def test_whose_chunk_is_where_by_hand() -> None:
-    assert [flux_gather.owner_at(2, step, 4) for step in range(4)] == [2, 3, 0, 1]
-    assert [flux_gather.target_at(2, step, 4) for step in range(3)] == [1, 0, 3]
-    assert [flux_scatter.owner_at(2, step, 4) for step in range(4)] == [3, 0, 1, 2]
-    assert [flux_scatter.source_at(2, step, 4) for step in range(3)] == [1, 0, 3]
+    assert [flux.gathered_from(2, step, 4) for step in range(4)] == [2, 3, 0, 1]
+    assert [flux.opposite(2, step, 4) for step in range(3)] == [1, 0, 3]
+    assert [flux.computed_for(2, step, 4) for step in range(4)] == [3, 0, 1, 2]
+    assert [flux.opposite(2, step, 4) for step in range(3)] == [1, 0, 3]
 
 
 def places(nodes: Nodes, kind: type[Instruction], products: bool = True) -> list[int]:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from primepar.partition.flux_gather import FluxGather
+from primepar.partition.flux import FluxGather
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
 from primepar.reference import emulate

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 import primepar
 from primepar.errors import MethodError, TargetError
 from primepar.partition import METHODS, parse_method
-from primepar.partition.flux_gather import FluxGather
+from primepar.partition.flux import FluxGather
 from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.pipeline.gpipe import GPipe
 from primepar.partition.stream_k import StreamK

@@ -6,8 +6,7 @@ import re
 
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
-from primepar.partition.flux_gather import FluxGather
-from primepar.partition.flux_scatter import FluxScatter
+from primepar.partition.flux import FluxGather, FluxScatter
 from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.pipeline.gpipe import GPipe

@@ -32,20 +32,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, TypeVar
-
-from msgspec import Meta
+from typing import Any
 
 from primepar.partition.attention_phases import SIGNATURES, cuts, grid, sizes, work
-from primepar.partition.flux_gather import check_multiple
-from primepar.schedule.program import Free, Instruction, IRecv, ISend, Program, Wait
-from primepar.schedule.program_method import ProgramMethod
-from primepar.schedule.signature import Bound
+from primepar.partition.equal_devices import (
+    Device,
+    Elements,
+    EqualDevices,
+    Number,
+    awaited,
+    posted,
+)
+from primepar.schedule.program import Free, Instruction
 
-Devices = Annotated[int, Meta(ge=1, le=256)]
-Elements = Annotated[int, Meta(ge=1, le=2**31)]
-Number = TypeVar("Number")
-"""An integer, or a symbol of a proof."""
 Actions = dict[str, list[Instruction]]
 FORWARD = ("post keys", "part", "await keys")
 BACKWARD = ("post keys", "query", "await gradient", "keys", "post gradient", "await keys")
@@ -67,35 +66,34 @@ def target_of(rank: Number, devices: Number) -> Number:
     return (rank - 1) % devices  # type: ignore[operator,return-value,unused-ignore]
 
 
-class RingAttention(ProgramMethod, frozen=True, kw_only=True):
+class RingAttention(EqualDevices, frozen=True, kw_only=True):
     """Attention of a divided sequence: queries stay, keys and values travel round a ring."""
 
     name = "ring-attention"
-    devices: Devices = 4
     positions: Elements = 16
     heads: Elements = 2
     head_dim: Elements = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_multiple(self.name, "positions", self.positions, "devices", self.devices)
+        self.check_multiple("positions", "devices", self.devices)
 
-    def program(self) -> Program:
-        """Return forward and backward of all devices, with the traffic of the formula."""
-        devices = range(self.devices)
-        return Program(
-            "primepar-program",
-            1,
-            self.devices,
-            tuple((*self._forward(rank), *self._backward(rank)) for rank in devices),
-            grid=grid(self.devices, self.devices, 1),
-            initial=tuple(tuple(f"{x}[{rank},0]" for x in ("q", "kv", "do")) for rank in devices),
-            final=tuple(tuple(f"{x}[{rank},0]" for x in ("o", "dq", "dkv")) for rank in devices),
-            phases=SIGNATURES,
-            tensors=dict(sizes(self.positions, self.heads, self.head_dim, self.devices, 1)),
-            memory=Bound(self.held),
-            traffic=(self.sent,) * self.devices,
+    def device(self, rank: int) -> Device:
+        """Forward and backward of its part of the sequence."""
+        begins, ends = (
+            [f"{tensor}[{rank},0]" for tensor in tensors]
+            for tensors in (("q", "kv", "do"), ("o", "dq", "dkv"))
         )
+        return Device(begins, chain(self._forward(rank), self._backward(rank)), ends)
+
+    def meaning(self) -> dict[str, Any]:
+        """The phases of attention, over blocks of queries and of keys."""
+        tensors = dict(sizes(self.positions, self.heads, self.head_dim, self.devices, 1))
+        return {
+            "grid": grid(self.devices, self.devices, 1),
+            "phases": SIGNATURES,
+            "tensors": tensors,
+        }
 
     def _forward(self, rank: int) -> Iterator[Instruction]:
         for step in range(self.devices):
@@ -130,14 +128,11 @@ class RingAttention(ProgramMethod, frozen=True, kw_only=True):
             return []
         here, coming = (keys_at(rank, moment, self.devices) for moment in (step, step + 1))
         source, target = source_of(rank, self.devices), target_of(rank, self.devices)
-        return [
-            IRecv(source, f"{name}[{coming},0]", request=f"<{name}"),
-            ISend(target, f"{name}[{here},0]", request=f">{name}"),
-        ]
+        return posted(source, f"{name}[{coming},0]", target, f"{name}[{here},0]", name)
 
     def _await_keys(self, rank: int, step: int) -> list[Instruction]:
         """Wait for the keys of the next step, and free those of this step unless they are own."""
-        waits = [Wait("<kv"), Wait(">kv")] * (step < self.devices - 1)
+        waits = awaited("kv") * (step < self.devices - 1)
         return [*waits, *[Free(f"kv[{keys_at(rank, step, self.devices)},0]")] * (step > 0)]
 
     def _await_gradient(self, rank: int, step: int) -> list[Instruction]:
@@ -145,7 +140,7 @@ class RingAttention(ProgramMethod, frozen=True, kw_only=True):
         if not step or self.devices == 1:
             return []
         left = f"dkv[{keys_at(rank, step - 1, self.devices)},0]"
-        return [Wait("<dkv"), Wait(">dkv"), Free(left)]
+        return [*awaited("dkv"), Free(left)]
 
     @property
     def sent(self) -> int:
@@ -161,9 +156,8 @@ class RingAttention(ProgramMethod, frozen=True, kw_only=True):
 
     def facts(self) -> dict[str, str]:
         """Return the blocks of the products, and what moves."""
-        return {
+        blocks = {
             "blocks of queries and keys": f"{self.devices} x {self.devices}",
             "rows of a device": f"{cuts(self.positions, self.devices)[1]}",
-            "sent per device": f"{self.sent} elements",
-            "held per device": f"{self.held} elements",
         }
+        return blocks | super().facts()

@@ -25,20 +25,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Annotated, TypeVar
-
-from msgspec import Meta
+from typing import Any
 
 from primepar.partition.attention_phases import SIGNATURES, columns, cuts, grid, sizes, work
-from primepar.partition.flux_gather import check_multiple
-from primepar.schedule.program import AllToAll, Cut, Free, Instruction, Join, Program
-from primepar.schedule.program_method import ProgramMethod
-from primepar.schedule.signature import Bound, Tensor
+from primepar.partition.equal_devices import Device, Elements, EqualDevices, Number
+from primepar.schedule.program import AllToAll, Cut, Free, Instruction, Join
+from primepar.schedule.signature import Tensor
 
-Devices = Annotated[int, Meta(ge=1, le=256)]
-Elements = Annotated[int, Meta(ge=1, le=2**31)]
-Number = TypeVar("Number")
-"""An integer, or a symbol of a proof."""
 MOVED = ("q", "kv", "o", "do", "dq", "dkv")
 """Tensors that have rows before or after attention."""
 LAST = ("dq", "dkv")
@@ -55,38 +48,33 @@ def received_piece(rank: Number, member: Number, to_heads: bool) -> tuple[Number
     return (member, rank) if to_heads else (rank, member)
 
 
-class Ulysses(ProgramMethod, frozen=True, kw_only=True):
+class Ulysses(EqualDevices, frozen=True, kw_only=True):
     """Attention of a divided sequence: an all-to-all gives each device whole heads, and back."""
 
     name = "ulysses"
-    devices: Devices = 4
     positions: Elements = 16
     heads: Elements = 4
     head_dim: Elements = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_multiple(self.name, "positions", self.positions, "devices", self.devices)
-        check_multiple(self.name, "heads", self.heads, "devices", self.devices)
+        self.check_multiple("positions", "devices", self.devices)
+        self.check_multiple("heads", "devices", self.devices)
 
-    def program(self) -> Program:
-        """Return forward and backward of all devices, with the traffic of the formula."""
-        devices = range(self.devices)
-        return Program(
-            "primepar-program",
-            1,
-            self.devices,
-            tuple(tuple(self._of_rank(rank)) for rank in devices),
-            grid=grid(1, 1, self.devices),
-            initial=tuple(tuple(_rows(x, rank) for x in ("q", "kv", "do")) for rank in devices),
-            final=tuple(tuple(_rows(x, rank) for x in ("o", "dq", "dkv")) for rank in devices),
-            phases=SIGNATURES,
-            tensors=self._tensors(),
-            memory=Bound(self.held),
-            traffic=(_elements(self.sent),) * self.devices,
+    def device(self, rank: int) -> Device:
+        """Forward and backward of its rows."""
+        begins, ends = (
+            [_rows(tensor, rank) for tensor in tensors]
+            for tensors in (("q", "kv", "do"), ("o", "dq", "dkv"))
         )
+        return Device(begins, self._instructions(rank), ends)
 
-    def _of_rank(self, rank: int) -> Iterator[Instruction]:
+    def meaning(self) -> dict[str, Any]:
+        """The phases of attention, with one block of queries and keys for each group of heads."""
+        grids = grid(1, 1, self.devices)
+        return {"grid": grids, "phases": SIGNATURES, "tensors": self._tensors()}
+
+    def _instructions(self, rank: int) -> Iterator[Instruction]:
         for name in ("q", "kv"):
             yield from self._moved(rank, name, to_heads=True)
         yield work("part", 0, 0, rank)
@@ -135,16 +123,11 @@ class Ulysses(ProgramMethod, frozen=True, kw_only=True):
 
     def facts(self) -> dict[str, str]:
         """Return what a device attends to, and what moves."""
-        return {
+        sizes_of_device = {
             "heads of a device": f"{self.heads // self.devices}",
             "rows of a device": f"{self.positions // self.devices}",
-            "sent per device": f"{self.sent} elements",
-            "held per device": f"{self.held} elements",
         }
-
-
-def _elements(count: Fraction) -> int | str:
-    return count.numerator if count.denominator == 1 else str(count)
+        return sizes_of_device | super().facts()
 
 
 def _rows(name: str, rank: int) -> str:

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from primepar.partition import flux_gather, flux_scatter
+from primepar.partition import flux
 from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, truth
@@ -71,18 +71,18 @@ class RingOrder:
 
 
 GATHER = RingOrder(
-    flux_gather.owner_at,
-    lambda rank, step, devices: flux_gather.owner_at(rank, step + 1, devices),
-    flux_gather.target_at,
+    flux.gathered_from,
+    lambda rank, step, devices: flux.gathered_from(rank, step + 1, devices),
+    flux.opposite,
     gathers=True,
     post=0,
     wait=1,
     product=2,
 )
 SCATTER = RingOrder(
-    flux_scatter.owner_at,
-    flux_scatter.source_at,
-    flux_scatter.owner_at,
+    flux.computed_for,
+    flux.opposite,
+    flux.computed_for,
     gathers=False,
     product=0,
     wait=1,
