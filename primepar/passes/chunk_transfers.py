@@ -2,7 +2,7 @@
 
 The all-gather of an operand and the product that reads it become a ring. A device multiplies its
 own chunks first, and then those of the next devices. What it receives at one step it passes on and
-multiplies at the next, as in FLUX's all-gather (`primepar.partition.flux_gather`). A product and
+multiplies at the next, as in FLUX's all-gather (`primepar.partition.flux`). A product and
 the reduction of its result are cut along a dim of the result that the reduction does not scatter:
 chunk after chunk is computed and reduced. The pass `overlap` then posts the reductions, and waits
 for each of them late.
