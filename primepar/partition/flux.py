@@ -77,7 +77,7 @@ class Flux(EqualDevices, frozen=True, kw_only=True):
     K: Elements = 64
 
     divided: ClassVar[str]
-    """The dim beside M that is divided by the devices."""
+    """The dim that is divided by the devices, next to M by their chunks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -129,9 +129,9 @@ class FluxGather(Flux, frozen=True, kw_only=True):
         tile = self.rows(gathered_from(rank, step, self.devices))[chunk]
         if step < self.devices - 1:
             source = gathered_from(rank, step + 1, self.devices)
-            received, own = f"I[{self.rows(source)[chunk]}]", f"I[{self.rows(rank)[chunk]}]"
+            received, sent = f"I[{self.rows(source)[chunk]}]", f"I[{self.rows(rank)[chunk]}]"
             target = opposite(rank, step, self.devices)
-            yield from posted(source, received, target, own, f"{step + 1}.{chunk}", chunk)
+            yield from posted(source, received, target, sent, f"{step + 1}.{chunk}", chunk)
         if step:
             yield from awaited(f"{step}.{chunk}")
         reads, cell = (f"I[{tile}]", f"W[{rank}]"), {"M": tile, "K": rank}
