@@ -184,13 +184,15 @@ def emulated_events(method: LocalSGD) -> list[Event]:
     """The events of a method's program on emulated devices."""
     from primepar.models import GPTConfig
     from primepar.reference.emulator.executor import emulate
+    from primepar.reference.kernels import StepKernels
     from primepar.schedule.effects import initial_blocks
 
-    program, settings = method.program(), StepSettings(GPTConfig(), 1, 1)
+    program = method.program()
+    kernels = StepKernels(StepSettings(GPTConfig(), 1, 1), StepInputs(rate=RATE))
     memories = [
         {name: np.ones(_shape(name, method)) for name in names} for names in initial_blocks(program)
     ]
-    return emulate(program, memories, settings=settings, inputs=StepInputs(rate=RATE)).events
+    return emulate(program, memories, kernels=kernels).events
 
 
 def _shape(block: str, method: LocalSGD) -> tuple[int, ...]:

@@ -17,8 +17,7 @@ from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import UNIT, ActionTimes, bubble, peak_stashes
 from primepar.partition.pipeline.program import LOSS, PHASE_OF, pipeline_program
 from primepar.reference.check import memories
-from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.logical_clock import LogicalClock
+from primepar.reference.emulator.executor import LogicalClock, emulate
 from primepar.schedule.events import Event
 
 

@@ -1,10 +1,18 @@
-"""Compares a run on emulated devices with one device; integers in float64, compared with ==."""
+"""Compares a run on emulated devices with one device; integers in float64, compared with ==.
+
+Every block that is finished at some time, and that the program makes, is compared with its window
+of the tensor that one device computes. Example: with grid M=2, N=2, K=1 the finished O[1,0] of
+device 3 is compared with the lower half of O = I W. What is never finished is missing.
+
+Only a plan needs the dense transformer and its kernels, which `check_plan` loads.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Several
 from fractions import Fraction
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
@@ -12,22 +20,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from primepar.errors import EmulationError
-from primepar.operators import lower_step
-from primepar.plan.plan import Plan
-from primepar.reference.emulator.emulation import Emulation, Finished
-from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.expected_contents import Contents
-from primepar.reference.emulator.model import step_difference
-from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.scatter_gather import Memory
+from primepar.reference.emulator.contents import Array, Contents
+from primepar.reference.emulator.executor import Finished, emulate
 from primepar.reference.emulator.surrogate import LENGTH, PRIME
-from primepar.reference.oracle.one_device import OneDevice, linear_tensors, random_integers
-from primepar.reference.oracle.phases import phase_tensors
+from primepar.reference.emulator.tensors import Memory
+from primepar.reference.oracle.one_device import OneDevice, one_device, random_integers
 from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.lowering import lower
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
+
+if TYPE_CHECKING:
+    from primepar.plan.plan import Plan
 
 Number = int | float
 CLOSE = 1e-10
@@ -125,6 +130,9 @@ def check_plan(
     The second run compares loss and all gradients with those of the dense transformer, with
     dropout. Raises `PlanError` for a batch that the plan does not divide.
     """
+    from primepar.operators import lower_step
+    from primepar.reference.emulator.model import step_difference
+
     report = check_program(lower_step(plan, batch, positions), target, seed)
     if report.message is not None:
         return report
@@ -141,7 +149,7 @@ def memories(program: Program, seed: int = 0) -> list[Memory]:
     Raises `ShapeError` or `ProgramError` if grids, shape and cuts do not fit.
     """
     contents = Contents(program)
-    return _memories(contents, _one_device(contents, seed), seed)
+    return _memories(contents, one_device(contents, np.random.default_rng(seed)), seed)
 
 
 def formula(sequence: Sequence, operator: Linear) -> Fraction | None:
@@ -164,17 +172,21 @@ def _report(
 ) -> CheckReport:
     contents = Contents(program)
     stand_ins = contents.exact
-    one_device = _one_device(contents, seed)
-    shape = {str(dim): size for dim, size in one_device.shape.items()}
+    dense = one_device(contents, np.random.default_rng(seed))
+    shape = {str(dim): size for dim, size in dense.shape.items()}
     try:
-        run = emulate(program, _memories(contents, one_device, seed), sequence)
+        run = emulate(program, _memories(contents, dense, seed), sequence)
     except EmulationError as error:
         return CheckReport(
             target, False, program.ranks, shape, message=str(error), stand_ins=stand_ins
         )
-    differences = _differences(contents, one_device, run.finished)
+    differences = _differences(contents, dense, run.finished)
     wrong = [text for texts in differences.values() for text in texts]
-    wrong += _traffic(run, expected_sent)
+    wrong += [
+        f"expected {expected_sent} elements to leave each device, got {count} from device {rank}"
+        for rank, count in enumerate(run.sent)
+        if expected_sent is not None and count != expected_sent
+    ]
     return CheckReport(
         target,
         not wrong,
@@ -189,32 +201,27 @@ def _report(
     )
 
 
-def _one_device(contents: Contents, seed: int) -> OneDevice:
-    make = phase_tensors if contents.exact else linear_tensors
-    return make(contents, np.random.default_rng(seed))
-
-
-def _memories(contents: Contents, one_device: OneDevice, seed: int) -> list[Memory]:
+def _memories(contents: Contents, dense: OneDevice, seed: int) -> list[Memory]:
     program = contents.program
     names = zip(initial_blocks(program), host_blocks(program), strict=True)
     return [
-        {name: _array(contents, one_device, name, rank, seed) for name in (*initial, *host)}
+        {name: _array(contents, dense, name, rank, seed) for name in (*initial, *host)}
         for rank, (initial, host) in enumerate(names)
     ]
 
 
-def _array(contents: Contents, one_device: OneDevice, name: str, rank: int, seed: int) -> Array:
+def _array(contents: Contents, dense: OneDevice, name: str, rank: int, seed: int) -> Array:
     """Return the array of an initial block: a slice of its full tensor, else random numbers.
 
     Replicas are equal. An initial output block has the neutral element of its reduction, so that
     the result can be compared.
     """
     home = contents.home(name)
-    block = None if home is None else one_device.block(home)
+    block = None if home is None else dense.block(home)
     if home is not None and block is not None:
         maker = contents.maker(home)
         before = PRIME - 1 if maker is not None and maker.reduction == "min" else 0
-        return np.full_like(block, before) if home.tensor in one_device.made else block
+        return np.full_like(block, before) if home.tensor in dense.made else block
     key = contents.name(home) if home else f"{name} {rank}"
     rng = np.random.default_rng([seed, crc32(key.encode())])
     shape = contents.shape(name) or (LENGTH,) * (len(home.box) if home else 1)
@@ -224,39 +231,29 @@ def _array(contents: Contents, one_device: OneDevice, name: str, rank: int, seed
 
 
 def _differences(
-    contents: Contents, one_device: OneDevice, finished: Several[Finished]
+    contents: Contents, dense: OneDevice, finished: Several[Finished]
 ) -> dict[str, list[str]]:
     """Return for every output the errors of its blocks: other than on one device, or missing."""
-    differences: dict[str, list[str]] = {tensor: [] for tensor in one_device.made}
-    seen = {tensor: np.zeros(one_device.tensors[tensor].shape, bool) for tensor in one_device.made}
+    differences: dict[str, list[str]] = {tensor: [] for tensor in dense.made}
+    seen = {tensor: np.zeros(dense.tensors[tensor].shape, bool) for tensor in dense.made}
     for rank, home, array in finished:
-        window = one_device.window(home) if home.tensor in one_device.made else None
+        window = dense.window(home) if home.tensor in dense.made else None
         if window is None:
             continue
         seen[home.tensor][window] = True
         numbers = np.mod(array, PRIME) if contents.exact else array
-        if not np.array_equal(numbers, one_device.tensors[home.tensor][window]):
+        if not np.array_equal(numbers, dense.tensors[home.tensor][window]):
             differences[home.tensor].append(
                 f"expected {contents.name(home)} as one device computes it, "
                 f"got another on device {rank}"
             )
-    for tensor, homes in one_device.made.items():
+    for tensor, homes in dense.made.items():
         differences[tensor] += [
             f"expected a finished {contents.name(home)} in some memory at the end, got it in none"
             for home in homes
-            if not seen[tensor][one_device.window(home)].all()
+            if not seen[tensor][dense.window(home)].all()
         ]
     return differences
-
-
-def _traffic(run: Emulation, expected: Fraction | None) -> list[str]:
-    if expected is None:
-        return []
-    return [
-        f"expected {expected} elements to leave each device, got {count} from device {rank}"
-        for rank, count in enumerate(run.sent)
-        if count != expected
-    ]
 
 
 def _number(count: Fraction) -> Number:

@@ -15,7 +15,7 @@ import numpy as np
 from primepar.errors import DeadlockError, ShapeError
 from primepar.partition.stream_k import StreamK
 from primepar.partition.work_ranges import TilePart
-from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.contents import Array
 
 
 @dataclass

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from primepar.models import ModelConfig
-from primepar.reference.oracle import activations as layers_activation
 from primepar.reference.oracle import attention as layers_attention
 from primepar.reference.oracle import layers
 from primepar.reference.oracle import linear as dense
-from primepar.reference.oracle import positions as layers_positions
 from primepar.reference.oracle.layers import Array
 
 B, T, A, D, V = 2, 4, 3, 2, 5
@@ -133,38 +131,38 @@ CASES = {
         lambda torch, o: torch.cat(o.unbind(1), dim=-1),
     ),
     "gelu": Case(
-        layers_activation.gelu,
-        lambda x, d: (layers_activation.gelu_backward(x, d),),
+        layers.gelu,
+        lambda x, d: (layers.gelu_backward(x, d),),
         ((B, T, H),),
         lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh"),
     ),
     "gelu_exact": Case(
-        layers_activation.gelu_exact,
-        lambda x, d: (layers_activation.gelu_exact_backward(x, d),),
+        layers.gelu_exact,
+        lambda x, d: (layers.gelu_exact_backward(x, d),),
         ((B, T, H),),
         lambda torch, x: torch.nn.functional.gelu(x),
     ),
     "relu": Case(
-        layers_activation.relu,
-        lambda x, d: (layers_activation.relu_backward(x, d),),
+        layers.relu,
+        lambda x, d: (layers.relu_backward(x, d),),
         ((B, T, H),),
         lambda torch, x: torch.relu(x),
     ),
     "silu": Case(
-        layers_activation.silu,
-        lambda x, d: (layers_activation.silu_backward(x, d),),
+        layers.silu,
+        lambda x, d: (layers.silu_backward(x, d),),
         ((B, T, H),),
         lambda torch, x: torch.nn.functional.silu(x),
     ),
     "gated": Case(
-        lambda x: layers_activation.activation(LLAMA, x),
-        lambda x, d: (layers_activation.activation_backward(LLAMA, x, d),),
+        lambda x: layers.activation(LLAMA, x),
+        lambda x, d: (layers.activation_backward(LLAMA, x, d),),
         ((B, T, H),),
         torch_gated,
     ),
     "rotary": Case(
-        lambda x: layers_positions.rotary(x, THETA),
-        lambda x, d: (layers_positions.rotary_backward(THETA, d),),
+        lambda x: layers_attention.rotary(x, THETA),
+        lambda x, d: (layers_attention.rotary_backward(THETA, d),),
         ((B, A, T, D),),
         torch_rotary,
     ),

@@ -16,7 +16,7 @@ from primepar.distributed import Executor, Mesh
 from primepar.operators import StepInputs
 from primepar.partition import parse_sequence
 from primepar.partition.local_sgd import LocalSGD
-from primepar.reference.emulator.whole_tensors import spread_tensors
+from primepar.reference.emulator.tensors import spread_tensors
 from primepar.schedule.meaning import Meaning
 
 PLAN = "M2,K2"

@@ -16,8 +16,9 @@ from primepar.operators.sweeps import LOWERINGS
 from primepar.passes import free_early
 from primepar.plan import Plan, ends
 from primepar.reference import emulate
-from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.emulator.contents import Array
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import StepKernels
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 
@@ -47,8 +48,8 @@ class Alone:
         program, y, dx = self._lowered(backward)
         meaning = Meaning(change(program))
         settings = StepSettings(self.plan.model, self.batch, self.positions)
-        run = emulate(meaning.program, spread_tensors(meaning, given), settings=settings,
-                      inputs=StepInputs(DRAW))  # fmt: skip
+        kernels = StepKernels(settings, StepInputs(DRAW))
+        run = emulate(meaning.program, spread_tensors(meaning, given), kernels=kernels)
         shapes = {meaning.real(view.name): tuple(line[-1] for line in view.cuts)
                   for view in (y, *dx)}  # fmt: skip
         made = list(gather_tensors(meaning, run.memories, shapes).values())

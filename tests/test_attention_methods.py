@@ -18,8 +18,9 @@ from primepar.partition.ring_attention import BACKWARD, RingAttention
 from primepar.partition.ulysses import Ulysses
 from primepar.reference.check import check_program
 from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
-from primepar.reference.kernels.online import added_states
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import StepKernels
+from primepar.reference.kernels.attention import added_states
 from primepar.reference.oracle.attention import attention, attention_backward
 from primepar.reference.oracle.layers import Array
 from primepar.schedule import Program
@@ -63,7 +64,7 @@ def differences(method: Divided, size: float = 1.0) -> dict[str, float]:
     given = {"q": rows(q), "kv": rows(np.concatenate([k, v], axis=-1)), "do": rows(do)}
     meaning = Meaning(method.program())
     memories = spread_tensors(meaning, given)
-    done = emulate(meaning.program, memories, settings=settings(method))
+    done = emulate(meaning.program, memories, kernels=StepKernels(settings(method)))
     shapes = {name: array.shape for name, array in dense.items()}
     divided = gather_tensors(meaning, done.all_memories, shapes)
     return {

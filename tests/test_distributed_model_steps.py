@@ -27,7 +27,7 @@ from primepar.models import ModelConfig, operators
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cost.traffic import traffic
-from primepar.reference.oracle.optimizers import AdamW
+from primepar.reference.oracle.train import AdamW
 from primepar.reference.oracle.transformer import Transformer
 
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}

@@ -12,8 +12,7 @@ from primepar.models import GPTConfig, operators
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
-from primepar.reference.oracle.optimizers import AdamW, linear_weights
-from primepar.reference.oracle.train import train, windows
+from primepar.reference.oracle.train import AdamW, linear_weights, train, windows
 from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = GPTConfig(layers=2, hidden=12, heads=2, context=6, vocabulary=24)

@@ -29,7 +29,8 @@ from primepar.plan import Plan, ends, preset_plan
 from primepar.reference import emulate
 from primepar.reference.emulator import model as emulated
 from primepar.reference.emulator.model import EmulatedModel
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import StepKernels
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
@@ -108,7 +109,7 @@ def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) ->
         width[dim] = 0, size - config.vocabulary
         changed = {padded: np.pad(parameters[padded], width, constant_values=filling)}
         memories = spread_tensors(meaning, parameters | changed)
-        run = emulate(meaning.program, memories, settings=StepSettings(config, 4, 4))
+        run = emulate(meaning.program, memories, kernels=StepKernels(StepSettings(config, 4, 4)))
         results.append(gather_tensors(meaning, run.memories, {"loss": (1,), **ends}))
     for tensor, array in results[0].items():
         assert np.array_equal(results[1][tensor], array), tensor

@@ -16,7 +16,7 @@ from primepar.plan import Plan, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.kernels import KERNELS
 from primepar.reference.oracle.layers import Array
-from primepar.reference.oracle.optimizers import SGD, AdamW, linear_weights
+from primepar.reference.oracle.train import SGD, AdamW, linear_weights
 from primepar.reference.oracle.transformer import Transformer
 
 STEPS, RATE, CLIP = 3, 1e-3, 0.5

@@ -21,8 +21,8 @@ from primepar.models import ModelConfig
 from primepar.operators import StepSettings, lower_step
 from primepar.plan import preset_plan
 from primepar.reference import emulate
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
-from primepar.reference.kernels import KERNELS
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import KERNELS, StepKernels
 from primepar.reference.oracle.layers import Array
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
@@ -36,7 +36,7 @@ def run(program: Program, model: ModelConfig, settings: ModelConfig) -> None:
     tokens, targets = drawn_batch(model, 8, 4)
     rows = {"tokens": tokens.reshape(-1), "targets": targets.reshape(-1)}
     memories = spread_tensors(Meaning(program), {**drawn_parameters(model), **rows})
-    emulate(program, memories, settings=StepSettings(settings, 8, 4))
+    emulate(program, memories, kernels=StepKernels(StepSettings(settings, 8, 4)))
 
 
 def message(
@@ -61,7 +61,7 @@ def test_a_phase_without_a_kernel_is_named(kernel: str | None) -> None:
     text = message(program)
     assert text.startswith(f"phase {name}: expected a kernel out of linear.forward, ")
     assert text.endswith(
-        f", got {kernel or 'none'}: name one in its signature, or leave out the settings for "
+        f", got {kernel or 'none'}: name one in its signature, or leave out the kernels for "
         "stand-ins"
     )
 
@@ -112,7 +112,7 @@ def test_replicas_that_differ_and_parts_on_no_rank_are_refused() -> None:
             meaning, [{"norm.bias[0]": one}, {"norm.bias[0]": other}], {"norm.bias": (16,)}
         )
     assert str(differs.value) == (
-        "norm.bias: expected equal replicas of norm.bias[0], got another on rank 1"
+        "expected equal replicas of norm.bias[0], got another on device 1"
     )
     first = {"blocks.0.qkv.bias[0]": np.zeros(12)}
     with pytest.raises(IncompleteError) as lacks:

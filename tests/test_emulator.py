@@ -10,9 +10,8 @@ import pytest
 
 from primepar.partition import parse_sequence
 from primepar.reference import Emulation, check_program, emulate
-from primepar.reference.emulator.expected_contents import Contents
-from primepar.reference.emulator.products import zeros
-from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.arithmetic import Arithmetic
+from primepar.reference.emulator.contents import Array, Contents
 from primepar.schedule import Linear, lower
 from primepar.schedule.program import (
     AllGather,
@@ -160,7 +159,10 @@ def test_alloc_knows_the_shape_of_a_block_of_the_operator() -> None:
     program = lower(parse_sequence("N2"), Linear(M=2, N=4, K=6))
     alloc = [(Alloc("O[0,0]"), *nodes) for nodes in program.programs]
     program = msgspec.structs.replace(program, programs=tuple(alloc))
-    assert zeros(Contents(program), "O[0,0]", np.dtype(float)).array.shape == (2, 6)
+    assert Arithmetic(Contents(program), None).zeros("O[0,0]", np.dtype(float)).array.shape == (
+        2,
+        6,
+    )
     assert check_program(program).equal
 
 

@@ -13,12 +13,17 @@ CONFIG = Path(__file__).resolve().parent.parent / "docs" / "examples" / "config.
 HEAVY = {"torch", "z3", "mpi4py", "matplotlib", "numpy", "scipy"}
 
 
-def loaded_by(statement: str) -> set[str]:
-    """Return the heavy packages that a fresh interpreter holds after `statement`."""
+def modules_of(statement: str) -> set[str]:
+    """Return the modules that a fresh interpreter holds after `statement`."""
     script = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    return HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the heavy packages that a fresh interpreter holds after `statement`."""
+    return HEAVY & modules_of(statement)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +58,20 @@ def test_a_primitive_is_traced_without_anything_heavy() -> None:
 
 def test_a_heavy_import_is_seen() -> None:
     assert "numpy" in loaded_by("import primepar, numpy")
+
+
+def test_a_linear_map_is_checked_without_transformer_and_kernels() -> None:
+    asked = (
+        "from primepar.partition import parse_sequence\n"
+        "from primepar.reference import check\n"
+        "assert check(parse_sequence('P2x2')).equal"
+    )
+    model = ("operators", "plan", "models", "reference.kernels", "reference.emulator.model")
+    oracle = [
+        f"reference.oracle.{name}" for name in ("layers", "attention", "transformer", "train")
+    ]
+    banned = tuple(f"primepar.{name}" for name in (*model, *oracle))
+    loaded = modules_of(asked)
+    assert "primepar.reference.oracle.linear" in loaded
+    assert [name for name in sorted(loaded) if name.startswith(banned)] == []
+    assert "primepar.reference.kernels" in modules_of("import primepar.reference.emulator.model")

@@ -19,7 +19,8 @@ from primepar.models import GPTConfig
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition.local_sgd import LocalSGD, average_share, averaging_steps, next_count
 from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import StepKernels
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.primitive import where
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
@@ -47,7 +48,7 @@ def emulated(program: Program, method: LocalSGD, whole: Whole) -> NDArray[Any]:
     meaning = Meaning(program)
     memories = spread_tensors(meaning, whole)
     inputs = StepInputs(rate=float(method.workers))
-    done = emulate(program, memories, settings=SETTINGS, inputs=inputs)
+    done = emulate(program, memories, kernels=StepKernels(SETTINGS, inputs))
     last, shape = f"model.{method.steps}", (method.inputs, method.outputs)
     return gather_tensors(meaning, done.memories, {last: shape})[last]
 

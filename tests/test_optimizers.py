@@ -10,7 +10,7 @@ import pytest
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig
 from primepar.reference.oracle.layers import Array
-from primepar.reference.oracle.optimizers import SGD, AdamW, Optimizer, linear_weights
+from primepar.reference.oracle.train import SGD, AdamW, Optimizer, linear_weights
 
 SHAPES = {"decayed": (3, 4), "kept": (5,)}
 

@@ -12,6 +12,7 @@ from patrickstar_ranks import INPUTS, SETTINGS, arrays, ran
 
 from primepar.partition.patrickstar import PatrickStar
 from primepar.reference.emulator.executor import emulate
+from primepar.reference.kernels import StepKernels
 from primepar.verify import verify_program
 
 
@@ -21,7 +22,7 @@ from primepar.verify import verify_program
 def test_torch_ends_with_the_states_of_the_emulator(method: PatrickStar) -> None:
     """With an incomplete group on two ranks: all-gathers, broadcasts and both reductions."""
     program = method.program()
-    emulated = emulate(program, arrays(program), settings=SETTINGS, inputs=INPUTS)
+    emulated = emulate(program, arrays(program), kernels=StepKernels(SETTINGS, INPUTS))
     ended = [ran(method)] if method.ranks == 1 else on_ranks(method.ranks, ran, method)
     for known, host in zip(ended, emulated.hosts, strict=True):
         assert known.keys() == host.keys() != set()
@@ -52,7 +53,7 @@ def test_three_collectives_leave_every_rank(ranks: int, layers: int) -> None:
     method = PatrickStar(layers=layers, ranks=ranks)
     program = method.program()
     expected = Fraction(3 * (ranks - 1) * layers * 4, ranks)
-    emulated = emulate(program, arrays(program), settings=SETTINGS, inputs=INPUTS)
+    emulated = emulate(program, arrays(program), kernels=StepKernels(SETTINGS, INPUTS))
     assert emulated.sent == [expected] * ranks
     assert program.traffic == (f"{3 * (ranks - 1) * layers * 4}/{ranks}",) * ranks
     assert verify_program(program)["traffic"].verdict == "proved"

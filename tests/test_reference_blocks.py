@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from primepar.errors import IncompleteError, WrongDataError
 from primepar.reference import gather, scatter
-from primepar.reference.emulator.scatter_gather import cut
+from primepar.reference.emulator.tensors import cut
 from primepar.schedule import Linear
 from primepar.schedule.operators import DIMS, Dim, tensor_dims
 

@@ -14,12 +14,11 @@ from phase_programs import RIGHT, Json, between, built, compute, heads, norm, pr
 from primepar.errors import ProgramError, ShapeError
 from primepar.reference import check_program, emulate
 from primepar.reference.check import memories
-from primepar.reference.emulator import arithmetic, executor
-from primepar.reference.emulator import reductions as combine
-from primepar.reference.emulator.expected_contents import Contents
-from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator import arithmetic
+from primepar.reference.emulator.arithmetic import Arithmetic
+from primepar.reference.emulator.contents import Array, Contents
 from primepar.reference.emulator.surrogate import PRIME, stand_in
-from primepar.reference.oracle.phases import phase_tensors
+from primepar.reference.oracle.one_device import one_device
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.signature import Reduction
 
@@ -81,7 +80,7 @@ def test_fixed_slices_and_dims_named_twice_are_dims_of_their_own() -> None:
 
 
 def whole(asked: Json) -> dict[str, Array]:
-    return phase_tensors(Contents(built(asked)), np.random.default_rng(0)).tensors
+    return one_device(Contents(built(asked)), np.random.default_rng(0)).tensors
 
 
 @given(
@@ -174,11 +173,13 @@ def test_a_product_that_is_not_that_of_one_device_is_found(
 
 
 def test_a_part_that_is_cut_from_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = Arithmetic.cut
+
     def wrong(*arguments: Any) -> Any:
-        one, other = combine.cut(*arguments)
+        one, other = cut(*arguments)
         return [type(one)(other.array, one.terms), type(one)(one.array, other.terms)]
 
-    monkeypatch.setattr(executor, "cut", wrong)
+    monkeypatch.setattr(Arithmetic, "cut", wrong)
     report = check_program(built(norm()))
     assert report.outputs == {"norm.sum": True, "y": False, "norm.weight.grad": True, "new": True}
     assert report.message == (
@@ -275,7 +276,7 @@ ROWS = {"f": {"reads": ["x[M]"], "writes": "y[M]"}}
         (
             {"phases": {"f": {"reads": ["x[3]"], "writes": "y[M]"}},
              "tensors": {"x": {"cuts": [[0, 1, 4]]}}},
-            "$.tensors: expected slice 3 along dim 0 of x, got 2 slices",
+            "expected blocks of x below [2], got x[3]",
         ),
         (
             {"tensors": {"O": {"cuts": [[0, 4], [0, 4]]}}, "shape": {"M": 4, "N": 4, "K": 6}},

@@ -14,7 +14,7 @@ from layout_cases import pairs
 
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
-from primepar.reference.emulator.scatter_gather import Memory
+from primepar.reference.emulator.tensors import Memory
 from primepar.reference.oracle.layers import Array
 from primepar.schedule import Movement, Program, redistribution
 from primepar.schedule.layout import Cells, Layout

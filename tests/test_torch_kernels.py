@@ -23,8 +23,8 @@ from primepar.distributed.kernels.linear import product as linear_product
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings
 from primepar.plan import preset_plan
-from primepar.reference.oracle import activations as layers_activation
-from primepar.reference.oracle import layers, optimizers
+from primepar.reference.oracle import layers
+from primepar.reference.oracle import train as optimizers
 
 BATCH, POSITIONS = 2, 4
 ROWS, HIDDEN, WORDS = BATCH * POSITIONS, 16, 21
@@ -175,7 +175,7 @@ def test_norm(family: str, dtype: torch.dtype, grid: dict[str, int]) -> None:
 
 @BLOCK
 @pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("name", layers_activation.ACTIVATIONS)
+@pytest.mark.parametrize("name", layers.ACTIVATIONS)
 def test_activation(name: Any, gated: bool, dtype: torch.dtype, grid: dict[str, int]) -> None:
     model = ModelConfig.of(
         "gpt", hidden=HIDDEN, heads=8, layers=1, context=4, vocabulary=WORDS, activation=name,
@@ -185,8 +185,8 @@ def test_activation(name: Any, gated: bool, dtype: torch.dtype, grid: dict[str, 
     (x, x_), (dy, dy_) = given(dtype, ROWS, model.fc1_columns), given(dtype, ROWS, 24, seed=1)
     y = step.run("activation.forward", "x[M,K] -> y[M,K]", x, shape=(ROWS, 24))
     dx = step.run("activation.backward", "x[M,K] d[M,K] -> dx[M,K]", x, dy, shape=tuple(x.shape))
-    assert_close(y, layers_activation.activation(model, x_))
-    assert_close(dx, layers_activation.activation_backward(model, x_, dy_))
+    assert_close(y, layers.activation(model, x_))
+    assert_close(dx, layers.activation_backward(model, x_, dy_))
 
 
 @BLOCK

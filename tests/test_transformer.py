@@ -11,8 +11,7 @@ import pytest
 from primepar.errors import ConfigError, DataError
 from primepar.models import GPTConfig, ModelConfig
 from primepar.reference.oracle.layers import Array, Tokens
-from primepar.reference.oracle.optimizers import SGD, AdamW, linear_weights
-from primepar.reference.oracle.train import train, windows
+from primepar.reference.oracle.train import SGD, AdamW, linear_weights, train, windows
 from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = GPTConfig(layers=2, hidden=12, heads=3, context=6, vocabulary=20)

@@ -14,7 +14,6 @@ from layer_cases import CASES, THETA, TOKENS_BT, A, B, Case, D, T, V
 
 from primepar.reference.oracle import attention as layers_attention
 from primepar.reference.oracle import layers
-from primepar.reference.oracle import positions as layers_positions
 from primepar.reference.oracle.layers import Array
 
 every_operator = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -115,15 +114,15 @@ def test_a_slice_of_qkv_columns_is_a_set_of_whole_heads() -> None:
 
 
 def test_alibi_slopes_are_the_published_ones() -> None:
-    slopes = layers_positions.alibi_slopes(8)
+    slopes = layers_attention.alibi_slopes(8)
     assert slopes.tolist() == [2.0**-n for n in range(1, 9)]
-    more = layers_positions.alibi_slopes(12)
+    more = layers_attention.alibi_slopes(12)
     assert more.tolist() == pytest.approx([*slopes, *(2.0 ** -(n + 0.5) for n in range(4))])
 
 
 def test_a_rotated_score_depends_on_the_distance_alone() -> None:
     q, k = np.random.default_rng(0).normal(size=(2, 1, 1, 1, 8)).repeat(6, axis=3)
-    score = layers_positions.rotary(q, THETA) @ layers_positions.rotary(k, THETA).swapaxes(-1, -2)
+    score = layers_attention.rotary(q, THETA) @ layers_attention.rotary(k, THETA).swapaxes(-1, -2)
     for distance in range(6):
         along = np.diagonal(score[0, 0], -distance)
         assert along == pytest.approx(along[0], rel=1e-12)

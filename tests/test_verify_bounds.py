@@ -11,7 +11,7 @@ from test_verify_program import irecv, isend, program, recv, send, wait
 
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.scatter_gather import scatter
+from primepar.reference.emulator.tensors import scatter
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import Meaning

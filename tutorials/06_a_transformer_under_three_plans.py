@@ -18,8 +18,7 @@ from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.plan import Plan, edges, parameter_places, preset_plan
 from primepar.reference.emulator.model import EmulatedModel
-from primepar.reference.oracle.optimizers import AdamW, linear_weights
-from primepar.reference.oracle.train import windows
+from primepar.reference.oracle.train import AdamW, linear_weights, windows
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program_file import instruction_text
 

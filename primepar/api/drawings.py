@@ -85,8 +85,7 @@ def emulated_events(
 ) -> list[Event]:
     """The events of a run as `check` makes it; what is `untimed` takes no time."""
     from primepar.reference.check import memories
-    from primepar.reference.emulator.executor import emulate
-    from primepar.reference.emulator.logical_clock import LogicalClock
+    from primepar.reference.emulator.executor import LogicalClock, emulate
 
     units = dict.fromkeys(untimed, 0.0)
     clock = LogicalClock(units.get("transfer", 1.0), units)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from itertools import accumulate, combinations
 
 from primepar.errors import DeviceMemoryError, InFlightError, MissingBlockError, WrongDataError
-from primepar.reference.emulator.expected_contents import Contents, overlap
-from primepar.reference.emulator.provenance import Array, Block
+from primepar.reference.emulator.contents import Array, Block, Contents, overlap
 
 
 class EmulatedDevice:
@@ -32,12 +31,12 @@ class EmulatedDevice:
         self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
         self.__sending: Counter[str] = Counter()
         self.__receiving: dict[str, tuple[int, Block | None]] = {}
-        # Elements that each instruction added; those of a receive are known only after its match.
-        self.__ledger = [0]
-        self.__wide_ledger = [0]
-        """The same, of wide tensors alone."""
+        # What each instruction added: all elements, and those of wide tensors. A receive reserves
+        # its entry when it is posted and fills it when it ends, as its size comes with the block:
+        # isend x (4), irecv y (?), free x (-4), wait: entries 4, 4, -4, and a peak of 8, not of 4.
+        self.__ledger = [[0, 0]]
         for name, block in self.__memory.items():
-            self._enter(name, 0, block.size)
+            self._enter(0, name, block.size)
         bound = contents.program.memory
         self.__limit = None if bound is None else bound.device
         self.__live = 0
@@ -47,27 +46,26 @@ class EmulatedDevice:
     @property
     def peak(self) -> int:
         """Largest number of live elements, including buffers of posted receives."""
-        return max(accumulate(self.__ledger))
+        return self.peak_bytes(1, 1)
 
     def peak_bytes(self, item: int, wide_item: int) -> int:
         """Largest number of live bytes, with the bytes of an element, and of one of a wide tensor.
 
         Buffers of posted receives are included.
         """
-        pairs = zip(accumulate(self.__ledger), accumulate(self.__wide_ledger), strict=True)
-        return max(item * elements + (wide_item - item) * wide for elements, wide in pairs)
+        extra = wide_item - item
+        return max(accumulate(item * elements + extra * wide for elements, wide in self.__ledger))
 
-    def _enter(self, name: str, entry: int, elements: int) -> None:
-        """Add elements of a block to an entry of the ledgers."""
+    def _enter(self, entry: int, name: str, elements: int) -> None:
+        """Add elements of a block to an entry of the ledger."""
         tensor = (self._contents.program.tensors or {}).get(name.rstrip("'").rpartition("[")[0])
-        self.__ledger[entry] += elements
-        self.__wide_ledger[entry] += elements if tensor is not None and tensor.wide else 0
+        self.__ledger[entry][0] += elements
+        self.__ledger[entry][1] += elements if tensor is not None and tensor.wide else 0
 
     def _append(self, name: str, elements: int) -> None:
-        """Append an entry of a block to the ledgers."""
-        self.__ledger.append(0)
-        self.__wide_ledger.append(0)
-        self._enter(name, -1, elements)
+        """Append an entry of a block to the ledger."""
+        self.__ledger.append([0, 0])
+        self._enter(-1, name, elements)
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """Return the blocks on the device and on its host after the last instruction."""
@@ -114,8 +112,9 @@ class EmulatedDevice:
         old = self.__memory.get(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self._append(name, block.size - (old.size if old else 0))
-        self._grow(name, block.size, self.__ledger[-1])
+        added = block.size - (old.size if old else 0)
+        self._append(name, added)
+        self._grow(name, block.size, added)
 
     def free(self, name: str) -> Block:
         """Remove a block from memory. Raises `InFlightError` or `MissingBlockError`."""
@@ -178,7 +177,7 @@ class EmulatedDevice:
         entry, old = self.__receiving.pop(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self._enter(name, entry, block.size - (old.size if old else 0))
+        self._enter(entry, name, block.size - (old.size if old else 0))
 
     def _take(self, name: str, done: str) -> Block:
         self._check_still(name, done)

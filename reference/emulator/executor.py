@@ -1,37 +1,39 @@
 """The emulator: runs every instruction of a program, on devices without shared memory.
 
 One thread runs all ranks: a rank runs until it blocks, then the next one runs. Messages are
-rendezvous. Each device has a logical clock. A product takes one unit; a transfer takes one unit
-from the later of its two posts, unless another clock is given. So the events show which work
-overlaps.
+rendezvous. A round in which no rank does anything is a deadlock. Each device has a logical clock. A
+product takes one unit; a transfer takes one unit from the later of its two posts, unless another
+clock is given. So the events show which work overlaps. Example: two ranks post isend and irecv at
+time 0, multiply until 1, and wait. The messages were done at 1, and the waits take no time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
 from math import ceil
+from typing import NamedTuple
 
-from primepar.errors import EmulationError, MeshError, MismatchError
-from primepar.operators import StepInputs, StepSettings
-from primepar.reference.emulator.arithmetic import Arithmetic
+import numpy as np
+
+from primepar.errors import EmulationError, MeshError, MismatchError, MissingBlockError
+from primepar.reference.emulator.arithmetic import Arithmetic, Kernels
+from primepar.reference.emulator.communication import InFlight, Posted
+from primepar.reference.emulator.contents import Array, Block, Contents
 from primepar.reference.emulator.device import EmulatedDevice
-from primepar.reference.emulator.emulation import Emulation, Finished
-from primepar.reference.emulator.error_places import ErrorPlaces, Waiting
-from primepar.reference.emulator.expected_contents import Contents
-from primepar.reference.emulator.in_flight import CollectiveCall, InFlight
-from primepar.reference.emulator.logical_clock import LogicalClock
-from primepar.reference.emulator.messages import PostedMessage
-from primepar.reference.emulator.postconditions import Computed, check_coverage, check_final
-from primepar.reference.emulator.products import product, zeros
-from primepar.reference.emulator.provenance import Array, Block
-from primepar.reference.emulator.reductions import combine, cut, join
-from primepar.reference.emulator.scatter_gather import chosen
+from primepar.reference.emulator.postconditions import (
+    Computed,
+    ErrorPlaces,
+    Waiting,
+    check_coverage,
+    check_final,
+)
+from primepar.reference.emulator.tensors import Memory
 from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.events import Event
-from primepar.schedule.meaning import Place
+from primepar.schedule.meaning import Phase, Place
 from primepar.schedule.program import (
     Alloc,
     Collective,
@@ -42,17 +44,81 @@ from primepar.schedule.program import (
     Free,
     Group,
     Instruction,
-    IRecv,
-    ISend,
     Join,
     Message,
     Program,
-    Recv,
-    Send,
     Wait,
 )
 from primepar.schedule.sequence import Sequence
-from primepar.schedule.signature import Reduction
+
+
+@dataclass(frozen=True)
+class LogicalClock:
+    """Units of time of a run; by default every product and every transfer takes one.
+
+    `phases` has the units of phases by the last word of their names: `{"gradient": 2}` is for
+    `layer3.gradient` too. `transfer` is what a message takes after both ends are posted, and a copy
+    between a device and its host.
+    """
+
+    transfer: float = 1.0
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+    def units(self, phase: str) -> float:
+        """Return the units that a sub-operator of a phase takes."""
+        return self.phases.get(phase.rpartition(".")[2], 1.0)
+
+
+class Finished(NamedTuple):
+    """A finished block of a tensor that a phase makes, with the rank that held it."""
+
+    rank: int
+    home: Place
+    array: Array
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """Result of a run: blocks with their provenance, events, and two counts per rank."""
+
+    blocks: list[dict[str, Block]]
+    hosts: list[dict[str, Block]]
+    """Blocks in host memory at the end."""
+    events: list[Event]
+    """In order of their start; times are units of the logical clock."""
+    sent: list[Fraction]
+    """Elements that each rank sent; `emulator.communication` defines those of a collective."""
+    devices: list[EmulatedDevice]
+    """With the elements that each one held after every instruction."""
+    finished: list[Finished]
+    """Finished blocks of the tensors that the program makes: read by a phase, freed, or final."""
+
+    @property
+    def peak(self) -> list[int]:
+        """Largest number of live elements on each rank, including buffers of posted receives."""
+        return [device.peak for device in self.devices]
+
+    def held(self, item: int, wide_item: int) -> list[int]:
+        """Largest number of live bytes on each rank, by the bytes of an element.
+
+        An element of a wide tensor has `wide_item`: float32 at least.
+        """
+        return [device.peak_bytes(item, wide_item) for device in self.devices]
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Block name -> array, for every rank."""
+        return [{name: block.array for name, block in held.items()} for held in self.blocks]
+
+    @property
+    def all_memories(self) -> list[Memory]:
+        """The same with the blocks in host memory."""
+        pairs = zip(self.blocks, self.hosts, strict=True)
+        return [
+            {name: block.array for name, block in (*host.items(), *held.items())}
+            for held, host in pairs
+        ]
+
 
 Turn = Iterator[tuple[tuple[int, ...], str]]
 """Yields the ranks that an instruction waits for, and the reason, until it can continue."""
@@ -63,23 +129,29 @@ def emulate(
     memories: Several[Mapping[str, Array]],
     sequence: Sequence | None = None,
     *,
-    settings: StepSettings | None = None,
-    inputs: StepInputs | None = None,
+    kernels: Kernels | None = None,
     clock: LogicalClock | None = None,
 ) -> Emulation:
     """Run a program; `memories[rank]` maps the names of its initial blocks to arrays.
 
-    Other blocks of `memories` are ignored. With the `settings` and `inputs` of a training step,
-    kernels compute its phases on real numbers; tokens and targets are integers. Without settings,
-    the arrays of a program with signatures or scales are integers modulo
-    `emulator.surrogate.PRIME`, before and after the run. With the sequence that the program was
-    lowered from, messages name the method, the device's coordinates and the step. With a `clock`,
-    events have its units.
+    Other blocks of `memories` are ignored. With `kernels`, as those of a training step, phases are
+    computed on real numbers; tokens and targets are integers. Without them, the arrays of a program
+    with signatures or scales are integers modulo `emulator.surrogate.PRIME`, before and after the
+    run. With the sequence that the program was lowered from, messages name the method, the device's
+    coordinates and the step. With a `clock`, events have its units.
     Raises a subclass of `EmulationError` at the instruction where an error is observed,
     `IncompleteError` if the run does not end with `final` or does not cover the grid, and
-    `ProgramError` for a phase of a step without a kernel.
+    `ProgramError` for a phase without a kernel.
     """
-    return _Run(program, memories, sequence, settings, inputs, clock).emulation()
+    return _Run(program, memories, sequence, kernels, clock).emulation()
+
+
+def _chosen(rank: int, memory: Mapping[str, Array], names: Several[str]) -> Memory:
+    """Return the named blocks of one rank's memory. Raises `MissingBlockError`."""
+    for name in names:
+        if name not in memory:
+            raise MissingBlockError(f"memories[{rank}]: expected an array for {name}, got none")
+    return {name: np.asarray(memory[name]) for name in names}
 
 
 class _Run:
@@ -88,8 +160,7 @@ class _Run:
         program: Program,
         memories: Several[Mapping[str, Array]],
         sequence: Sequence | None,
-        settings: StepSettings | None,
-        inputs: StepInputs | None,
+        kernels: Kernels | None,
         clock: LogicalClock | None,
     ) -> None:
         if len(memories) != program.ranks:
@@ -97,23 +168,20 @@ class _Run:
                 f"expected one memory for each of {program.ranks} ranks, got {len(memories)}"
             )
         self.contents = Contents(program)
-        self.arithmetic = Arithmetic(self.contents, settings, inputs)
+        self.arithmetic = Arithmetic(self.contents, kernels)
         self.dtype = self.arithmetic.dtype(memories)
         names = zip(initial_blocks(program), host_blocks(program), memories, strict=True)
         self.devices = [
             EmulatedDevice(
-                rank, self.contents, chosen(rank, memory, initial), chosen(rank, memory, host)
+                rank, self.contents, _chosen(rank, memory, initial), _chosen(rank, memory, host)
             )
             for rank, (initial, host, memory) in enumerate(names)
         ]
         self.program = program
-        self.places = ErrorPlaces(program, sequence)
-        self.combine = partial(combine, self.arithmetic)
+        self.places = ErrorPlaces(sequence)
         self.clock = clock or LogicalClock()
-        self.in_flight = InFlight(self.combine, self.clock.transfer)
-        self.requests: list[dict[str, list[PostedMessage | CollectiveCall]]] = [
-            {} for _ in self.devices
-        ]
+        self.in_flight = InFlight(self.arithmetic.combine, self.clock.transfer)
+        self.requests: list[dict[str, list[Posted]]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []
         self.computed: Computed = {}
@@ -138,6 +206,8 @@ class _Run:
         """Run the ranks in turn until all have finished; a round without progress is a deadlock."""
         running = {device.rank: self._rank(device) for device in self.devices}
         while running:
+            # An instruction begun or a message posted is a move. A round without one is a deadlock:
+            # ranks wait only for what others post, so no later round could differ.
             before, waiting = self.moves, {}
             for rank, turn in list(running.items()):
                 wait = next(turn, None)
@@ -172,33 +242,32 @@ class _Run:
         match instruction:
             case Compute():
                 self._compute(device, place, instruction)
-            case Group(body=body, request=None):
-                yield from self._together(device, body)
-            case Wait():
-                yield from self._wait(device, instruction)
-            case Alloc() | Free() | Fetch() | Evict():
-                self._memory(device, instruction)
-            case Send() | Recv():
-                yield from self._together(device, (instruction,))
             case Cut() | Join():
                 self._cut_or_join(device, instruction)
-            case ISend() | IRecv() | Group():
-                self._request(device, instruction)
-            case _ if instruction.request is None:
-                yield from self._together(device, (instruction,))
+            case Alloc() | Free() | Fetch() | Evict():
+                self._memory(device, instruction)
+            case Wait():
+                yield from self._wait(device, instruction)
             case _:
-                self._request(device, instruction)
+                yield from self._communicate(device, instruction)
 
     # Products and sums
 
     def _compute(self, device: EmulatedDevice, place: int, node: Compute) -> None:
         blocks = [device.read(name) for name in node.reads]
         start = device.clock
-        reduction = self._reduction(node)
-        if node.phase is None or node.sub_operator is None:
-            added = self.combine(blocks, reduction, node.scale_value)
+        # Without a phase it adds blocks, by the reduction of the phase that makes their tensor: of
+        # maxima `m += m'` is the larger of both.
+        if node.phase is not None:
+            maker: Phase | None = self.contents.meaning.phases[node.phase]
         else:
-            added = product(self.arithmetic, node, blocks)
+            home = self.contents.home(node.accumulates)
+            maker = None if home is None else self.contents.maker(home)
+        reduction = "sum" if maker is None else maker.reduction
+        if node.phase is None or node.sub_operator is None:
+            added = self.arithmetic.combine(blocks, reduction, node.scale_value)
+        else:
+            added = self.arithmetic.product(node, blocks)
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
@@ -206,34 +275,23 @@ class _Run:
                 self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += self.clock.units(node.phase)
         if device.holds(node.accumulates):
-            added = self.combine([device.read(node.accumulates), added], reduction)
+            added = self.arithmetic.combine([device.read(node.accumulates), added], reduction)
         device.write(node.accumulates, added)
         self._note(device, node, node.accumulates, start)
 
-    def _reduction(self, node: Compute) -> Reduction:
-        """Return the reduction of a compute: that of its phase, or of the phase of its target."""
-        if node.phase is not None:
-            return self.contents.meaning.phases[node.phase].reduction
-        home = self.contents.home(node.accumulates)
-        phase = None if home is None else self.contents.maker(home)
-        return "sum" if phase is None else phase.reduction
-
     def _cut_or_join(self, device: EmulatedDevice, node: Cut | Join) -> None:
+        whole, parts = (node.block,), node.blocks
+        before, after = (whole, parts) if isinstance(node, Cut) else (parts, whole)
+        blocks = [device.read(name) for name in before]
         if isinstance(node, Cut):
-            parts = cut(self.contents, node, device.read(node.block))
-            self._take(device, (node.block,) * node.in_place)
-            for name, part in zip(node.blocks, parts, strict=True):
-                device.write(name, part)
+            made = self.arithmetic.cut(node, blocks[0])
         else:
-            parts = [device.read(name) for name in node.blocks]
-            whole = join(self.contents, node, parts)
-            self._take(device, node.blocks * node.in_place)
-            device.write(node.block, whole)
+            made = [self.arithmetic.join(node, blocks)]
+        if node.in_place:
+            self._see(device.rank, [device.free(name) for name in before])
+        for name, block in zip(after, made, strict=True):
+            device.write(name, block)
         self._note(device, node, node.block, device.clock)
-
-    def _take(self, device: EmulatedDevice, names: tuple[str, ...]) -> None:
-        """Free blocks of the device that are cut or joined in place."""
-        self._see(device.rank, [device.free(name) for name in names])
 
     def _see(self, rank: int, blocks: Iterable[Block]) -> None:
         """Store finished blocks, which are compared with one device after the run."""
@@ -245,30 +303,22 @@ class _Run:
 
     # Messages and collectives
 
-    def _post(
-        self, device: EmulatedDevice, node: Message | Collective
-    ) -> PostedMessage | CollectiveCall:
-        self.moves += 1
-        if isinstance(node, Collective):
-            return self.in_flight.call(device, node)
-        return self.in_flight.post(device, node)
-
-    def _request(self, device: EmulatedDevice, node: ISend | IRecv | Group | Collective) -> None:
-        """Post messages or a collective that a wait will finish."""
-        requests, request = self.requests[device.rank], str(node.request)
+    def _communicate(self, device: EmulatedDevice, node: Message | Collective | Group) -> Turn:
+        """Start messages or a collective; without a request, return when all are done."""
+        requests, request = self.requests[device.rank], getattr(node, "request", None)
         if request in requests:
             raise MismatchError(
                 f"expected a request that is not in use, got {request!r} again: "
                 "wait for it first, or give this one another name"
             )
-        body = node.body if isinstance(node, Group) else (node,)
-        requests[request] = [self._post(device, part) for part in body]
-
-    def _together(self, device: EmulatedDevice, body: tuple[Message | Collective, ...]) -> Turn:
-        """Start all messages and collectives, and return when all are done."""
-        posts = [self._post(device, node) for node in body]
-        for pending in posts:
-            yield from self._until_done(pending)
+        posts = []
+        for part in node.body if isinstance(node, Group) else (node,):
+            self.moves += 1
+            posts.append(self.in_flight.post(device, part))
+        if request is not None:
+            requests[request] = posts
+            return
+        yield from self._until_done(posts)
         for pending in posts:
             self._finish(device, pending)
 
@@ -279,24 +329,24 @@ class _Run:
                 f"expected a wait for a posted request, got {node.request!r}, which is not: "
                 "post an isend or irecv with this request first"
             )
-        for pending in posts:
-            yield from self._until_done(pending)
+        yield from self._until_done(posts)
         start = device.clock
         del self.requests[device.rank][node.request]
         block = " ".join([self._finish(device, pending) for pending in posts])
         self._note(device, node, block, start)
 
     @staticmethod
-    def _until_done(pending: PostedMessage | CollectiveCall) -> Turn:
-        while pending.done is None:
-            yield pending.waits_for, str(pending)
+    def _until_done(posts: Several[Posted]) -> Turn:
+        for pending in posts:
+            while pending.done is None:
+                yield pending.waits_for, str(pending)
 
-    def _finish(self, device: EmulatedDevice, pending: PostedMessage | CollectiveCall) -> str:
+    def _finish(self, device: EmulatedDevice, pending: Posted) -> str:
         """End a message or collective: its blocks, whose names are returned, may be used again."""
         end = self.in_flight.end(device, pending)
         device.clock = max(device.clock, end.done)
         self.sent[device.rank] += end.sent
-        self._note(device, end.node, end.block, pending.time, end.done, ceil(end.sent))
+        self._note(device, pending.node, end.block, pending.time, end.done, ceil(end.sent))
         return end.block
 
     # Memory
@@ -305,7 +355,7 @@ class _Run:
         start = device.clock
         match node:
             case Alloc(block=block):
-                device.write(block, zeros(self.contents, block, self.dtype))
+                device.write(block, self.arithmetic.zeros(block, self.dtype))
             case Free(block=block):
                 self._see(device.rank, [device.free(block)])
             case Fetch(block=block):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from primepar.errors import ShapeError
-from primepar.reference.emulator.emulation import Emulation
-from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.scatter_gather import Memory, gather, scatter
+from primepar.reference.emulator.executor import Emulation, emulate
+from primepar.reference.emulator.tensors import Memory, gather, linear_dims, scatter
 from primepar.reference.oracle.linear import Array, LinearStep
 from primepar.schedule.lowering import lower
-from primepar.schedule.operators import Linear, tensor_dims
+from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
 
@@ -52,7 +51,7 @@ class EmulatedLinear:
         return [gather(tensor, program.final or (), run.memories, self.grid) for tensor in outputs]
 
     def _check_shape(self, tensor: str, array: Array) -> None:
-        dims = [dim for dim in tensor_dims(tensor) if dim in self.grid or dim != "B"]
+        dims = linear_dims(tensor, self.grid)
         expected = tuple(self.operator.size(dim) for dim in dims)
         if array.shape != expected:
             raise ShapeError(

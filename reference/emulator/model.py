@@ -28,13 +28,12 @@ from primepar.operators import (
     state_suffixes,
 )
 from primepar.plan.plan import Plan
-from primepar.reference.emulator.emulation import Emulation
-from primepar.reference.emulator.executor import emulate
-from primepar.reference.emulator.provenance import Array
-from primepar.reference.emulator.whole_tensors import gather_tensors, spread_tensors
+from primepar.reference.emulator.contents import Array
+from primepar.reference.emulator.executor import Emulation, emulate
+from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
+from primepar.reference.kernels import StepKernels
 from primepar.reference.oracle.layers import Tokens
-from primepar.reference.oracle.transformer import Transformer
-from primepar.reference.oracle.transformer_checks import check_pair, check_parameters
+from primepar.reference.oracle.transformer import Transformer, check_pair, check_parameters
 from primepar.schedule.meaning import Meaning
 
 
@@ -146,7 +145,7 @@ class EmulatedModel:
         rows = {"tokens": tokens_BT.reshape(-1), "targets": targets_BT.reshape(-1)}
         memories = spread_tensors(meaning, {**self.parameters, **self.moments, **rows})
         settings = StepSettings(self.config, batch, positions, clip)
-        run = emulate(meaning.program, memories, settings=settings, inputs=inputs)
+        run = emulate(meaning.program, memories, kernels=StepKernels(settings, inputs))
         return gather_tensors(meaning, run.all_memories, self._ends(until, tokens_BT.size)), run
 
     def _ends(self, until: Until, rows: int) -> Mapping[str, tuple[int, ...]]:

@@ -1,20 +1,89 @@
-"""Postconditions of a run: the grid is covered, and every final block is finished."""
+"""Where an error is, and what can be wrong with a run as a whole: deadlock, coverage, its ends.
+
+Example: ranks 0 and 1 each begin with a send to the other. Neither returns, and the deadlock reads
+`device 0 at programs[0][0] waits for device 1 to receive x; device 1 at programs[1][0] waits for
+device 0 to receive y`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Several
 from itertools import chain, product
+from typing import NamedTuple
 
-from primepar.errors import IncompleteError
-from primepar.reference.emulator.error_places import ErrorPlaces
-from primepar.reference.emulator.expected_contents import Contents, sub_operator_text
-from primepar.reference.emulator.provenance import Block
+from primepar.errors import DeadlockError, IncompleteError
+from primepar.reference.emulator.contents import Block, Contents, sub_operator_text
 from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Compute, Cut, Join
+from primepar.schedule.program import Compute, Cut, Instruction, Join
+from primepar.schedule.sequence import Sequence
 
 Computed = dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
 """(phase, slices in the order of its grid) -> (rank, position in its list) of every compute."""
-Memories = Sequence[Mapping[str, Block]]
+Memories = Several[Mapping[str, Block]]
+
+
+class Waiting(NamedTuple):
+    """A rank that waits: the position of its instruction, the ranks it waits for, and for what."""
+
+    place: int
+    ranks: tuple[int, ...]
+    what: str
+
+
+class ErrorPlaces:
+    """Texts of the places of one program, with coordinates and steps if its sequence is known."""
+
+    def __init__(self, sequence: Sequence | None) -> None:
+        self.sequence = sequence
+        self.name = "" if sequence is None else str(sequence)
+        self.method = f"{self.name}: " if self.name else ""
+        """What a message begins with that is about no single device."""
+
+    def device(self, rank: int) -> str:
+        """Return `P2x2, device 2 (r=1, c=0)`."""
+        if self.sequence is None or not self.name:
+            return f"device {rank}"
+        return f"{self.name}, {self.sequence.place(rank)}"
+
+    def of(self, rank: int, place: int, instruction: Instruction) -> str:
+        """Return `P2x2, device 2 (r=1, c=0), programs[2][5], forward, t=1`."""
+        text = f"{self.device(rank)}, programs[{rank}][{place}]"
+        if not isinstance(instruction, Compute) or instruction.phase is None:
+            return text
+        text, sub_operator = f"{text}, {instruction.phase}", instruction.sub_operator or {}
+        if self.sequence is None:
+            return text
+        # The first step at which the map gives this sub-operator to this rank.
+        for step in range(self.sequence.steps):
+            slices = self.sequence.slices(instruction.phase, rank, step)
+            if all(sub_operator.get(dim) in indices for dim, indices in slices.items()):
+                return f"{text}, t={step}"
+        return text
+
+    def deadlock(self, waiting: Mapping[int, Waiting]) -> DeadlockError:
+        """Return the error of a run in which no rank can continue.
+
+        It lists which rank waits for which one, from the lowest waiting rank until one repeats.
+        """
+        chain = [min(waiting)]
+        while chain[-1] in waiting:
+            chain.append(waiting[chain[-1]].ranks[0])
+            if chain[-1] in chain[:-1]:
+                break
+        links = [
+            f"device {rank} at programs[{rank}][{waiting[rank].place}] waits for "
+            f"{waiting[rank].what}"
+            for rank in chain[:-1]
+        ]
+        if chain[-1] not in waiting:
+            links.append(f"device {chain[-1]} has finished")
+        others = len(waiting) - len(chain) + 1
+        more = f" (and {others} more wait)" if others else ""
+        return DeadlockError(
+            f"{self.method}expected every device to end, got {len(waiting)} that wait without end: "
+            f"{'; '.join(links)}{more}"
+        )
 
 
 def check_coverage(contents: Contents, computed: Computed, places: ErrorPlaces) -> None:
@@ -25,43 +94,36 @@ def check_coverage(contents: Contents, computed: Computed, places: ErrorPlaces) 
             if len(computes) == 1:
                 continue
             where = ", ".join(f"programs[{rank}][{place}]" for rank, place in computes) or "nowhere"
-            method = f"{places.sequence}: " if places.sequence else ""
             text = sub_operator_text(phase, dict(zip(grid, slices, strict=True)))
             raise IncompleteError(
-                f"{method}expected {text} to be computed exactly once, "
+                f"{places.method}expected {text} to be computed exactly once, "
                 f"got it {len(computes)} times: {where}"
             )
 
 
 def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: ErrorPlaces) -> None:
-    """Raise `IncompleteError` unless every block of `final` is on its device and finished.
+    """Raise `IncompleteError` unless every block of `final` and `host_final` is there and finished.
 
-    An output block of the grid that is not in `final` must be read by an instruction. Without
-    `final` every output block must be finished in some memory, which may be that of a host.
+    An output block of the grid that is in neither must be read by an instruction. Without `final`
+    every output block must be finished in some memory, which may be that of a host.
     """
-    final = contents.program.final
-    if final is None:
-        for phase in contents.meaning.phases.values():
-            for name in output_blocks(phase):
-                _check_somewhere(contents, name, [*blocks, *hosts], places)
-    for rank, names in enumerate(final or ()):
+    program = contents.program
+    if program.final is None:
+        for name in _outputs(contents):
+            _check_somewhere(contents, name, [*blocks, *hosts], places)
+    for rank, names in enumerate(program.final or ()):
         for name in names:
             if name not in blocks[rank]:
+                ranks = [str(other) for other, held in enumerate(blocks) if name in held]
+                holders = f"device{'s' * (len(ranks) > 1)} {', '.join(ranks)}" * bool(ranks)
                 raise IncompleteError(
                     f"{places.device(rank)}: expected {name} in its memory at the end, "
-                    f"got it {_holders(name, blocks)}"
+                    f"got it on {holders or 'no device'}"
                 )
             difference = contents.difference(name, blocks[rank][name])
             if difference:
                 raise IncompleteError(f"{places.device(rank)}: at the end {difference}")
-    _check_hosts(contents, hosts, places)
-    if final is not None:
-        _check_none_lost(contents, places)
-
-
-def _check_hosts(contents: Contents, hosts: Memories, places: ErrorPlaces) -> None:
-    """Raise `IncompleteError` unless every block of `host_final` is on its host and finished."""
-    for rank, names in enumerate(contents.program.host_final or ()):
+    for rank, names in enumerate(program.host_final or ()):
         for name in names:
             if name not in hosts[rank]:
                 raise IncompleteError(
@@ -73,27 +135,45 @@ def _check_hosts(contents: Contents, hosts: Memories, places: ErrorPlaces) -> No
                 raise IncompleteError(
                     f"{places.device(rank)}: at the end in host memory {difference}"
                 )
+    if program.final is not None:
+        _check_none_lost(contents, places)
+
+
+def _check_somewhere(
+    contents: Contents, name: str, memories: Memories, places: ErrorPlaces
+) -> None:
+    differences = [contents.difference(name, held[name]) for held in memories if name in held]
+    if all(differences):
+        got = f"at the end {differences[0]}" if differences else (
+            f"expected {name} in some memory at the end, got it in none"
+        )  # fmt: skip
+        raise IncompleteError(places.method + got)
 
 
 def _check_none_lost(contents: Contents, places: ErrorPlaces) -> None:
-    """Raise `IncompleteError` for an output block of the grid that neither ends nor is used."""
+    """Raise `IncompleteError` for an output block of the grid that neither ends nor is used.
+
+    A block that is only sent on is lost all the same: what counts is a compute, a cut or a join.
+    """
     program = contents.program
-    ends = (*(program.final or ()), *(program.host_final or ()))
-    used = {name for names in ends for name in names}
+    used = set(chain.from_iterable((*(program.final or ()), *(program.host_final or ()))))
     for node in chain.from_iterable(program.programs):
         match node:
             case Compute(reads=names) | Join(blocks=names):
                 used.update(names)
             case Cut(block=name):
                 used.add(name)
-    places_of_ends = set(map(contents.meaning.place, used))
+    homes = set(map(contents.meaning.place, used))
+    for name in _outputs(contents):
+        if contents.meaning.place(name) not in homes:
+            raise IncompleteError(
+                f"{places.method}expected {name} in final on some device, or read, got neither"
+            )
+
+
+def _outputs(contents: Contents) -> Iterator[str]:
     for phase in contents.meaning.phases.values():
-        for name in output_blocks(phase):
-            if contents.meaning.place(name) not in places_of_ends:
-                method = f"{places.sequence}: " if places.sequence else ""
-                raise IncompleteError(
-                    f"{method}expected {name} in final on some device, or read, got neither"
-                )
+        yield from output_blocks(phase)
 
 
 def output_blocks(phase: Phase) -> list[str]:
@@ -105,21 +185,3 @@ def output_blocks(phase: Phase) -> list[str]:
     ranges = [range(grid[dim]) for dim in dims]
     names = (phase.writes.block(dict(zip(dims, index, strict=True))) for index in product(*ranges))
     return list(dict.fromkeys(names))
-
-
-def _check_somewhere(
-    contents: Contents, name: str, memories: Memories, places: ErrorPlaces
-) -> None:
-    differences = [contents.difference(name, held[name]) for held in memories if name in held]
-    if all(differences):
-        method = f"{places.sequence}: " if places.sequence else ""
-        raise IncompleteError(
-            f"{method}at the end {differences[0]}"
-            if differences
-            else f"{method}expected {name} in some memory at the end, got it in none"
-        )
-
-
-def _holders(name: str, blocks: Memories) -> str:
-    ranks = [str(rank) for rank, held in enumerate(blocks) if name in held]
-    return f"on device{'s' * (len(ranks) > 1)} {', '.join(ranks)}" if ranks else "on no device"

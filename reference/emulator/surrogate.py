@@ -15,7 +15,7 @@ from math import gcd
 import numpy as np
 
 from primepar.errors import ProgramError
-from primepar.reference.emulator.provenance import Array
+from primepar.reference.emulator.contents import Array
 from primepar.schedule.meaning import Phase
 from primepar.schedule.signature import Scale, Template
 
@@ -50,7 +50,7 @@ def stand_in(phase: Phase, arrays: Sequence[Array], shape: Sequence[int] | None 
     ]
     missing = [axis for axis in out if not any(axis in names for names in reads)]
     operands.insert(0, (np.ones([lengths[axis] for axis in missing], np.int64), missing))
-    made = _summed(operands, out) if phase.reduction == "sum" else _chosen(phase, operands, out)
+    made = _contracted(phase, operands, out)
     for dim, length in enumerate(shape or ()):
         made = np.repeat(made, length // made.shape[dim], axis=dim)
     return made
@@ -89,25 +89,24 @@ def _grouped(array: Array, lengths: Sequence[int]) -> Array:
     return np.asarray(array.reshape(split).sum(axis=inner) % PRIME)
 
 
-def _summed(operands: Sequence[tuple[Array, list[Axis]]], out: list[Axis]) -> Array:
-    """Contract the operands one by one; an axis is summed when no later operand needs it."""
+def _contracted(
+    phase: Phase, operands: Sequence[tuple[Array, list[Axis]]], out: list[Axis]
+) -> Array:
+    """Multiply the operands one by one, and reduce along the axes that the output does not have."""
     total, total_axes = operands[0]
     for count, (array, names) in enumerate(operands[1:], 2):
-        later = {*out, *(axis for _, later_names in operands[count:] for axis in later_names)}
-        kept = [axis for axis in dict.fromkeys((*total_axes, *names)) if axis in later]
-        total, total_axes = _product(total, total_axes, array, names, kept), kept
-    return np.transpose(total, [total_axes.index(axis) for axis in out])
-
-
-def _chosen(phase: Phase, operands: Sequence[tuple[Array, list[Axis]]], out: list[Axis]) -> Array:
-    """Multiply all operands, then take the maximum or minimum along axes not in the output."""
-    total, total_axes = operands[0]
-    for array, names in operands[1:]:
         kept = list(dict.fromkeys((*total_axes, *names)))
+        if phase.reduction == "sum":
+            # a(b + c) = ab + ac: an axis that no later operand needs is summed at once. The largest
+            # product is no product of largest numbers, modulo a prime: all axes are kept for it.
+            later = {*out, *(axis for _, later_names in operands[count:] for axis in later_names)}
+            kept = [axis for axis in kept if axis in later]
         total, total_axes = _product(total, total_axes, array, names, kept), kept
     out_first = [*out, *(axis for axis in total_axes if axis not in out)]
     total = np.transpose(total, [total_axes.index(axis) for axis in out_first])
     inner = tuple(range(len(out), len(total_axes)))
+    if phase.reduction == "sum":
+        return total
     return np.asarray(total.max(axis=inner) if phase.reduction == "max" else total.min(axis=inner))
 
 

@@ -11,33 +11,49 @@ gradient of the loss with respect to that array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from primepar.reference.kernels.attention import ATTENTION
-from primepar.reference.kernels.elementwise import ELEMENTWISE
-from primepar.reference.kernels.embedding import EMBEDDING
-from primepar.reference.kernels.extents import Kernel
-from primepar.reference.kernels.linear import LINEAR
-from primepar.reference.kernels.loss import LOSS
-from primepar.reference.kernels.norm import NORM
-from primepar.reference.kernels.online import ONLINE, added_states
-from primepar.reference.kernels.regression import REGRESSION
+from primepar.errors import ProgramError
+from primepar.operators import StepInputs, StepSettings, site_of
+from primepar.reference.kernels.attention import ATTENTION, added_states
+from primepar.reference.kernels.layers import LAYERS, Kernel
 from primepar.reference.kernels.update import UPDATE
 from primepar.reference.oracle.layers import Array
+from primepar.schedule.meaning import Meaning, Phase
+from primepar.schedule.program import Compute
 
-KERNELS: Mapping[str, Kernel] = {
-    **LINEAR,
-    **NORM,
-    **ATTENTION,
-    **ONLINE,
-    **ELEMENTWISE,
-    **EMBEDDING,
-    **LOSS,
-    **UPDATE,
-    **REGRESSION,
-}
+__all__ = ["KERNELS", "SUMS", "Kernel", "StepKernels"]
+
+KERNELS: Mapping[str, Kernel] = {**LAYERS, **ATTENTION, **UPDATE}
 """`Signature.kernel` -> the function that computes it."""
 SUMS: Mapping[str, Callable[..., Array]] = {"online.part": added_states}
 """Kernel -> how blocks of its terms are added, if not element by element."""
 
-__all__ = ["KERNELS", "SUMS", "Kernel"]
+
+@dataclass(frozen=True)
+class StepKernels:
+    """The kernels of a training step with its settings and inputs, for `emulate`."""
+
+    settings: StepSettings
+    inputs: StepInputs = field(default_factory=StepInputs)
+
+    def check(self, phases: Iterable[Phase]) -> None:
+        """Raise `ProgramError` for a phase without a kernel."""
+        for phase in phases:
+            if phase.kernel not in KERNELS:
+                raise ProgramError(
+                    f"phase {phase.name}: expected a kernel out of {', '.join(KERNELS)}, got "
+                    f"{phase.kernel or 'none'}: name one in its signature, or leave out the "
+                    "kernels for stand-ins"
+                )
+
+    def made(self, meaning: Meaning, node: Compute, arrays: Sequence[Array]) -> Array:
+        """Return the result of a sub-operator; `ValueError` if the shapes do not fit."""
+        site = site_of(meaning, node, self.settings)
+        return KERNELS[str(site.phase.kernel)](site, self.inputs, *arrays)
+
+    def added(self, phase: Phase, arrays: Sequence[Array]) -> Array | None:
+        """Return the sum of blocks of a phase; None if it is element by element."""
+        add = SUMS.get(str(phase.kernel))
+        return None if add is None else add(self.settings, *arrays)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from primepar.operators import Site, StepInputs
-from primepar.reference.kernels.extents import Kernel
+from primepar.reference.kernels.layers import Kernel
 from primepar.reference.oracle.layers import Array
 
 

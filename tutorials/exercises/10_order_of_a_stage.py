@@ -19,7 +19,7 @@ from primepar.partition.pipeline.formulas import bubble
 from primepar.partition.pipeline.program import pipeline_program
 from primepar.reference import emulate
 from primepar.reference.check import memories
-from primepar.reference.emulator.logical_clock import LogicalClock
+from primepar.reference.emulator.executor import LogicalClock
 
 errors_in_one_line(__file__)
 
