@@ -10,6 +10,7 @@ from pipeline_mutants import SCHEDULES
 
 from primepar.errors import MethodError
 from primepar.partition.pipeline.actions import (
+    CLOSED_FORMS,
     KINDS,
     Action,
     ScheduleName,
@@ -20,7 +21,6 @@ from primepar.partition.pipeline.actions import (
 )
 from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import peak_stashes
-from primepar.partition.pipeline.positions import CLOSED_FORMS
 
 
 def text(schedule: ScheduleName, stages: int, micro_batches: int, *, gradients: bool) -> list[str]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 from command import run
 
-from primepar.partition.pipeline.actions import ScheduleName
-from primepar.partition.pipeline.positions import CLOSED_FORMS, ClosedForm, least
+from primepar.partition.pipeline.actions import CLOSED_FORMS, ClosedForm, ScheduleName, least
 from primepar.schedule.expression import Value, where
 from primepar.verify.every_size.pipelines import NOTES, prove_pipeline
 

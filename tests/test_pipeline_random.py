@@ -17,8 +17,7 @@ from profiles import IS_LONG
 
 from primepar.errors import PlanError
 from primepar.operators import lower_step
-from primepar.partition.pipeline.dependencies import PipelineOrders
-from primepar.partition.pipeline.message_places import placed_messages
+from primepar.partition.pipeline.dependencies import PipelineOrders, placed_messages
 from primepar.plan import Plan, preset_plan
 from primepar.plan.pipeline_layout import PipelineLayout
 from primepar.reference.check import check_program

@@ -9,9 +9,11 @@ from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
 from primepar.operators.micro_batches import MicroBatches
 from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
-from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders, Position
-from primepar.partition.pipeline.message_places import (
+from primepar.partition.pipeline.dependencies import (
+    ChunkMessage,
+    PipelineOrders,
     PlacedMessage,
+    Position,
     communicator,
     placed_messages,
 )

@@ -18,9 +18,8 @@ from typing import Any
 
 import z3
 
-from primepar.partition.pipeline.actions import KINDS, ScheduleName
+from primepar.partition.pipeline.actions import KINDS, ClosedForm, ScheduleName
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
-from primepar.partition.pipeline.positions import ClosedForm
 from primepar.schedule.expression import evaluate, name
 
 Term = Any

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import pairwise, product
 
-from primepar.partition.pipeline.actions import KINDS, Action, Order, ScheduleName
+from primepar.partition.pipeline.actions import KINDS, Action, ClosedForm, Order, ScheduleName
 from primepar.partition.pipeline.dependencies import PipelineOrders, Position
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
-from primepar.partition.pipeline.positions import ClosedForm
 from primepar.schedule.deadline import in_time
 from primepar.verify.every_size.pipeline_claims import BUBBLE, COVERAGE, DEADLOCK, ORDER, STASHES
 

@@ -1,7 +1,7 @@
 """Proves GPipe and 1F1B for all numbers of stages and micro-batches at once.
 
 The places of the actions are formulas, of which the library makes the orders of the stages
-(`primepar.partition.pipeline.positions`). Z3 decides claims about them: each action once, messages
+(`primepar.partition.pipeline.actions`). Z3 decides claims about them: each action once, messages
 in one order, no circular wait, the most stashes, the bubble. docs/pipelines.md has the argument
 that joins them to the program of every size.
 
@@ -17,8 +17,7 @@ from typing import Any
 
 import z3
 
-from primepar.partition.pipeline.actions import ScheduleName
-from primepar.partition.pipeline.positions import CLOSED_FORMS, ClosedForm
+from primepar.partition.pipeline.actions import CLOSED_FORMS, ClosedForm, ScheduleName
 from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.verify.every_size.pipeline_claims import (
     BUBBLE,

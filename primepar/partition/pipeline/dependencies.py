@@ -6,10 +6,16 @@
 
 A schedule that does not separate the two gradients sends the gradient of its input after W.
 Between stages each of these dependencies is one message.
+
+Where in its list each stage posts and awaits them: messages match in order per pair of stages. A
+stage posts its receives from another stage in the order in which that one sends, one action before
+the first that needs them or a later one. It waits for a send as soon as the receiver must have used
+the message, so that no such wait takes time.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -153,18 +159,66 @@ class PipelineOrders:
                     sources = arriving.get(position, [])
                     if not all(source in clocks for source in sources):
                         break
-                    clocks[position] = self._clock(position, sources, clocks)
+                    # A stage knows what it knew before its last action, that this one is done,
+                    # and what the senders knew, with their action.
+                    before = Position(stage, position.place - 1)
+                    rows = [list(clocks[source]) for source in sources]
+                    for row, source in zip(rows, sources, strict=True):
+                        row[source.stage] = source.place + 1
+                    rows.append(list(clocks.get(before, [0] * self.stages)))
+                    rows[-1][stage] = position.place
+                    clocks[position] = tuple(map(max, zip(*rows, strict=True)))
                     places[stage] += 1
                     moved = True
         return clocks
 
-    def _clock(
-        self, position: Position, sources: list[Position], clocks: dict[Position, tuple[int, ...]]
-    ) -> tuple[int, ...]:
-        stage, place = position
-        rows = [list(clocks[source]) for source in sources]
-        for row, source in zip(rows, sources, strict=True):
-            row[source.stage] = source.place + 1
-        rows.append(list(clocks[Position(stage, place - 1)]) if place else [0] * self.stages)
-        rows[-1][stage] = place
-        return tuple(map(max, zip(*rows, strict=True)))
+
+class PlacedMessage(NamedTuple):
+    """A message with the places of its two ends; a place is the action before which they are.
+
+    The sender posts after the action of the source. It waits before its action `ended`, which is
+    the number of its actions where it never learns that the message was used. The receiver posts
+    before its action `posted`, and waits before the action of the destination.
+    """
+
+    message: ChunkMessage
+    posted: int
+    ended: int
+
+
+def communicator(source: int, destination: int) -> str:
+    """Return the communicator of the messages from one stage to another.
+
+    NCCL runs the operations of a communicator in the order of their posts. Each direction of a pair
+    of stages has its own: there both ends post in the order of the sends, and none is held up.
+    """
+    return f"stages.{source}>{destination}"
+
+
+def placed_messages(pipeline: PipelineOrders) -> tuple[PlacedMessage, ...]:
+    """All messages with their places, those of each stage in the order of its sends."""
+    posted, placed = _posted(pipeline), []
+    clocks = [
+        [pipeline.known[Position(stage, place)] for place in range(len(order))]
+        for stage, order in enumerate(pipeline.orders)
+    ]
+    for message in pipeline.messages:
+        user, sender = message.destination, message.source.stage
+        # The first action of the sender before which it knows that the message was used. What a
+        # stage knows of another one only grows, so it is found by bisection.
+        ended = bisect_left(clocks[sender], user.place + 1, key=lambda clock: clock[user.stage])
+        placed.append(PlacedMessage(message, posted[message], ended))
+    return tuple(placed)
+
+
+def _posted(pipeline: PipelineOrders) -> dict[ChunkMessage, int]:
+    """The place of every receive: those of a pair of stages are in the order of the sends."""
+    latest: dict[tuple[int, int], int] = {}
+    places = {}
+    for message in reversed(pipeline.messages):
+        # From the last message to the first: a receive may be earlier than it needs to be, so that
+        # it is not behind that of a later send.
+        pair, user = (message.source.stage, message.destination.stage), message.destination
+        end = latest.get(pair, len(pipeline.orders[user.stage]))
+        places[message] = latest[pair] = min(end, max(user.place - 1, 0))
+    return places

@@ -27,8 +27,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from primepar.errors import MethodError
-from primepar.partition.pipeline.actions import ScheduleName, chunks_of
-from primepar.partition.pipeline.positions import least
+from primepar.partition.pipeline.actions import ScheduleName, chunks_of, least
 
 
 class ActionTimes(NamedTuple):

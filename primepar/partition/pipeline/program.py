@@ -18,8 +18,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from primepar.partition.pipeline.actions import Action
-from primepar.partition.pipeline.dependencies import ChunkMessage, PipelineOrders
-from primepar.partition.pipeline.message_places import (
+from primepar.partition.pipeline.dependencies import (
+    ChunkMessage,
+    PipelineOrders,
     PlacedMessage,
     communicator,
     placed_messages,
