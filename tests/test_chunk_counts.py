@@ -17,8 +17,7 @@ from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError
 from primepar.models import load_config
 from primepar.passes import chunk_transfers, overlap
-from primepar.passes.chunk_sites import HidingWork
-from primepar.passes.chunk_transfers import TransferPair
+from primepar.passes.chunk_transfers import HidingWork, TransferPair
 from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.cost.chunks import best_count, counts, pair_seconds

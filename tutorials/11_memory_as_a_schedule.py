@@ -28,7 +28,7 @@ from primepar.passes.offload import (
     state_chunks,
     transfers,
 )
-from primepar.passes.offload.policies import uses_of
+from primepar.passes.offload.insert import uses_of
 from primepar.pictures.residency import residency_svg
 from primepar.plan import preset_plan
 from primepar.schedule import Program

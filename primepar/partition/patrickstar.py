@@ -30,16 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
 from primepar.passes.free_early import free_early
 from primepar.passes.offload import (
     ChunkLayout,
-    ChunkState,
-    TensorState,
-    chunk_state,
     least_limit,
     moved_elements,
     offload,
@@ -58,6 +55,11 @@ from primepar.schedule.program import (
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.signature import Signature, Tensor
 
+TensorState = Literal["hold", "hold after forward", "hold after backward"]
+"""PatrickStar's states of a weight that nothing uses now: where in the step it was used last."""
+HOLD: TensorState = "hold"
+HOLD_AFTER_FWD: TensorState = "hold after forward"
+HOLD_AFTER_BWD: TensorState = "hold after backward"
 STATES = ("", ".master", ".m", ".v")
 """The states of a weight: `W1`, `W1.master`, `W1.m` and `W1.v`."""
 Size = Annotated[int, Meta(ge=1, le=64)]
@@ -134,7 +136,7 @@ class _Step:
     def __init__(self, sizes: PatrickStar) -> None:
         self.sizes, self.layout, self.ranks = sizes, sizes.layout, sizes.ranks
         self.lists: list[list[Instruction]] = [[] for _ in range(sizes.ranks)]
-        self.states = dict.fromkeys(self.layout.places, TensorState.HOLD)
+        self.states = dict.fromkeys(self.layout.places, HOLD)
         self.gathered: set[int] = set()
         """First chunks of the groups whose chunks are on every rank."""
 
@@ -142,7 +144,7 @@ class _Step:
         everyone = range(1, self.sizes.layers + 1)
         for layer in everyone:
             self._forward(layer)
-        self.states = dict.fromkeys(self.states, TensorState.HOLD)
+        self.states = dict.fromkeys(self.states, HOLD)
         self._products("loss", (f"X{everyone[-1]}", "T"), f"dX{everyone[-1]}")
         for layer in reversed(everyone):
             self._backward(layer)
@@ -164,7 +166,7 @@ class _Step:
     def _forward(self, layer: int) -> None:
         self._access(layer)
         self._products(f"forward{layer}", (f"X{layer - 1}", f"W{layer}"), f"X{layer}")
-        self._hold(layer, TensorState.HOLD_AFTER_FWD)
+        self._hold(layer, HOLD_AFTER_FWD)
 
     def _backward(self, layer: int) -> None:
         self._access(layer)
@@ -175,7 +177,7 @@ class _Step:
         for nodes in self.lists:
             nodes.append(Free(f"{name}[0,0]"))
         self._products(f"gradient{layer}", (f"X{layer - 1}", f"dX{layer}"), f"{name}.grad")
-        self._hold(layer, TensorState.HOLD_AFTER_BWD)
+        self._hold(layer, HOLD_AFTER_BWD)
 
     def _update(self, layer: int) -> None:
         name, owner = f"W{layer}", self._owner(layer)
@@ -224,19 +226,19 @@ class _Step:
                     )
 
     def _hold(self, layer: int, state: TensorState) -> None:
-        """Set a weight's state; release the group when all of its chunks have this state."""
+        """Set a weight's state; release the group when all weights of its chunks have this state.
+
+        Example: W1 and W2 share a chunk. After the forward of W1 the chunk is still needed, for W2.
+        """
         group = self._group(layer)
         self.states[f"W{layer}"] = state
-        known = {
-            chunk_state([self.states[name] for name in self.layout.chunks[number]])
-            for number in group
-        }
-        if self.ranks == 1 or known != {ChunkState[state.name]}:
+        weights = (name for number in group for name in self.layout.chunks[number])
+        if self.ranks == 1 or any(self.states[name] != state for name in weights):
             return
         self.gathered.discard(group[0])
-        if state is TensorState.HOLD_AFTER_BWD:
+        if state == HOLD_AFTER_BWD:
             self._reduce(group)
-        suffix = ".grad" if state is TensorState.HOLD_AFTER_BWD else ""
+        suffix = ".grad" if state == HOLD_AFTER_BWD else ""
         for number in group:
             for name in self.layout.chunks[number]:
                 for rank in set(self._all) - {number % self.ranks}:

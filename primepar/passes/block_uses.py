@@ -1,12 +1,19 @@
-"""The blocks that instructions use, and the positions in one rank's list where a block is used."""
+"""The blocks that instructions use, and the positions in one rank's list where a block is used.
+
+Of `primepar.schedule.effects` with two additions: a sum also reads the block that it adds to, and a
+wait uses the blocks of its post. Example: `isend a; compute b += c; wait` uses a at positions 0 and
+2, where it may not change in between, and b and c at position 1.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from primepar.schedule.effects import effects
+from msgspec.structs import replace
+
+from primepar.schedule.effects import effects, initial_blocks
 from primepar.schedule.program import (
     Alloc,
     Compute,
@@ -15,9 +22,8 @@ from primepar.schedule.program import (
     Fetch,
     Free,
     Instruction,
-    IRecv,
-    ISend,
     Join,
+    Program,
     Wait,
 )
 
@@ -47,18 +53,6 @@ class UsedBlocks(NamedTuple):
 
 
 NOTHING = UsedBlocks((), (), ())
-_FAST: dict[type[Instruction], Callable[..., UsedBlocks]] = {
-    Compute: lambda node: UsedBlocks((*node.reads, node.accumulates), (node.accumulates,), ()),
-    Free: lambda node: UsedBlocks((), (), (node.block,)),
-    ISend: lambda node: UsedBlocks((node.block,), (), ()),
-    IRecv: lambda node: UsedBlocks((), (node.block,), ()),
-    Wait: lambda node: NOTHING,
-    Cut: lambda node: UsedBlocks(
-        (node.block,), node.blocks, (node.block,) if node.in_place else ()
-    ),
-    Join: lambda node: UsedBlocks(node.blocks, (node.block,), node.blocks if node.in_place else ()),
-}
-"""The most frequent instructions."""
 
 
 class Rank:
@@ -72,16 +66,12 @@ class Rank:
         """Return the blocks that one instruction uses."""
         known = self._known.get(id(node))
         if known is None:
+            reads, writes, gone, *_ = effects(node, self.rank)
+            if type(node) is Compute:
+                reads = (*reads, node.accumulates)
             # The cache keeps the instruction too, so that its id stays unique.
-            known = self._known[id(node)] = (node, self._touched(node))
+            known = self._known[id(node)] = (node, UsedBlocks(reads, writes, gone))
         return known[1]
-
-    def _touched(self, node: Instruction) -> UsedBlocks:
-        fast = _FAST.get(type(node))
-        if fast is not None:
-            return fast(node)
-        reads, writes, gone, *_ = effects(node, self.rank)
-        return UsedBlocks(reads, writes, gone)
 
 
 def request_of(node: Instruction) -> str | None:
@@ -203,3 +193,15 @@ class RankList:
     def is_in_flight(self, name: str, place: int) -> bool:
         """Return whether a block is in flight at a position."""
         return any(post < place < end for post, end in self._flights.get(name, ()))
+
+
+def rank_lists(program: Program) -> list[RankList]:
+    """Return the lists of all ranks."""
+    by_rank = zip(program.programs, initial_blocks(program), strict=True)
+    return [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in enumerate(by_rank)]
+
+
+def with_lists(program: Program, lists: Iterable[Iterable[Instruction]]) -> Program:
+    """Return the program with other lists; the same program if they are the same."""
+    programs = tuple(map(tuple, lists))
+    return program if programs == program.programs else replace(program, programs=programs)

@@ -1,7 +1,6 @@
 """Which instructions of several ranks meet: the ends of one message, the members of one call.
 
-Messages match in order per communicator, source and destination, collectives per communicator and
-members. So the n-th of its kind on one rank meets the n-th on the others:
+The n-th of a queue (`primepar.schedule.matching.queue_of`) on one rank meets the n-th on others:
 
     rank 0    isend a -> 1      isend b -> 1      all_reduce x over 0,1
     rank 1    irecv c <- 0      all_reduce x over 0,1      irecv d <- 0
@@ -18,21 +17,13 @@ from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
-from primepar.schedule.program import (
-    Collective,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Program,
-    Recv,
-    Send,
-)
+from primepar.passes.block_uses import LOCAL
+from primepar.schedule.effects import effects
+from primepar.schedule.matching import Channel, Members, Queue, queue_of
+from primepar.schedule.program import Collective, Instruction, Program
 
-Line = tuple[object, ...]
-"""A communicator with the source and destination of messages, or the members of collectives."""
-Meeting = tuple[Line, int]
-"""A line and a number: the same on all ranks that take part."""
+Meeting = tuple[Queue, int]
+"""A queue and a number: the same on all ranks that take part."""
 
 
 class Call(NamedTuple):
@@ -43,53 +34,44 @@ class Call(NamedTuple):
     places: dict[int, int]
 
     @property
-    def messages(self) -> list[Line]:
+    def messages(self) -> list[Channel]:
         """From each member to each other one."""
-        return [(self.communicator, *pair) for pair in permutations(self.members, 2)]
+        return [(*pair, self.communicator) for pair in permutations(self.members, 2)]
 
 
-def lines(node: Instruction, rank: int) -> list[Line]:
+def queues(node: Instruction, rank: int) -> list[Queue]:
     """Return where an instruction's messages, or its call, take their turn."""
-    match node:
-        case Send() | ISend():
-            return [(node.communicator, rank, node.peer)]
-        case Recv() | IRecv():
-            return [(node.communicator, node.peer, rank)]
-        case Group(body=body):
-            return [line for message in body for line in lines(message, rank)]
-        case _ if isinstance(node, Collective) and rank in node.group:
-            return [(node.communicator, tuple(sorted(node.group)))]
-        case _:
-            return []
+    posts = () if type(node) in LOCAL else effects(node, rank).posts
+    return [queue for post in posts if (queue := queue_of(post, rank)) is not None]
 
 
 def meetings(nodes: Sequence[Instruction], rank: int) -> Iterator[list[Meeting]]:
     """Yield for every instruction of a rank what it meets others in."""
-    counts = Counter[Line]()
+    counts = Counter[Queue]()
     for node in nodes:
         met = list[Meeting]()
-        for line in lines(node, rank):
-            met.append((line, counts[line]))
-            counts[line] += 1
+        for queue in queues(node, rank):
+            met.append((queue, counts[queue]))
+            counts[queue] += 1
         yield met
 
 
-def calls(program: Program) -> dict[Line, list[Call]]:
-    """Return the collectives of each line, in order; none where members make unequally many."""
-    made: dict[tuple[str, tuple[int, ...]], dict[int, list[int]]] = {}
+def calls(program: Program) -> list[list[Call]]:
+    """Return the collectives of each queue, in order; none where members make unequally many."""
+    made: dict[Members, dict[int, list[int]]] = {}
     for rank, nodes in enumerate(program.programs):
         for place, node in enumerate(nodes):
-            if isinstance(node, Collective) and rank in node.group:
-                line = node.communicator, tuple(sorted(node.group))
-                made.setdefault(line, {}).setdefault(rank, []).append(place)
-    return {
-        (communicator, members): [
+            for queue in queues(node, rank) if isinstance(node, Collective) else ():
+                if len(queue) == 2:
+                    made.setdefault(queue, {}).setdefault(rank, []).append(place)
+    return [
+        [
             Call(communicator, members, dict(zip(members, places, strict=True)))
             for places in zip(*(by_rank[rank] for rank in members), strict=True)
         ]
         for (communicator, members), by_rank in made.items()
         if len({len(by_rank.get(rank, ())) for rank in members}) == 1
-    }
+    ]
 
 
 def in_order(program: Program, given: list[Call]) -> list[Call]:
@@ -102,30 +84,30 @@ def in_order(program: Program, given: list[Call]) -> list[Call]:
         kept = [
             call
             for number, call in enumerate(given)
-            if all(sent[number, line] == received[number, line] for line in call.messages)
+            if all(sent[number, channel] == received[number, channel] for channel in call.messages)
         ]
         if len(kept) == len(given):
             return given
         given = kept
 
 
-def _turns(program: Program, given: list[Call]) -> list[dict[tuple[int, Line], int]]:
+def _turns(program: Program, given: list[Call]) -> list[dict[tuple[int, Queue], int]]:
     """Return how many messages are sent, and how many received, before those of each call."""
     numbers = {
         (rank, place): number
         for number, call in enumerate(given)
         for rank, place in call.places.items()
     }
-    turns: list[dict[tuple[int, Line], int]] = [{}, {}]
+    turns: list[dict[tuple[int, Queue], int]] = [{}, {}]
     for rank, nodes in enumerate(program.programs):
-        count = Counter[Line]()
+        count = Counter[Queue]()
         for place, node in enumerate(nodes):
             number = numbers.get((rank, place))
             if number is None:
-                count.update(lines(node, rank))
+                count.update(queues(node, rank))
                 continue
-            for line in given[number].messages:
-                if rank in line[1:]:
-                    turns[rank != line[1]][number, line] = count[line]
-                    count[line] += 1
+            for channel in given[number].messages:
+                if rank in channel[:2]:
+                    turns[rank != channel[0]][number, channel] = count[channel]
+                    count[channel] += 1
     return turns

@@ -22,33 +22,34 @@ cut and joined in place, before and after.
                                                  join            x.joined and y, in place
 
 Source: Chang et al., FLUX, arXiv 2406.06858, where one kernel does this; as a pass it is ours.
+
+A gather site is an all-gather, the join of what it gathers, and the product that reads the whole.
+Between two devices the all-gather is a message each way. A reduction site is a product, and the
+all-reduce or the reduce-scatter of its result; before a reduce-scatter the result is cut. Next to a
+site, other computes hide the transfer: before a gather those that do not need it, after a reduction
+those that do not use its result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isqrt, prod
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList
-from primepar.passes.chunk_sites import (
-    GatherSite,
-    HidingWork,
-    ReductionSite,
-    Site,
-    SiteFinder,
-    work_after,
-    work_before,
-)
+from primepar.passes.block_uses import LOCAL, Rank, RankList, rank_lists
+from primepar.passes.calls import Meeting, meetings
 from primepar.passes.in_place_parts import Edits, tidied
-from primepar.passes.program_tables import Tables, template_text
+from primepar.passes.program_tables import Tables, divides_nothing, template_text
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import (
+    AllGather,
     AllReduce,
+    Collective,
     Compute,
     Cut,
     Free,
@@ -57,13 +58,24 @@ from primepar.schedule.program import (
     ISend,
     Join,
     Program,
+    ReduceScatter,
     Wait,
 )
-from primepar.schedule.signature import Template, Tensor
+from primepar.schedule.signature import Template, Tensor, multiplies
 
 Line = tuple[int, ...]
 """The cuts of one dim."""
 Transfer = Literal["all_gather", "all_reduce", "reduce_scatter"]
+
+
+class HidingWork(NamedTuple):
+    """Computes of a device that run while a transfer next to them travels."""
+
+    computes: int = 0
+    elements: int = 0
+    """Of all blocks that these computes name."""
+    operations: int = 0
+    """Of the products among them."""
 
 
 class TransferPair(NamedTuple):
@@ -364,3 +376,207 @@ def _join(chunked: Chunked, site: ReductionSite, line: RankList) -> tuple[int, I
 
 def _index(block: str) -> tuple[int, ...]:
     return tuple(map(int, block.rpartition("[")[2][:-1].split(",")))
+
+
+# Sites
+
+
+Meets = tuple[object, ...]
+"""The same on all members of a transfer, if their calls match."""
+
+
+@dataclass(frozen=True)
+class GatherSite:
+    """On one rank: the positions of a gather, and of the product that reads what it gathers."""
+
+    rank: int
+    first: int
+    """Position of the first post; from there to the product nothing else is in the list."""
+    product: int
+    node: Compute
+    whole: str
+    """The joined block."""
+    parts: tuple[str, ...]
+    """Its parts, by their place in it."""
+    ranks: tuple[int, ...]
+    """The rank that has each part."""
+    communicator: str
+    meets: Meets
+
+
+@dataclass(frozen=True)
+class ReductionSite:
+    """On one rank: the positions of a product, and of the reduction of its result."""
+
+    rank: int
+    product: int
+    node: Compute
+    place: int
+    """Position of the call."""
+    call: AllReduce | ReduceScatter
+    parts: tuple[str, ...]
+    """The blocks that a reduce-scatter takes; the result itself for an all-reduce."""
+    kept: str
+    """The block with the sum."""
+    removed: tuple[int, ...]
+    """Positions of the cut of the result, and of the frees of other members' parts."""
+    ranks: tuple[int, ...]
+    meets: Meets
+
+
+Site = GatherSite | ReductionSite
+
+
+class SiteFinder:
+    """Finds the sites of a program, phase by phase."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.tables = tables
+        self.lines = rank_lists(tables.program)
+        self._met = [list(meetings(line.nodes, line.rank.rank)) for line in self.lines]
+
+    def sites(self) -> Iterator[tuple[str, list[Site]]]:
+        """Yield the phases with products at sites of one kind alone, on every rank that has any."""
+        products: dict[str, list[Site | None]] = {
+            phase: []
+            for phase, signature in self.tables.phases.items()
+            if multiplies(signature.kernel) and divides_nothing(signature)
+        }
+        for rank, line in enumerate(self.lines):
+            for place, node in enumerate(line.nodes):
+                if type(node) is Compute and node.phase in products:
+                    site = self._gather(rank, place, node) or self._reduction(rank, place, node)
+                    products[node.phase].append(site)
+        for phase, sites in products.items():
+            known = [site for site in sites if site is not None]
+            if not known or len(known) < len(sites):
+                continue
+            # Of one kind, of one tensor, and with a site on every member that meets this one: were
+            # one of them to keep its all-gather, the others would wait for it in the ring.
+            kinds = {(type(site), site.parts[0].rpartition("[")[0]) for site in known}
+            meets = {(site.rank, site.meets) for site in known}
+            if len(kinds) == 1 and all(
+                (member, site.meets) in meets for site in known for member in site.ranks
+            ):
+                yield phase, known
+
+    def _gather(self, rank: int, place: int, node: Compute) -> GatherSite | None:
+        nodes, met = self.lines[rank].nodes, self._met[rank]
+        join = nodes[place - 1] if place else None
+        if not isinstance(join, Join) or not join.in_place or join.block not in node.reads:
+            return None
+        first = place - 1
+        while first and isinstance(nodes[first - 1], Wait):
+            first -= 1
+        waits = nodes[first : place - 1]
+        call = nodes[first - 1] if first else None
+        if isinstance(call, AllGather):
+            first, requests = first - 1, [call.request] if call.request is not None else []
+            if {*call.blocks} != {*join.blocks} or call.block != call.blocks[
+                call.group.index(rank)
+            ]:
+                return None
+            owners = tuple(call.group[call.blocks.index(part)] for part in join.blocks)
+        else:
+            # Two parts that two ranks exchange.
+            first -= 2
+            posts = nodes[max(first, 0) : first + 2]
+            into = next((post for post in posts if isinstance(post, IRecv)), None)
+            call = next((post for post in posts if isinstance(post, ISend)), None)
+            if into is None or call is None or {into.block, call.block} != {*join.blocks}:
+                return None
+            if into.peer != call.peer or into.communicator != call.communicator:
+                return None
+            requests = [into.request, call.request]
+            owners = tuple(into.peer if part == into.block else rank for part in join.blocks)
+        if len(waits) != len(requests) or {*waits} != {Wait(request) for request in requests}:
+            return None
+        both: set[Meeting] = {meeting for start in met[first : place - 1] for meeting in start}
+        return GatherSite(
+            rank, first, place, node, join.block, join.blocks, owners, call.communicator,
+            (frozenset(both), owners),
+        )  # fmt: skip
+
+    def _reduction(self, rank: int, place: int, node: Compute) -> ReductionSite | None:
+        line = self.lines[rank]
+        kernel = self.tables.phases[str(node.phase)].kernel
+        if kernel == "linear.gradient" or not line.is_absent(node.accumulates, place):
+            return None
+        after, cut = place + 1, None
+        for after in range(place + 1, len(line.nodes)):
+            following = line.nodes[after]
+            if after == place + 1 and isinstance(following, Cut):
+                cut = following
+            elif type(following) is not Free:
+                break
+        call = line.nodes[after] if after < len(line.nodes) else None
+        if not isinstance(call, AllReduce | ReduceScatter) or call.request is not None:
+            return None
+        if call.reduction != "sum" or len(call.group) < 2:
+            return None
+        meets = (type(call), *self._met[rank][after])
+        if isinstance(call, AllReduce):
+            is_result = cut is None and call.reduced == (node.accumulates,)
+            removed = list[int]()
+        else:
+            is_result = (
+                cut is not None
+                and (cut.in_place, cut.block, cut.blocks) == (True, node.accumulates, call.blocks)
+                and call.block == call.blocks[call.group.index(rank)]
+            )
+            uses = [line.after(name, after) for name in call.blocks if name != call.block]
+            frees = [use for use in uses if use is not None and type(line.nodes[use]) is Free]
+            is_result = is_result and len(frees) == len(uses)
+            removed = [place + 1, *frees]
+        if not is_result:
+            return None
+        parts = (call.block,) if isinstance(call, AllReduce) else call.blocks
+        return ReductionSite(
+            rank, place, node, after, call, parts, call.block, tuple(removed), call.group, meets
+        )
+
+
+def work_after(site: ReductionSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
+    """Return the work of a rank that can hide the end of its reduction.
+
+    It ends where something waits for the reduction, or communicates.
+    """
+    computes = list[Compute]()
+    for node in line.nodes[site.place + 1 : line.after(site.kept, site.place)]:
+        if type(node) not in LOCAL:
+            break
+        computes += [node] if isinstance(node, Compute) else []
+    return _work(computes, tables, meaning)
+
+
+def work_before(site: GatherSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
+    """Return the work of a rank that can hide its gather, if that stays whole.
+
+    It begins where the rank has its own part, or after another message. The pass `needed_first`
+    posts the gather before collectives whose results are needed later: the gather of I for dW
+    before the reduction of dI.
+    """
+    span = range(site.first, site.product - 1)
+    posts = [place for place in span if type(line.nodes[place]) is not Wait]
+    computes = list[Compute]()
+    for place in range(site.first - 1, line.ready(posts), -1):
+        node = line.nodes[place]
+        # A collective whose result is needed after the product can be posted after the gather.
+        is_call = isinstance(node, Collective) and node.request is None
+        is_later = is_call and line.needed([place]) > site.product
+        if type(node) not in LOCAL and not is_later:
+            break
+        computes += [node] if isinstance(node, Compute) else []
+    return _work(computes, tables, meaning)
+
+
+def _work(nodes: Iterable[Compute], tables: Tables, meaning: Meaning) -> HidingWork:
+    computes = elements = operations = 0
+    for node in nodes:
+        sizes = [meaning.elements(name) or 0 for name in (*node.reads, node.accumulates)]
+        computes, elements = computes + 1, elements + sum(sizes)
+        known = tables.phases.get(str(node.phase))
+        if known is not None and multiplies(known.kernel):
+            # Each dim is in two of the three blocks of a product.
+            operations += 2 * isqrt(prod(sizes))
+    return HidingWork(computes, elements, operations)

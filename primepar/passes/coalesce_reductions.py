@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.block_uses import RankList, rank_lists
 from primepar.passes.calls import Call, calls
 from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import Size, sizes_of
@@ -52,9 +52,9 @@ def coalesce_reductions(program: Program) -> Program:
     """Return the program with small all-reduces of each group coalesced."""
     size, tensors = sizes_of(program), program.tensors or {}
     wide = frozenset(name for name, tensor in tensors.items() if tensor.wide)
-    lines = [RankList(nodes, Rank(rank)) for rank, nodes in enumerate(program.programs)]
+    lines = rank_lists(program)
     edits: list[Edits] = [{} for _ in lines]
-    for of_group in calls(program).values():
+    for of_group in calls(program):
         for bucket in _buckets(_small_all_reduces(of_group, lines, size, wide)):
             for rank in bucket[0].places:
                 edits[rank] |= _coalesced(lines[rank], [call.places[rank] for call in bucket])

@@ -21,20 +21,14 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Names, Rank, RankList
-from primepar.schedule.effects import initial_blocks
+from primepar.passes.block_uses import Names, RankList, rank_lists, with_lists
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program, Wait
 
 
 def free_early(program: Program) -> Program:
     """Return the program with every block freed right after its last use."""
     finals = program.final or (None,) * program.ranks
-    lists = zip(program.programs, initial_blocks(program), finals, strict=True)
-    freed = tuple(
-        tuple(_freed(RankList(nodes, Rank(rank), initial), final))
-        for rank, (nodes, initial, final) in enumerate(lists)
-    )
-    return program if freed == program.programs else replace(program, programs=freed)
+    return with_lists(program, map(_freed, rank_lists(program), finals))
 
 
 def _freed(line: RankList, final: Names | None) -> Iterator[Instruction]:

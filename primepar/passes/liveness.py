@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from primepar.passes.block_uses import Rank
-from primepar.schedule.effects import initial_blocks
+from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Instruction, Program
 
@@ -90,8 +90,5 @@ class LiveBlocks:
 
 def peaks(program: Program) -> list[int]:
     """Return the peak of live elements on every rank; blocks of unknown size count as zero."""
-    size, initial = sizes_of(program), initial_blocks(program)
-    return [
-        LiveBlocks(size, Rank(rank), initial[rank]).peak(nodes)
-        for rank, nodes in enumerate(program.programs)
-    ]
+    size = sizes_of(program)
+    return [peak(program, rank, lambda name: size(name) or 0) for rank in range(program.ranks)]

@@ -27,9 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from primepar.passes.block_uses import Rank, UsedBlocks, followed
+from primepar.passes.block_uses import Rank, UsedBlocks, followed, with_lists
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Compute, Free, Instruction, Program
@@ -57,10 +55,8 @@ def made_late(program: Program, more: Sequence[Totals]) -> tuple[Program, tuple[
         _Lowered(size, Rank(number), initial).lowered(nodes, more_of_rank)
         for number, (nodes, initial, more_of_rank) in enumerate(by_rank)
     ]
-    programs = tuple(nodes for nodes, _ in lowered)
-    if programs != program.programs:
-        program = replace(program, programs=programs)
-    return program, tuple(added for _, added in lowered)
+    made = with_lists(program, (nodes for nodes, _ in lowered))
+    return made, tuple(added for _, added in lowered)
 
 
 class _Delay(NamedTuple):

@@ -27,11 +27,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList, request_of
+from primepar.passes.block_uses import RankList, rank_lists, request_of
 from primepar.passes.calls import Call, calls
 from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables
-from primepar.schedule.effects import initial_blocks
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import (
     AllGather,
@@ -75,13 +74,12 @@ class _Slot:
 class _Merge:
     def __init__(self, tables: Tables) -> None:
         self.tables, self.programs = tables, tables.program.programs
-        by_rank = enumerate(zip(self.programs, initial_blocks(tables.program), strict=True))
-        self.lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
+        self.lines = rank_lists(tables.program)
         self.edits: list[Edits] = [{} for _ in self.programs]
 
     def merges(self) -> bool:
         """Merge all runs that can be merged; return whether there are any."""
-        for of_group in calls(self.tables.program).values():
+        for of_group in calls(self.tables.program):
             if len(of_group[0].members) > 1:
                 for run in self._runs(of_group):
                     self._shorten(run)

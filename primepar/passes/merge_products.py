@@ -30,10 +30,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.block_uses import RankList, rank_lists
 from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables, divides_nothing, template_text
-from primepar.schedule.effects import initial_blocks
 from primepar.schedule.operators import block_name
 from primepar.schedule.program import Compute, Cut, Free, Join, Program
 from primepar.schedule.signature import Template, multiplies
@@ -45,8 +44,7 @@ Products = list[tuple[int, Compute]]
 def merge_products(program: Program) -> Program:
     """Return the program with products of adjacent slices merged, where all ranks can."""
     tables = Tables(program)
-    by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
-    lines = [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank]
+    lines = rank_lists(program)
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
     # Without `final` the outputs may be needed at the end, under their own names: they stay apart.

@@ -25,14 +25,11 @@ earlier one removes dependencies between ranks. Blocking collectives do not move
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from msgspec.structs import replace
-
-from primepar.passes.block_uses import LOCAL, Rank, RankList, request_of
+from primepar.passes.block_uses import LOCAL, RankList, rank_lists, request_of, with_lists
 from primepar.passes.calls import meetings
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -47,12 +44,10 @@ from primepar.schedule.program import (
 def needed_first(program: Program) -> Program:
     """Return the program with transfers in the order in which their results are needed."""
     size = live_sizes(program)
-    by_rank = zip(program.programs, initial_blocks(program), strict=True)
-    ranks = [_Posts(size, number, *given) for number, given in enumerate(by_rank)]
+    ranks = [_Posts(size, line) for line in rank_lists(program)]
     for transfer in _transfers(ranks):
         transfer.move_up()
-    programs = tuple(posts.moved() for posts in ranks)
-    return program if programs == program.programs else replace(program, programs=programs)
+    return with_lists(program, (posts.moved() for posts in ranks))
 
 
 class _Transfer:
@@ -102,13 +97,11 @@ class _Transfer:
 class _Posts:
     """The posts of one rank: in which turns they come, and how they move."""
 
-    def __init__(
-        self, size: Size, number: int, nodes: Sequence[Instruction], initial: Iterable[str]
-    ) -> None:
-        self.number, self.line = number, RankList(nodes, Rank(number), initial)
-        live = LiveBlocks(size, self.line.rank, self.line.initial)
+    def __init__(self, size: Size, line: RankList) -> None:
+        self.number, self.line = line.rank.rank, line
+        live = LiveBlocks(size, line.rank, line.initial)
         self.grown, self.totals = list[int](), list[int]()
-        for node in nodes:
+        for node in line.nodes:
             self.grown.append(live.do(node))
             self.totals.append(live.total)
         self.peak = max(self.totals, default=0)

@@ -29,7 +29,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, request_of
+from primepar.passes.block_uses import Rank, request_of, with_lists
 from primepar.passes.dependences import Carried, Step, steps
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
 from primepar.schedule.effects import initial_blocks
@@ -57,10 +57,10 @@ def overlap(program: Program) -> Program:
     """Return the program with posts as early, and waits as late, as data and memory allow."""
     size = live_sizes(program)
     by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
-    lists = tuple(
-        _Waits(size, Rank(rank), initial).overlapped(nodes) for rank, (nodes, initial) in by_rank
+    return with_lists(
+        program,
+        (_Waits(size, Rank(rank), initial).overlapped(nodes) for rank, (nodes, initial) in by_rank),
     )
-    return program if lists == program.programs else replace(program, programs=lists)
 
 
 class _Waits:

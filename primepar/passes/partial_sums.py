@@ -28,11 +28,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.block_uses import RankList, rank_lists
 from primepar.passes.calls import Call, calls, in_order
 from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
@@ -52,7 +51,7 @@ Exchanged = AllReduce | ReduceScatter
 
 def partial_sums(program: Program) -> Program:
     """Return the program with sums of two ranks exchanged, where order and memory allow it."""
-    size, initial, meaning = live_sizes(program), initial_blocks(program), Meaning(program)
+    size, meaning = live_sizes(program), Meaning(program)
 
     def is_plain(call: Call) -> bool:
         nodes = {rank: program.programs[rank][place] for rank, place in call.places.items()}
@@ -62,11 +61,8 @@ def partial_sums(program: Program) -> Program:
             and all(_is_plain_sum(node, rank, meaning, size) for rank, node in nodes.items())
         )
 
-    exchanged = in_order(program, list(filter(is_plain, chain(*calls(program).values()))))
-    lines = [
-        RankList(nodes, Rank(rank), initial[rank])
-        for rank, nodes in enumerate(program.programs if exchanged else ())
-    ]
+    exchanged = in_order(program, list(filter(is_plain, chain(*calls(program)))))
+    lines = rank_lists(program) if exchanged else []
     room = 0 if program.memory is None else program.memory.device or 0
     while exchanged:
         edits: list[Edits] = [{} for _ in lines]

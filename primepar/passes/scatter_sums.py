@@ -23,7 +23,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any, NamedTuple
 
-from primepar.passes.block_uses import Rank, RankList
+from primepar.passes.block_uses import RankList, rank_lists
 from primepar.passes.calls import calls
 from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import sizes_of
@@ -40,11 +40,11 @@ from primepar.schedule.program import (
 
 def scatter_sums(program: Program) -> Program:
     """Return the program with sums reduced where they are used, if every member uses one part."""
-    known = [call for call in chain(*calls(program).values()) if len(call.members) > 1]
+    known = [call for call in chain(*calls(program)) if len(call.members) > 1]
     finals = program.final
     if not known or finals is None:  # without `final` the whole sum may be needed at the end
         return program
-    lines = [RankList(nodes, Rank(rank)) for rank, nodes in enumerate(program.programs)]
+    lines = rank_lists(program)
     edits: list[Edits] = [{} for _ in lines]
     wide = {name for name, tensor in (program.tensors or {}).items() if tensor.wide}
     size = sizes_of(program)

@@ -40,6 +40,24 @@ from primepar.schedule.program import (
 Channel = tuple[int, int, str]
 """Source, destination and communicator."""
 Fault = Unmatched | Outsider | NotPosted | Disagreement
+Members = tuple[str, tuple[int, ...]]
+"""Communicator and members of a collective, in ascending order."""
+Queue = Channel | Members
+"""Where a side takes its turn."""
+
+
+def queue_of(post: Post, rank: int) -> Queue | None:
+    """Return where one side takes its turn: the n-th there meets the n-th of the other ranks.
+
+    None for a rank that calls a collective of others. Example: of `isend a -> 1; isend b -> 1` on
+    rank 0 the second is the second of channel (0, 1, "world").
+    """
+    if isinstance(post, Collective):
+        members = tuple(sorted(post.group))
+        return (post.communicator, members) if rank in members else None
+    if isinstance(post, Send | ISend):
+        return rank, post.peer, post.communicator
+    return post.peer, rank, post.communicator
 
 
 class Matches:
@@ -67,7 +85,7 @@ class Matches:
         """In the order of their instructions, those of the lowest rank first."""
         self._sends: dict[Channel, list[Side]] = {}
         self._receives: dict[Channel, list[Side]] = {}
-        self._calls: dict[tuple[str, tuple[int, ...]], dict[int, list[Side]]] = {}
+        self._calls: dict[Members, dict[int, list[Side]]] = {}
         for rank in in_time(range(program.ranks)):
             self._read(rank)
         for channel in in_time({**self._sends, **self._receives}):
@@ -96,17 +114,14 @@ class Matches:
         self.leaked += [Leaked((rank, index), request) for request, index in pending.items()]
 
     def _queue(self, post: Post, side: Side) -> None:
-        rank = side[0]
-        if isinstance(post, Collective):
-            if rank not in post.group:
-                self.faults.append(Outsider(side))
-                return
-            of_group = self._calls.setdefault((post.communicator, tuple(sorted(post.group))), {})
-            of_group.setdefault(rank, []).append(side)
-        elif isinstance(post, Send | ISend):
-            self._sends.setdefault((rank, post.peer, post.communicator), []).append(side)
+        queue = queue_of(post, side[0])
+        if queue is None:
+            self.faults.append(Outsider(side))
+        elif len(queue) == 2:
+            self._calls.setdefault(queue, {}).setdefault(side[0], []).append(side)
         else:
-            self._receives.setdefault((post.peer, rank, post.communicator), []).append(side)
+            ends = self._sends if isinstance(post, Send | ISend) else self._receives
+            ends.setdefault(queue, []).append(side)
 
     def _match_messages(self, channel: Channel) -> None:
         source, destination, _ = channel

@@ -16,8 +16,7 @@ from step_cases import BATCH, POSITIONS, SMALL
 
 from primepar.operators import StepOptions, Until
 from primepar.passes import PASSES, apply, chunk_transfers, overlap
-from primepar.passes.chunk_sites import HidingWork, SiteFinder
-from primepar.passes.chunk_transfers import TransferPair, refined
+from primepar.passes.chunk_transfers import HidingWork, SiteFinder, TransferPair, refined
 from primepar.passes.program_tables import Tables
 from primepar.plan import Plan, preset_plan
 from primepar.reference.check import check_program

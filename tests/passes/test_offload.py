@@ -29,12 +29,9 @@ from primepar.partition.patrickstar import PatrickStar
 from primepar.passes.block_uses import Rank, followed
 from primepar.passes.liveness import peaks
 from primepar.passes.offload import (
-    ChunkState,
-    TensorState,
     Trace,
     best_chunk_size,
     chunk_sizes,
-    chunk_state,
     furthest_next_use,
     largest_state,
     least_limit,
@@ -64,20 +61,6 @@ def test_tensors_are_packed_in_order_and_fill_their_chunks() -> None:
     assert layout.places == {"a": 0, "b": 0, "c": 1, "d": 2}
     assert (layout.elements, str(layout.utilisation)) == (30, "11/15")
     assert [list(layout.group(chunk, 2)) for chunk in range(3)] == [[0, 1], [0, 1], [2]]
-
-
-def test_the_state_of_a_chunk_follows_from_its_tensors() -> None:
-    free, compute, hold = TensorState.FREE, TensorState.COMPUTE, TensorState.HOLD
-    forward, backward = TensorState.HOLD_AFTER_FWD, TensorState.HOLD_AFTER_BWD
-    assert chunk_state([]) is chunk_state([free, free]) is ChunkState.FREE
-    assert chunk_state([hold, free, compute, backward]) is ChunkState.COMPUTE
-    assert chunk_state([backward, hold, forward]) is ChunkState.HOLD
-    assert chunk_state([backward, forward, free]) is ChunkState.HOLD_AFTER_FWD
-    assert chunk_state([backward, free]) is ChunkState.HOLD_AFTER_BWD
-    assert chunk_state([hold], released=True) is ChunkState.RELEASED
-    assert [state.name for state in ChunkState if state.moves] == [
-        "HOLD", "HOLD_AFTER_FWD", "HOLD_AFTER_BWD",
-    ]  # fmt: skip
 
 
 def test_the_search_takes_the_valid_size_with_the_least_unused_memory() -> None:

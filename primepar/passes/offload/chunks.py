@@ -1,4 +1,4 @@
-"""Chunks: tensors packed into pieces of one capacity, and the states that decide what may move.
+"""Chunks: tensors packed into pieces of one capacity, and which tensors of a program are states.
 
 Source: PatrickStar (Fang et al., TPDS 2022) and its code, `patrickstar/core`. Capacities are in
 elements. Tensors are packed in the order of their creation: a tensor that does not fit into the
@@ -19,8 +19,7 @@ taken, and of equal ones the smallest: this rule is ours.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from enum import Enum
+from collections.abc import Container, Iterable, Mapping
 from fractions import Fraction
 from itertools import chain
 
@@ -36,56 +35,6 @@ COPIES = 4
 NEW, GRADIENT = ".new", ".grad"
 Chunks = Mapping[str, str]
 """Block -> name of its chunk, `weight 3` or `m 0`."""
-
-
-class TensorState(Enum):
-    """What a tensor is used for at a moment of a training step."""
-
-    FREE = "free"
-    """It has no data: before its first use, or after its last one."""
-    COMPUTE = "compute"
-    """An instruction that runs or is in flight uses it."""
-    HOLD = "hold"
-    HOLD_AFTER_FWD = "hold after forward"
-    HOLD_AFTER_BWD = "hold after backward"
-
-
-class ChunkState(Enum):
-    """The state of a chunk, which follows from the states of its tensors."""
-
-    RELEASED = "released"
-    """It has no memory here: its data is on another rank."""
-    FREE = "free"
-    COMPUTE = "compute"
-    """It cannot move."""
-    HOLD = "hold"
-    HOLD_AFTER_FWD = "hold after forward"
-    HOLD_AFTER_BWD = "hold after backward"
-
-    @property
-    def moves(self) -> bool:
-        """Whether the chunk may be evicted: it has data, and nothing uses it now."""
-        return self in (ChunkState.HOLD, ChunkState.HOLD_AFTER_FWD, ChunkState.HOLD_AFTER_BWD)
-
-
-_ORDER = (
-    TensorState.COMPUTE,
-    TensorState.HOLD,
-    TensorState.HOLD_AFTER_FWD,
-    TensorState.HOLD_AFTER_BWD,
-)
-
-
-def chunk_state(tensors: Collection[TensorState], *, released: bool = False) -> ChunkState:
-    """Return the state of a chunk: the first of COMPUTE, HOLD and the rest that a tensor has.
-
-    So a chunk is HOLD_AFTER_FWD only when forward needs none of its tensors any more. A `released`
-    chunk has no memory here.
-    """
-    if released:
-        return ChunkState.RELEASED
-    first = next((state for state in _ORDER if state in tensors), TensorState.FREE)
-    return ChunkState[first.name]
 
 
 class ChunkLayout(Struct, frozen=True, kw_only=True):

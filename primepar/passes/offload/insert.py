@@ -12,12 +12,17 @@ program is given and does not end with, such as its tokens, stays on the device.
                                  compute  z += y * v
                                  evict    v
 
-Which chunk goes is decided by the furthest next use. It is optimal for chunks of one size. Sizes
-differ here (a chunk grows with the blocks that are made in it), so the least recently used order is
-tried too, and the order that moves fewer elements is taken.
+A trace lists for every moment of a step the chunks that are used together. The first step records
+it, and every later step has the same one, so the next use of each chunk is known (PatrickStar's
+warm-up step); here it is read off the program. A message uses its blocks at its post and at its
+wait, and keeps them where they are in between. A chunk without a later use in this step is used
+next in the following one.
 
-The trace of a rank, moment by moment, is PatrickStar's warm-up step, read off the program instead.
-A message uses its blocks at its post and at its wait, and keeps them where they are in between.
+The chunk with the furthest next use is evicted: Belady's rule (1966), which makes the fewest
+transfers where all chunks have one size. Example: two chunks fit, and the trace is a, b, c, a. At c
+both a and b could go; a is used in the next moment and b only in the next step, so b is evicted.
+Sizes differ here (a chunk grows with the blocks that are made in it), so the least recently used
+order is tried too, and the order that moves fewer elements is taken.
 
 Why it keeps the limit: what an instruction names, what is in flight and what stays is at most
 `least_limit`, before the instruction (when its chunks are fetched) and after it (when it has made
@@ -26,8 +31,9 @@ its blocks). Everything else can be evicted.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,10 +43,70 @@ from primepar.errors import MemoryLimitError, ProgramError
 from primepar.passes.block_uses import Names, Rank, followed, request_of
 from primepar.passes.liveness import sizes_of
 from primepar.passes.offload.chunks import Chunks, largest_state, state_chunks
-from primepar.passes.offload.policies import POLICIES, Policy, uses_of
 from primepar.schedule.effects import frees, host_blocks, initial_blocks
 from primepar.schedule.program import Cut, Evict, Fetch, Free, Instruction, Join, Program, Wait
 from primepar.schedule.signature import Bound
+
+Trace = Sequence[Sequence[Hashable]]
+"""The chunks that are used at every moment of a step."""
+Uses = Mapping[Hashable, Sequence[int]]
+"""Chunk -> the moments at which it is used, in order."""
+Policy = Callable[[Uses, int, Hashable, int], int]
+"""(uses, moments in a step, chunk, moment) -> a rank; the chunk with the largest is evicted."""
+
+
+def uses_of(trace: Trace) -> dict[Hashable, list[int]]:
+    """Return for every chunk of a trace its moments."""
+    uses: dict[Hashable, list[int]] = {}
+    for moment, chunks in enumerate(trace):
+        for chunk in dict.fromkeys(chunks):
+            uses.setdefault(chunk, []).append(moment)
+    return uses
+
+
+def furthest_next_use(uses: Uses, moments: int, chunk: Hashable, moment: int) -> int:
+    """Rank a chunk by its next use after a moment, which may be in the next step."""
+    known = uses.get(chunk, ())
+    place = bisect_right(known, moment)
+    if place < len(known):
+        return known[place]
+    return moments + known[0] if known else 2 * moments
+
+
+def least_recently_used(uses: Uses, moments: int, chunk: Hashable, moment: int) -> int:
+    """Rank a chunk by the time since its last use, which may be in the step before."""
+    known = uses.get(chunk, ())
+    place = bisect_right(known, moment) - 1
+    if place >= 0:
+        return moment - known[place]
+    return moment + moments - known[-1] if known else 2 * moments
+
+
+POLICIES: dict[str, Policy] = {
+    "furthest next use": furthest_next_use,
+    "least recently used": least_recently_used,
+}
+
+
+def transfers(trace: Trace, room: int, policy: Policy) -> int:
+    """Return the transfers of a step: fetches, and as many evictions.
+
+    Chunks have one size, `room` of them fit on the device, and all are on the host between steps.
+    Raises `ValueError` if a moment uses more chunks than fit.
+    """
+    uses, fetched = uses_of(trace), 0
+    here: set[Hashable] = set()
+    for moment, chunks in enumerate(trace):
+        needed = dict.fromkeys(chunks)
+        if len(needed) > room:
+            raise ValueError(f"expected room for {len(needed)} chunks, got {room}")
+        missing = [chunk for chunk in needed if chunk not in here]
+        while len(here) + len(missing) > room:
+            idle = sorted((chunk for chunk in here if chunk not in needed), key=str)
+            here.remove(max(idle, key=lambda chunk: policy(uses, len(trace), chunk, moment)))
+        here.update(missing)
+        fetched += len(missing)
+    return 2 * fetched
 
 
 def offload(

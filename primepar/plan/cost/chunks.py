@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import inf, isqrt
 
-from primepar.passes.chunk_sites import HidingWork
-from primepar.passes.chunk_transfers import ChunkCount, TransferPair
+from primepar.passes.chunk_transfers import ChunkCount, HidingWork, TransferPair
 from primepar.plan.cluster import BYTES, Cluster, Link
 
 MOST_CHUNKS = 64
