@@ -15,7 +15,7 @@ from hypothesis import settings
 
 from primepar.reference.emulator import model
 
-settings.register_profile("dev", max_examples=50, deadline=None, derandomize=True)
+settings.register_profile("dev", max_examples=25, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 

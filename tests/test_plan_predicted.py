@@ -43,7 +43,7 @@ MODELS = {
     "bloom": ModelConfig.of("bloom", **SIZES, vocabulary=32),
 }
 """Tied and not, with a vocabulary that 8 devices divide and one that they do not."""
-PLANS = 100 if IS_LONG else 10
+PLANS = 100 if IS_LONG else 4
 
 
 @cache
