@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -98,7 +99,7 @@ def python_passages(source: str) -> list[Passage]:
     """Return comments and strings; neighbours that are read as one text are one passage."""
     passages: list[Passage] = []
     before, last = "", 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokens(source):
         kind = tokenize.tok_name[token.type].removesuffix("_MIDDLE")
         if kind in ("NL", "NEWLINE", "INDENT", "DEDENT"):
             continue
@@ -118,10 +119,18 @@ def bare(text: str) -> str:
 
 
 def names(source: str) -> Iterator[Passage]:
-    """Yield every identifier of a Python source."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.NAME:
+    """Yield every identifier of a Python source, where it is first."""
+    seen = set[str]()
+    for token in tokens(source):
+        if token.type == tokenize.NAME and token.string not in seen:
+            seen.add(token.string)
             yield Passage(token.start[0], token.string)
+
+
+@lru_cache(maxsize=1)
+def tokens(source: str) -> list[tokenize.TokenInfo]:
+    """The tokens of a source; comments and names of one file are read in turn."""
+    return list(tokenize.generate_tokens(io.StringIO(source).readline))
 
 
 def data_names(source: str) -> Iterator[Passage]:
