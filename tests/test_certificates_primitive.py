@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import product
+from math import inf
 from pathlib import Path
 from random import Random
 from time import perf_counter
@@ -21,19 +22,20 @@ from primepar.certify.cases import MAX_CASES, MAX_QUOTIENTS, Answer, Case, cases
 from primepar.certify.certificate_file import load_certificate, save_certificate
 from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import Subject, claims
-from primepar.certify.primitive import certify_primitive
+from primepar.certify.primitive import certify_primitive, holds
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
 from primepar.schedule.expression import parse
 from primepar.schedule.polynomial_form import Form
+from primepar.verify.certificate.answers import answers as answers_of
 from primepar.verify.primitive.proof import prove, verify_primitive
 from primepar.verify.primitive.witness import Points
 
 
 @cache
 def made(method: str) -> PrimitiveCertificate:
-    certificate = prove(PRIMITIVES[method](), perf_counter() + 30).certificate
+    certificate = prove(PRIMITIVES[method](), inf).certificate
     assert certificate is not None
     return certificate
 
@@ -106,8 +108,114 @@ def test_a_wrong_primitive_has_no_certificate_and_no_other_holds_of_it(
     )
     with pytest.raises(ClaimError):
         certify_primitive(replace(made(right), maps=map_texts(wrong())), wrong())
-    assert prove(wrong(), perf_counter() + 30).certificate is None
+    assert prove(wrong(), inf).certificate is None
     assert verify_primitive(wrong()).verdict == "refuted"
+
+
+class OneStep(Primitive):
+    """M over the devices, and its second digit over the steps, of which there is one."""
+
+    axes = ("r",)
+
+    def steps(self, s: Any) -> Any:
+        return 1
+
+    def forward(self, r: Any, t: Any, s: Any) -> dict[str, Any]:
+        return dict(M=(r, t))
+
+    def home(self, tensor: str, r: Any, s: Any) -> dict[str, Any]:
+        return {"I": dict(M=r), "W": {}, "O": dict(M=r)}[tensor]
+
+
+class NoSteps(OneStep):
+    """From side 7 on it has no step at all, so that it computes nothing."""
+
+    def steps(self, s: Any) -> Any:
+        return where(s >= 7, 6 - s, 1)
+
+
+class NoStepsOfCannon(Summa):
+    """From side 100 on it has no step at all."""
+
+    def steps(self, s: Any) -> Any:
+        return where(s >= 100, 99 - s, s)
+
+
+@pytest.mark.parametrize(
+    ("kind", "place", "right"),
+    [(NoSteps, "s=7 (7 devices)", OneStep), (NoStepsOfCannon, "s=100 (100x100 devices)", Summa)],
+)
+def test_a_primitive_without_a_step_from_some_side_on_is_refuted(
+    kind: type[Primitive], place: str, right: type[Primitive]
+) -> None:
+    report = verify_primitive(kind())
+    assert report["coverage"].counterexample == (
+        f"{place}: expected 1 step or more in each phase, got -1: change steps"
+    )
+    assert {result.verdict for result in report.properties[1:]} == {"not asked"}
+    assert report["deadlock-freedom"].reason == (
+        f"a phase has no step at {place.split()[0]}, so that nothing is done there"
+    )
+    forged = _forged(kind(), right)
+    assert "steps" in _refused_claims(forged, kind())
+
+
+@pytest.mark.parametrize("count", ["0", "where(s >= 7, 0, 1)", "s - 7", "7 - s"])
+def test_a_number_of_slices_that_makes_ranges_empty_is_refused(count: str) -> None:
+    """Nothing is claimed of the slices below 0, and every one of them is covered."""
+    forged = replace(_forged(OneStep(), OneStep), slices={"M": ("s", count)})
+    assert "steps" in _refused_claims(forged, OneStep())
+
+
+def _forged(wrong: Primitive, right: type[Primitive]) -> PrimitiveCertificate:
+    """The certificate of a right primitive, made over to a wrong one."""
+    certificate = prove(right(), inf).certificate
+    assert certificate is not None
+    return replace(certificate, maps=map_texts(wrong))
+
+
+def _refused_claims(given: PrimitiveCertificate, primitive: Primitive) -> set[str]:
+    """The claims for which no answers can be made, whoever makes them."""
+    slices = {dim: tuple(map(parse, counts)) for dim, counts in given.slices.items()}
+    made, refused = {}, set()
+    for claim in claims(Subject(primitive, slices, given.repeats)):
+        witnesses = {key: parse(text) for key, text in given.witnesses.get(claim.name, {}).items()}
+        try:
+            made[claim.name] = answers_of(partial(holds, claim, witnesses))
+        except CertificateError:
+            refused.add(claim.name)
+            made[claim.name] = given.answers[claim.name]
+    with pytest.raises(ClaimError):
+        certify_primitive(replace(given, answers=made), primitive)
+    return refused
+
+
+HUGE = {
+    "a large power": "*".join(["(s + in_M0 + in_N0 + in_K0 + 1)"] * 40),
+    "a power of one name": "*".join(["s"] * 17),
+    "a long number": "9" * 4000,
+    "a long text": "+".join(["s"] * 10_001),
+    "a deep one": "where(s == 1, " * 90 + "s" + ", 0)" * 90,
+    "a power": "10**10**10 % s",
+}
+
+
+@pytest.mark.parametrize("what", HUGE)
+def test_a_witness_that_would_take_memory_or_time_is_refused(what: str) -> None:
+    """Within 1,000 Forms of 1,000 terms: the first was once 831 MB, and had no end."""
+    given, text = made("primepar"), HUGE[what]
+    witnesses = {**given.witnesses["coverage forward"], "at_r": text}
+    forged = replace(given, witnesses={**given.witnesses, "coverage forward": witnesses})
+    with pytest.raises(ClaimError) as raised:
+        certify_primitive(forged, PrimePar())
+    expected = {
+        "a large power": "expected polynomials of at most 1000 terms and degree 16, got 1001 terms "
+        "of degree 10",
+        "a power of one name": "expected polynomials of at most 1000 terms and degree 16, got 1 "
+        "terms of degree 17",
+        "a deep one": "expected it to hold in every case, got one where it does not",
+    }.get(what, f"expected an expression like (r + t) % s, got {text[:60]!r}")
+    assert str(raised.value) == f"coverage forward: {expected}"
 
 
 def test_without_time_there_is_no_certificate() -> None:
@@ -251,7 +359,7 @@ def test_a_certificate_of_another_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     save_certificate(made("summa"), file)
     assert load_certificate(file) == made("summa")
-    for version in (1, 3):
+    for version in (2, 4):
         tree = {**msgspec.json.decode(file.read_bytes()), "version": version}
         other = tmp_path / f"{version}.json"
         other.write_bytes(msgspec.json.encode(tree))

@@ -15,6 +15,8 @@ from primepar.errors import PrimitiveError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
 from primepar.schedule.expression import evaluate, name, parse
+from primepar.schedule.operators import PHASES, PRODUCTS
+from primepar.schedule.tracing import maps_of
 from primepar.verify.primitive.claims_on_mesh import failing
 
 
@@ -52,6 +54,32 @@ def test_claims_on_small_meshes_are_what_trying_everything_gives(kind: type[Prim
             wrong[point is not None] += 1
     assert wrong[False] > 10
     assert (wrong[True] > 0) == (kind in (Slow, Unaligned, Homeless))
+
+
+@pytest.mark.parametrize("method", PRIMITIVES)
+def test_no_claim_is_about_nothing_on_any_mesh_up_to_side_6(method: str) -> None:
+    """A claim about all values of some names is empty where there are none, and states so."""
+    primitive, certificate = PRIMITIVES[method](), made(method)
+    slices = {dim: tuple(map(parse, counts)) for dim, counts in certificate.slices.items()}
+    sides = primitive.side_names
+    steps, empty = maps_of(primitive).steps, set()
+    for repeats, mesh in product((False, True), product(range(1, 7), repeat=len(sides))):
+        along = dict(zip(sides, mesh, strict=True))
+        for claim in claims(Subject(primitive, slices, repeats)):
+            limits = [limit for _, limit in claim.given if limit is not None]
+            has_values = all(evaluate(limit, along) >= 1 for limit in limits)
+            assert has_values is not evaluate(claim.empty_if, along), (claim.name, along)
+            if not has_values:
+                assert evaluate(steps, along) == 1
+                empty.add(claim.name)
+    moves = {f"{phase} {tensor}" for phase in PHASES for tensor in PRODUCTS[phase].reads}
+    assert empty <= moves  # from one step to the next
+
+
+def test_what_all_claims_rest_on_is_asked_of_every_side() -> None:
+    first = next(iter(claims(Subject(PrimePar(), {"M": (name("s") - 1,)}))))
+    assert (first.name, first.given, first.is_precondition) == ("steps", (("s", None),), True)
+    assert str(first.condition) == "True & (s >= 1) & (s - 1 >= 1)"
 
 
 class Clashing(Primitive):

@@ -6,8 +6,9 @@ import inspect
 import math
 import signal
 import sys
+from contextlib import suppress
 from itertools import combinations
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
 from time import perf_counter
 from typing import Any
 
@@ -173,6 +174,9 @@ def test_ctrl_c_ends_a_question_with_and_without_a_clock(short: float) -> None:
         assert child.stdout is not None
         assert child.stderr is not None
         assert child.stdout.readline() == "asked\n"
-        child.send_signal(signal.SIGINT)
+        while child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            with suppress(TimeoutExpired):
+                child.wait(timeout=1.0)
         assert child.stdout.read() == ""
         assert child.stderr.read().endswith("KeyboardInterrupt\n")

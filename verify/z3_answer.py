@@ -38,7 +38,6 @@ def check_by(solver: Any, deadline: float, *assumptions: Any) -> Any:
     It is unknown if it takes more than `MOST_WORK`, or if it is not decided by `deadline`, a time
     of `perf_counter`.
     """
-    raise_ctrl_c()
     left = deadline - perf_counter()
     if left > SHORT:
         answer = _asked(solver, NO_CLOCK, SHORT_WORK, assumptions)
@@ -54,6 +53,7 @@ def _asked(solver: Any, milliseconds: int, work: int, assumptions: Sequence[Any]
     """The answer within both limits. Raises `KeyboardInterrupt` if the user ended it."""
     solver.set(timeout=milliseconds, rlimit=work)
     start, before = perf_counter(), _work(solver)
+    raise_ctrl_c()  # last of all: the calls before it end terms, and so may have ignored it
     answer = solver.check(*assumptions)
     if answer == z3.unknown and solver.reason_unknown() == "canceled":
         in_time = perf_counter() - start < milliseconds / 1000

@@ -16,11 +16,13 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from primepar.errors import ClaimError
-from primepar.schedule.expression import Condition, Expression
+from primepar.schedule.expression import Condition, Expression, Number
 from primepar.schedule.polynomial_form import Form, Term
 
 MAX_QUOTIENTS = 16
 """Number of quotients that are tried for a division by a form."""
+MAX_REMAINDERS = 16
+"""Largest plain number by which a remainder is a plain number in each case."""
 MAX_CASES = 20_000
 """Largest number of cases of one claim."""
 
@@ -54,7 +56,7 @@ class Case:
         self.decisions, self.answers = list(decisions), answers
         self._prescribed = list(decisions)
         self._decided: dict[frozenset[tuple[Term, int]], bool] = {}
-        self._values: dict[int, tuple[Any, Form]] = {}
+        self._values: dict[int, tuple[Any, Form | bool]] = {}
         self._quotients = 0
 
     def variable(self, name: str, first: int, limit: Form | None = None) -> Form:
@@ -115,53 +117,102 @@ class Case:
 
     # Expressions
 
-    def value(self, node: Any, names: Mapping[str, Form]) -> Form:
+    def value(self, node: Number, names: Mapping[str, Form]) -> Form:
         """Evaluate an expression to a form. Raises `ClaimError` if it has none."""
-        if isinstance(node, int):
-            return Form.of(node)
-        if not isinstance(node, Expression):
-            raise ClaimError(f"expected whole numbers in a map, got {node!r}")
-        if node.operator == "name":
-            return names[node.parts[0]]
-        if id(node) not in self._values:
-            self._values[id(node)] = node, self._value(node, names)
-        return self._values[id(node)][1]
+        form: Form = self._read(node, names)
+        return form
 
-    def _value(self, node: Expression, names: Mapping[str, Form]) -> Form:
+    def holds(self, node: Condition | bool, names: Mapping[str, Form]) -> bool:
+        """Whether a condition holds."""
+        truth: bool = self._read(node, names)
+        return truth
+
+    def _read(self, root: Any, names: Mapping[str, Form]) -> Any:
+        """The form of an expression or the truth of a condition, each part evaluated once.
+
+        `waiting` is the stack that a recursion would have: the part on top is read as soon as all
+        that it needs is known. In `where(t == s - 1, 1, 0)` that is the condition, and then one
+        branch: the other one is not evaluated in this case, so nothing is asked about it.
+        """
+        waiting = [root]
+        while waiting:
+            part = waiting[-1]
+            missing = next((one for one in self._needed(part) if not self._is_known(one)), None)
+            if missing is not None:
+                waiting.append(missing)
+                continue
+            waiting.pop()
+            if not self._is_known(part):
+                self._values[id(part)] = part, self._computed(part, names)
+        return self._known(root)
+
+    @staticmethod
+    def _is_plain(node: Any) -> bool:
+        return not isinstance(node, Expression | Condition)
+
+    def _is_known(self, node: Any) -> bool:
+        return self._is_plain(node) or id(node) in self._values
+
+    def _known(self, node: Any) -> Any:
+        """What was read of a part; a plain number as a form."""
+        if not self._is_plain(node):
+            return self._values[id(node)][1]
+        if not isinstance(node, int):
+            raise ClaimError(f"expected whole numbers in a map, got {node!r}")
+        return node if isinstance(node, bool) else Form.of(node)
+
+    def _needed(self, node: Any) -> Iterator[Any]:
+        """The parts that must be known before a node is; the first decides about the second."""
+        if self._is_plain(node) or node.operator == "name":
+            return
         if node.operator == "where":
             condition, then, otherwise = node.parts
-            return self.value(then if self.holds(condition, names) else otherwise, names)
-        first, *rest = (self.value(part, names) for part in node.parts)
-        match node.operator:
-            case "+" | "-":
-                return first.plus(rest[0], 1 if node.operator == "+" else -1)
-            case "neg":
-                return Form({}).plus(first, -1)
-            case "*":
-                return first.times(rest[0])
-            case "//" | "%":
-                return self.divided(first, rest[0])[node.operator == "%"]
-        raise ClaimError(f"expected +, -, *, // and % in a map, got {node.operator}")
+            yield condition
+            yield then if self._known(condition) else otherwise
+        elif node.operator in ("&", "|"):
+            yield node.parts[0]
+            if self._known(node.parts[0]) == (node.operator == "&"):
+                yield node.parts[1]
+        else:
+            yield from node.parts
 
-    def holds(self, node: Any, names: Mapping[str, Form]) -> bool:
-        """Whether a condition holds; `&` and `|` evaluate no more parts than they need."""
-        if isinstance(node, bool):
-            return node
-        assert isinstance(node, Condition)
+    def _computed(self, node: Expression | Condition, names: Mapping[str, Form]) -> Form | bool:
+        """The value of a node whose needed parts are known."""
+        if node.operator == "name":
+            return names[node.parts[0]]
+        if node.operator in ("where", "&", "|"):
+            *_, last = self._needed(node)  # the chosen branch, or the part that decides
+            value: Form | bool = self._known(last)
+            return value
+        operands = [self._known(part) for part in node.parts]
         if node.operator == "~":
-            return not self.holds(node.parts[0], names)
-        if node.operator in ("&", "|"):
-            parts = (self.holds(part, names) for part in node.parts)
-            return all(parts) if node.operator == "&" else any(parts)
-        left, right = (self.value(part, names) for part in node.parts)
-        if node.operator in ("==", "!="):
-            return self.equal(left, right) == (node.operator == "==")
-        if node.operator in ("<=", ">"):
+            return not operands[0]
+        known = self._compared if isinstance(node, Condition) else self._calculated
+        return known(node.operator, *operands)
+
+    def _compared(self, operator: str, left: Form, right: Form) -> bool:
+        """Compare two forms; `a <= b` is `b - a >= 0`."""
+        if operator in ("==", "!="):
+            return self.equal(left, right) == (operator == "==")
+        if operator in ("<=", ">"):
             left, right = right, left
-        return self.decide(left.plus(right, -1)) == (node.operator in (">=", "<="))
+        return self.decide(left.plus(right, -1)) == (operator in (">=", "<="))
+
+    def _calculated(self, operator: str, left: Form, right: Form | None = None) -> Form:
+        """Calculate with one form or two."""
+        if right is None:
+            return Form({}).plus(left, -1)
+        match operator:
+            case "+" | "-":
+                return left.plus(right, 1 if operator == "+" else -1)
+            case "*":
+                return left.times(right)
+            case "//" | "%":
+                return self.divided(left, right)[operator == "%"]
+        raise ClaimError(f"expected +, -, *, // and % in a map, got {operator}")
 
     def divided(self, form: Form, divisor: Form) -> tuple[Form, Form]:
-        """Quotient and remainder. In each case, one of them is a plain number."""
+        """Quotient and remainder. In each case, one is a plain number if the divisor is small."""
         form, divisor = self.reduced(form), self.reduced(divisor)
         if divisor.constant is not None:
             return self._divided_by_number(form, divisor.constant)
@@ -176,7 +227,11 @@ class Case:
         raise ClaimError(f"expected an index below {MAX_QUOTIENTS} sides left of % or //")
 
     def _divided_by_number(self, form: Form, divisor: int) -> tuple[Form, Form]:
-        """Introduce a name for the quotient; the remainder is a number below `divisor`."""
+        """Introduce a name for the quotient; the remainder is what it leaves, below `divisor`.
+
+        Of `t % 2` there are two cases, t == 2 q and t == 2 q + 1. Of `t % 1000` there is one, in
+        which the remainder is t - 1000 q: the number of cases does not grow with the divisor.
+        """
         if divisor < 1:
             raise ClaimError("expected % and // by 1 or more in a map")
         rest = form.terms.get((), 0) % divisor
@@ -186,6 +241,8 @@ class Case:
             left = form.plus(quotient, -divisor)
             self.facts += [left, Form.of(divisor - 1).plus(left, -1)]
             self.quotient(quotient, form, divisor)
+            if divisor > MAX_REMAINDERS:
+                return quotient, left
             rest = next((n for n in range(divisor) if self.equal(left, Form.of(n))), -1)
             if rest < 0:
                 raise ClaimError("expected a remainder below the divisor, got none")

@@ -18,7 +18,7 @@ class PrimitiveCertificate(
     """Everything that the proof of a primitive for all sides needs. Expressions are texts."""
 
     format: Literal["primepar-certificate"]
-    version: Literal[2]
+    version: Literal[3]
     maps: dict[str, dict[str, tuple[str, ...]]]
     """Phase, or tensor with a resident layout -> dim -> digits: the primitive that is proved."""
     slices: dict[str, tuple[str, ...]]
@@ -38,7 +38,7 @@ class SequenceCertificate(Struct, frozen=True, forbid_unknown_fields=True, tag="
     """
 
     format: Literal["primepar-certificate"]
-    version: Literal[2]
+    version: Literal[3]
     members: tuple[PrimitiveCertificate, ...]
 
 

@@ -2,12 +2,17 @@
 
 The prover asks Z3 about these claims; the checker follows the cases of a certificate through the
 same ones. `docs/rules.md` has the argument, claim by claim, why they are sufficient.
+
+A claim about all values of some names claims nothing where there is no value. So the first one,
+that there is a step and a slice of every digit, is about the sides alone. Where it holds, every
+other one has values on every mesh, or states where not (`empty_if`). A primitive that has no step
+at all from side 7 on was once proved: *for every step t there is a step*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import mul
 from typing import Any, NamedTuple
@@ -24,7 +29,8 @@ PROPERTIES = (
 """The properties that the claims establish, in the order of reports."""
 Slices = Mapping[str, Sequence[Number]]
 """Dim -> the number of slices of each of its digits, as expressions of the sides."""
-
+SMALL_SIDE = 8
+"""Sides up to this one may be cases of their own."""
 
 Given = tuple[tuple[str, Number | None], ...]
 """Names with their exclusive upper limits; None for a side, which has no limit."""
@@ -55,6 +61,8 @@ class Claim:
     condition: Condition | bool = True
     is_precondition: bool = False
     """Whether the other claims have no meaning where this one fails."""
+    empty_if: Condition | bool = False
+    """Where `given` has no values, and why that is right: a phase of one step has no next step."""
 
     @property
     def body(self) -> Condition | bool:
@@ -105,28 +113,26 @@ class Subject:
 
 def claims(subject: Subject) -> Iterator[Claim]:
     """Yield every claim about a primitive."""
-    yield _has_work(subject)
+    yield from _has_work(subject)
     yield from _coverage(subject)
     yield from _homes(subject) if subject.maps.homes else _moves(subject)
     yield _order(subject)
     yield _buffers()
 
 
-def _has_work(subject: Subject) -> Claim:
+def _has_work(subject: Subject) -> Iterator[Claim]:
     """There is a step, and a slice of every digit; no divisor is less than 1."""
     maps = subject.maps
     counts = [count for _, _, count in subject.digits(subject.slices)]
-    slices = (*maps.phases.values(), *maps.homes.values())
-    digits = [digit for layout in slices for index in layout.values() for digit in index]
-    divisors = [
-        node.parts[1]
-        for digit in (*digits, maps.steps, *counts)
-        for node in nodes(digit)
-        if node.operator in ("%", "//")
-    ]
-    body = every(count >= 1 for count in (maps.steps, *counts, *divisors))
+    body = every(count >= 1 for count in (maps.steps, *counts))
+    yield Claim("steps", ("coverage",), subject.sides, condition=body, is_precondition=True)
+    layouts = (*maps.phases.values(), *maps.homes.values())
+    digits = [digit for layout in layouts for index in layout.values() for digit in index]
+    divisors = {id(node.parts[1]): node.parts[1] for node in nodes(maps.steps, *counts, *digits)
+                if node.operator in ("%", "//")}  # fmt: skip
     given = (*subject.sides, *subject.device(), ("t", maps.steps))
-    return Claim("steps", ("coverage",), given, condition=body, is_precondition=True)
+    body = every(divisor >= 1 for divisor in divisors.values())
+    yield Claim("divisors", ("coverage",), given, condition=body, is_precondition=True)
 
 
 def _coverage(subject: Subject) -> Iterator[Claim]:
@@ -169,16 +175,19 @@ def _matched(
 
 
 def _small_sides(subject: Subject) -> Iterator[Any]:
-    """Tautologies that make each small side a case of its own, up to the largest compared number.
+    """Tautologies that make some sides cases of their own: small ones, and those near a threshold.
 
-    So `s * steps == s` can be decided for `steps = where(s >= 2, 1, s)`: at s = 1 both are 1.
+    So `s * steps == s` can be decided for `steps = where(s >= 2, 1, s)`: at s = 1 both are 1. Of
+    `where(s >= 1000, 1, s)` these are 1 to 8, 999, 1000 and 1001: their number does not grow with
+    the threshold.
     """
     counts = [count for _, _, count in subject.digits(subject.slices)]
-    conditions = [node for number in (subject.maps.steps, *counts) for node in nodes(number)
-                  if isinstance(node, Condition)]  # fmt: skip
-    numbers = [part for node in conditions for part in node.parts if isinstance(part, int)]
+    compared = {part for node in nodes(subject.maps.steps, *counts) if isinstance(node, Condition)
+                for part in node.parts if type(part) is int}  # fmt: skip
+    small = range(1, min(max(compared, default=0), SMALL_SIDE) + 1)
+    lengths = {*small, *(number + near for number in compared for near in (-1, 0, 1))}
     for side, _ in subject.sides:
-        for length in range(1, max(numbers, default=0) + 1):
+        for length in sorted(length for length in lengths if length >= 1):
             is_length = name(side) == length
             yield is_length | ~is_length
 
@@ -204,13 +213,15 @@ def _moves(subject: Subject) -> Iterator[Claim]:
     Between steps of a phase this is placement. From the last step to the first step of the phase
     that reads the tensor next it is alignment; there O and dW stay on their devices.
     """
-    last, t = subject.maps.steps - 1, name("t")
+    steps, t = subject.maps.steps, name("t")
+    last = steps - 1
     operands = [(phase, tensor) for phase, product in PRODUCTS.items() for tensor in product.reads]
     for phase, tensor in operands:
         if phase != "forward" and tensor in subject.primitive.keeps:
             continue  # Forward has sent every block to some device, which keeps it.
         about, given = f"{phase} {tensor}", (("t", last),)
-        yield _moved(subject, about, "placement", tensor, (phase, t), (phase, t + 1), given)
+        moved = _moved(subject, about, "placement", tensor, (phase, t), (phase, t + 1), given)
+        yield replace(moved, empty_if=steps == 1)
         if subject.repeats:
             about, end, start = f"{about} again", (phase, last), (phase, 0)
             yield _moved(subject, about, "placement", tensor, end, start)

@@ -65,6 +65,8 @@ def holds(claim: Claim, witnesses: Mapping[str, Number], case: Case) -> bool:
     for name, limit in claim.given:
         below = None if limit is None else case.value(limit, names)
         names[name] = case.variable(name, 1 if limit is None else 0, below)
+    if case.holds(claim.empty_if, names):
+        return True
     values = {name: case.value(witnesses[name], names) for name, _ in claim.witnesses}
     for name, limit in claim.witnesses:
         room = case.value(limit, names).plus(values[name], -1).plus(Form.of(-1))

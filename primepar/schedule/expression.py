@@ -1,6 +1,6 @@
-"""The small language of maps: what a primitive computes, as a tree that every reader evaluates.
+"""The small language of maps: what a primitive computes, as a graph that every reader evaluates.
 
-A map is called once, with `Expression`s instead of integers. What comes back is a tree of names,
+A map is called once, with `Expression`s instead of integers. What comes back is made of names,
 whole numbers, `+ - * // %`, comparisons, `~ & |` and `where`; formulas of traffic and memory have
 `/` and `**` too. `evaluate` reads it on integers, fractions, NumPy arrays, Z3 terms or other
 expressions; `str` prints it as it was written; `parse` reads that text back.
@@ -10,22 +10,34 @@ expressions; `str` prints it as it was written; `parse` reads that text back.
     '(r - 1) % s'
     >>> evaluate((r - 1) % s, {"r": 0, "s": 3})
     2
+
+There is one node for each expression (hash consing), so equal expressions are one object. A map may
+use a part many times: after `n = where(n >= s, n - s, n)`, fourteen times, the text of `n` has
+millions of characters, and its graph 43 nodes. Whoever reads an expression visits each node once,
+and none recursively, as a sum of 3,000 terms is 3,000 nodes deep.
 """
 
 from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from functools import reduce
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
+from weakref import WeakValueDictionary
 
 from primepar.errors import PrimitiveError, SymbolicError
 
 Value = Any
 """An integer, a fraction, an array of integers, a Z3 term or an expression."""
 
+LARGEST = 2**62
+"""Numbers of a map stay below it, up and down: NumPy's integers have 64 bits and wrap silently."""
+MOST_TEXT = 20_000
+"""Characters of an expression that are printed or read; what is longer ends in `...`."""
+MOST_POWER = 16
+"""Largest exponent of a formula."""
 _LEVELS = {
     "==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "&": 2, "+": 3, "-": 3,
     "*": 4, "/": 4, "//": 4, "%": 4, "neg": 5, "~": 5, "**": 6,
@@ -46,16 +58,35 @@ _BITS = "bits of a device, step or side: write // 2 and % 2, and join conditions
 _TRUTH = "a comparison that is used as a number: write where(condition, 1, 0)"
 
 
+_Step = tuple[Callable[..., Any] | None, Any, tuple[int, ...]]
+"""An operator with its operands, each (is a register, register or number), and the registers that
+nobody reads later; no operator for a name, which is then the operand."""
+
+
 class _Node:
-    """An operator and its parts: nodes, whole numbers, or the text of a name."""
+    """An operator and its parts: nodes, whole numbers, or the text of a name.
 
-    __slots__ = ("__weakref__", "operator", "parts")
+    `_Node("+", a, b)` is the node that was made of the same operator and parts before, if it is
+    still in use. A key holds the parts by their `id`s, which stay theirs while the node lives.
+    """
 
-    def __init__(self, operator_: str, *parts: Any) -> None:
-        self.operator, self.parts = operator_, parts
+    __slots__ = ("__weakref__", "_plan", "operator", "parts")
+    operator: str
+    parts: tuple[Any, ...]
+    _plan: tuple[_Step, ...] | None
+
+    def __new__(cls, operator_: str, *parts: Any) -> Self:
+        key = operator_, *[(id(p),) if isinstance(p, _Node) else (type(p), p) for p in parts]
+        known: Self | None = _NODES.get(key)
+        if known is not None:
+            return known
+        node = super().__new__(cls)
+        node.operator, node.parts, node._plan = operator_, parts, None
+        _NODES[key] = node
+        return node
 
     def __str__(self) -> str:
-        return _text(self)
+        return text_of(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self})"
@@ -98,6 +129,9 @@ class _Node:
     __hash__ = _no_key
     __index__ = __iter__ = __getitem__ = __len__ = _no_number
     __int__ = __float__ = __round__ = __floor__ = __ceil__ = __trunc__ = _no_rounding
+
+
+_NODES: WeakValueDictionary[tuple[Any, ...], Any] = WeakValueDictionary()
 
 
 class Condition(_Node):
@@ -231,9 +265,19 @@ def number(value: Any) -> Number:
     if isinstance(value, Condition):
         raise SymbolicError(_TRUTH)
     try:
-        return operator.index(value)
+        whole = int(operator.index(value))
     except TypeError:
         raise SymbolicError(f"{type(value).__name__} {value!s:.40}: use whole numbers") from None
+    if abs(whole) >= LARGEST:
+        raise SymbolicError(f"a number of {whole.bit_length()} bits: use numbers below 2**62")
+    return whole
+
+
+def same(one: Number | None, other: Number | None) -> bool:
+    """Whether two numbers are one expression, or equal plain numbers."""
+    return one is other or (
+        not isinstance(one, Expression) and not isinstance(other, Expression) and one == other
+    )
 
 
 def _condition(value: Any) -> Condition | bool:
@@ -263,9 +307,15 @@ def _divided(divide: Callable[[Value, Value], Value]) -> Callable[[Value, Value]
     return checked
 
 
+def _power(base: Value, exponent: Value) -> Value:
+    if not isinstance(exponent, Expression) and not 0 <= exponent <= MOST_POWER:
+        raise PrimitiveError(f"expected a power from 0 to {MOST_POWER}, got {exponent}")
+    return base**exponent
+
+
 _OPERATORS: dict[str, Callable[..., Value]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
-    "**": operator.pow, "//": _divided(operator.floordiv), "%": _divided(operator.mod),
+    "**": _power, "//": _divided(operator.floordiv), "%": _divided(operator.mod),
     "neg": operator.neg, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
     "<=": operator.le, ">": operator.gt, ">=": operator.ge, "~": negated, "&": operator.and_,
     "|": operator.or_,
@@ -301,60 +351,136 @@ def every(conditions: Iterable[Any]) -> Any:
 def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
     """The value of an expression or condition, each name having the value that is given.
 
-    Parts that occur twice are evaluated once. Raises `PrimitiveError` where a plain number is
-    divided by less than 1, and what the values themselves raise.
+    Raises `PrimitiveError` where a plain number is divided by less than 1, and what the values
+    themselves raise.
     """
-    known: dict[int, Value] = {}
-
-    def read(part: _Node) -> Value:
-        if id(part) in known:
-            return known[id(part)]
-        if part.operator == "name":
-            value = values[part.parts[0]]
+    if not isinstance(node, _Node):
+        return node
+    if node._plan is None:
+        node._plan = _planned(node)
+    registers: list[Value] = []
+    for function, operands, unused in node._plan:
+        if function is None:
+            registers.append(values[operands])
         else:
-            parts = [read(node) if isinstance(node, _Node) else node for node in part.parts]
-            value = _FUNCTIONS[part.operator](*parts)
-        known[id(part)] = value
-        return value
-
-    return read(node) if isinstance(node, _Node) else node
-
-
-def nodes(node: Any) -> Iterator[_Node]:
-    """Every node of a tree, the outermost first."""
-    if isinstance(node, _Node):
-        yield node
-        if node.operator != "name":
-            for part in node.parts:
-                yield from nodes(part)
+            registers.append(function(*[registers[x] if is_register else x
+                                        for is_register, x in operands]))  # fmt: skip
+        for register in unused:
+            registers[register] = None  # an array of a million places, perhaps
+    return registers[-1]
 
 
-def names(node: Any) -> frozenset[str]:
-    """The names that an expression depends on."""
-    return frozenset(str(leaf.parts[0]) for leaf in nodes(node) if leaf.operator == "name")
+def _planned(root: _Node) -> tuple[_Step, ...]:
+    """The nodes in the order in which they are evaluated, each with a register of its own.
+
+    A plan has no nodes, so that it does not keep alive the one that keeps it.
+    """
+    ordered = nodes(root)
+    registers = {id(node): register for register, node in enumerate(ordered)}
+    operands = [[(True, registers[id(part)]) if isinstance(part, _Node) else (False, part)
+                 for part in node.parts] for node in ordered]  # fmt: skip
+    last_reader = {register: place for place, read in enumerate(operands)
+                   for is_register, register in read if is_register}  # fmt: skip
+    unused: list[list[int]] = [[] for _ in ordered]
+    for register, place in last_reader.items():
+        unused[place].append(register)
+    return tuple(
+        (None, node.parts[0], ()) if node.operator == "name"
+        else (_FUNCTIONS[node.operator], tuple(read), tuple(free))
+        for node, read, free in zip(ordered, operands, unused, strict=True)
+    )  # fmt: skip
+
+
+def nodes(*roots: Any) -> list[_Node]:
+    """Every node of some expressions once, parts before what is made of them."""
+    listed: list[_Node] = []
+    visited: set[int] = set()
+    waiting = [root for root in reversed(roots) if isinstance(root, _Node)]
+    while waiting:
+        node = waiting[-1]
+        missing = [part for part in node.parts
+                   if isinstance(part, _Node) and id(part) not in visited]  # fmt: skip
+        if missing and id(node) not in visited:
+            waiting += reversed(missing)
+            continue
+        waiting.pop()
+        if id(node) not in visited:
+            visited.add(id(node))
+            listed.append(node)
+    return listed
+
+
+def names(*roots: Any) -> frozenset[str]:
+    """The names that expressions depend on."""
+    return frozenset(str(leaf.parts[0]) for leaf in nodes(*roots) if leaf.operator == "name")
+
+
+def magnitude(root: Any, names: Mapping[str, int]) -> int:
+    """A bound of all parts of an expression, up and down, by bounds of its names.
+
+    It is not computed further than to the first part of which it is `LARGEST` or more:
+    `n = n * n`, sixty times, would be a number of 2**60 bits.
+    """
+    if not isinstance(root, _Node):
+        return abs(int(root))
+    most: dict[int, int] = {}
+    size: int
+    for node in nodes(root):
+        sizes = [most[id(part)] if isinstance(part, _Node) else abs(part)
+                 for part in node.parts if not isinstance(part, str)]  # fmt: skip
+        match node.operator:
+            case "name":
+                size = names[node.parts[0]]
+            case "+" | "-":
+                size = sum(sizes)
+            case "*":
+                size = sizes[0] * sizes[1]
+            case "where" | "%":
+                size = max(sizes[1:])
+            case _:
+                size = sizes[0]  # // and neg; of comparisons and logic it bounds nothing
+        if size >= LARGEST:
+            return size
+        most[id(node)] = size
+    return max(most.values(), default=0)
 
 
 # Text
 
 
-def _text(node: Any) -> str:
+def text_of(root: Any, most: int = MOST_TEXT) -> str:
+    """The text of an expression, no more than `most` characters of it."""
+    written, length = list[str](), 0
+    waiting: list[str | tuple[Any, int]] = [(root, 0)]
+    while waiting and length <= most:
+        part = waiting.pop()
+        if isinstance(part, str):
+            written.append(part)
+            length += len(part)
+        else:
+            waiting += reversed(_pieces(*part))
+    text = "".join(written)
+    return text if length <= most else f"{text[:most]}..."
+
+
+def _pieces(node: Any, level: int) -> list[str | tuple[Any, int]]:
+    """The text of a node, each part with the level from which it needs no parentheses."""
     if not isinstance(node, _Node):
-        return str(node)
+        return [str(node)]
     if node.operator == "name":
-        return str(node.parts[0])
+        return [node.parts[0]]
     if node.operator == "where":
-        return f"where({', '.join(map(_text, node.parts))})"
-    level = _LEVELS[node.operator]
+        condition, then, otherwise = node.parts
+        return ["where(", (condition, 0), ", ", (then, 0), ", ", (otherwise, 0), ")"]
+    own = _LEVELS[node.operator]
+    pieces: list[str | tuple[Any, int]]
     if len(node.parts) == 1:
-        return ("-" if node.operator == "neg" else "~") + _within(node.parts[0], level)
-    # An equal level on the right needs its parentheses: a - (b - c). So do two comparisons.
-    left, right = node.parts
-    return f"{_within(left, level + (level == 0))} {node.operator} {_within(right, level + 1)}"
-
-
-def _within(part: Any, level: int) -> str:
-    inner = _LEVELS.get(part.operator, 7) if isinstance(part, _Node) else 7
-    return f"({_text(part)})" if inner < level else _text(part)
+        pieces = ["-" if node.operator == "neg" else "~", (node.parts[0], own)]
+    else:
+        # An equal level on the right needs its parentheses: a - (b - c). So do two comparisons.
+        left, right = node.parts
+        pieces = [(left, own + (own == 0)), f" {node.operator} ", (right, own + 1)]
+    return ["(", *pieces, ")"] if own < level else pieces
 
 
 _PARSED: dict[type[ast.AST], str] = {
@@ -367,9 +493,11 @@ _PARSED: dict[type[ast.AST], str] = {
 def parse(text: str) -> Number:
     """The expression or whole number of a text. Raises `ValueError` for any other text."""
     try:
-        return number(_parsed(ast.parse(text, mode="eval").body))
+        if len(text) <= MOST_TEXT:
+            return number(_parsed(ast.parse(text, mode="eval").body))
     except (SyntaxError, KeyError, RecursionError, MemoryError, SymbolicError, PrimitiveError):
-        raise ValueError(f"expected an expression like (r + t) % s, got {text[:60]!r}") from None
+        pass
+    raise ValueError(f"expected an expression like (r + t) % s, got {text[:60]!r}")
 
 
 def _parsed(tree: ast.AST) -> Any:

@@ -19,15 +19,28 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from primepar.errors import PrimeParError, PrimitiveError, SymbolicError
-from primepar.schedule.expression import Number, Value, evaluate, name, nodes, number
+from primepar.schedule.expression import (
+    LARGEST,
+    Number,
+    Value,
+    evaluate,
+    magnitude,
+    name,
+    nodes,
+    number,
+)
 from primepar.schedule.method_arguments import check_methods, signature
 from primepar.schedule.operators import DIMS, HOMES, PHASES, Phase
 from primepar.schedule.primitive import ANY, Primitive
 
 Digits = dict[str, tuple[Any, ...]]
 """Dim -> the digits of its slice index, major first; open ones at the end are left out."""
-COMPARED = 3
-"""Length of a side up to which the methods are called with integers, too."""
+COMPARED, COMPARED_STEPS = 3, 32
+"""Side up to which the methods are called with integers, too, and how many steps are compared."""
+MOST_OPERATIONS = 10_000
+"""Of one digit; whoever reads a map visits each of them at every place."""
+LONGEST_SIDE = 1_024
+"""On meshes up to this side the numbers of a map are those of NumPy, which wraps larger ones."""
 _KINDS = {"steps": "method", "sent": "formula", "held": "formula"}
 _LANGUAGE = "+, -, *, //, %, comparisons, &, |, ~ and where"
 
@@ -90,7 +103,7 @@ def formula(primitive: Primitive, method: str) -> Number | None:
     if method not in known:
         names = (*_SIZE_NAMES, *primitive.side_names)
         traced = _called(primitive, method, tuple(map(name, names)))
-        given = None if traced is None else _number(primitive, method, traced, frozenset())
+        given = None if traced is None else _number(primitive, method, traced)
         for lengths in product(range(1, COMPARED + 1), repeat=len(primitive.side_names)):
             sizes = tuple(map(Fraction, (*_SIZES, *lengths)))
             values = dict(zip(names, sizes, strict=True))
@@ -122,15 +135,17 @@ def _check_names(primitive: Primitive) -> None:
 def _traced(primitive: Primitive) -> Maps:
     axes = tuple(map(name, primitive.axis_sides))
     sides = tuple(map(name, primitive.side_names))
-    steps = _number(primitive, "steps", _called(primitive, "steps", sides))
+    bounds = dict.fromkeys((*primitive.axis_sides, *primitive.side_names), LONGEST_SIDE)
+    steps = _whole(primitive, "steps", _called(primitive, "steps", sides), bounds)
+    bounds["t"] = magnitude(steps, bounds)
     phases: dict[Phase, Digits] = {}
     for phase in PHASES:
         if phase != "forward" and _is_inherited(primitive, phase):
             phases[phase] = phases["forward"]
         else:
-            phases[phase] = _slices(primitive, phase, (*axes, name("t"), *sides))
+            phases[phase] = _slices(primitive, phase, (*axes, name("t"), *sides), bounds)
     homes = {
-        tensor: _slices(primitive, "home", (tensor, *axes, *sides))
+        tensor: _slices(primitive, "home", (tensor, *axes, *sides), bounds)
         for tensor in (HOMES if primitive.home else ())
     }
     return Maps(steps, phases, homes)
@@ -175,7 +190,9 @@ def _place(error: BaseException) -> str:
     return f"{lines[-1].filename}:{lines[-1].lineno}: " if lines else ""
 
 
-def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> Digits:
+def _slices(
+    primitive: Primitive, method: str, arguments: tuple[Value, ...], bounds: Mapping[str, int]
+) -> Digits:
     """Dim -> digits, as expressions and plain numbers."""
     label = f"{type(primitive).__name__}.{method}"
     slices = _called(primitive, method, arguments)
@@ -192,7 +209,9 @@ def _slices(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
             )
     named = {dim: _named(index) for dim, index in slices.items()}
     return {
-        dim: tuple(digit if digit is ANY else _number(primitive, method, digit) for digit in index)
+        dim: tuple(
+            digit if digit is ANY else _whole(primitive, method, digit, bounds) for digit in index
+        )
         for dim, index in named.items()
         if index
     }
@@ -212,23 +231,41 @@ def _named(index: Value) -> tuple[Any, ...]:
     return digits
 
 
-def _number(
-    primitive: Primitive,
-    method: str,
-    value: Value,
-    foreign: frozenset[str] = frozenset({"/", "**"}),
-) -> Number:
-    """A traced value. Raises `SymbolicError` for what is no number, or has a `foreign` operator."""
+def _number(primitive: Primitive, method: str, value: Value) -> Number:
+    """A traced value. Raises `SymbolicError` for what is no number, or takes too much work."""
     label = f"{type(primitive).__name__}.{method}"
     try:
         traced = number(value)
     except SymbolicError as error:
         raise SymbolicError(f"{label}: expected {_LANGUAGE}, got {error}") from None
-    wrong = sorted({node.operator for node in nodes(traced)} & foreign)
-    if wrong:
+    operations = len(nodes(traced))
+    if operations > MOST_OPERATIONS:
         raise SymbolicError(
-            f"{label}: expected {_LANGUAGE}, got {wrong[0]} in {traced}: "
-            "use // for a quotient of whole numbers"
+            f"{label}: expected at most {MOST_OPERATIONS} operations, got {operations}: "
+            "use +, *, // and % instead of a loop"
+        )
+    return traced
+
+
+def _whole(primitive: Primitive, method: str, value: Value, bounds: Mapping[str, int]) -> Number:
+    """A traced number of a map, with bounds of its names.
+
+    Raises `SymbolicError` for fractions and too large numbers.
+    """
+    label, traced = f"{type(primitive).__name__}.{method}", _number(primitive, method, value)
+    made_of = nodes(traced)
+    wrong = sorted({node.operator for node in made_of} & {"/", "**"})
+    wrong += ["a fraction" for part in (traced, *(part for node in made_of for part in node.parts))
+              if isinstance(part, Fraction)]  # fmt: skip
+    if wrong:
+        got = f"{wrong[0]} in {traced}" if made_of else f"the fraction {traced}"
+        raise SymbolicError(
+            f"{label}: expected {_LANGUAGE}, got {got}: use // for a quotient of whole numbers"
+        )
+    if magnitude(traced, bounds) >= LARGEST:
+        raise SymbolicError(
+            f"{label}: expected numbers below 2**62 on every mesh up to side {LONGEST_SIDE}, got "
+            f"larger ones in {traced!s:.60}: take % of the side sooner"
         )
     return traced
 
@@ -278,7 +315,7 @@ def _calls(primitive: Primitive, maps: Maps) -> Iterator[_Call]:
             here = {**dict(zip(axes, device, strict=True)), **along}
             for tensor, home in maps.homes.items():
                 yield _Call("home", (tensor, *device, *lengths), home, here)
-            for phase, t in product(PHASES, range(steps)):
+            for phase, t in product(PHASES, range(min(steps, COMPARED_STEPS))):
                 traced = maps.phases[phase]
                 yield _Call(phase, (*device, t, *lengths), traced, {**here, "t": t})
 

@@ -68,7 +68,7 @@ def _certificate(proofs: list[Proof]) -> SequenceCertificate | None:
     certified = tuple(member for member in members if member is not None)
     if not members or len(certified) < len(members):
         return None
-    return SequenceCertificate("primepar-certificate", 2, certified)
+    return SequenceCertificate("primepar-certificate", 3, certified)
 
 
 def _failing(nesting: Nesting, proofs: list[Proof]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from itertools import product
 from time import perf_counter
 
 from primepar.certify.claims import Claim, Subject, claims
-from primepar.errors import SymbolicError
+from primepar.errors import ClaimError, SymbolicError
 from primepar.schedule.deadline import UnansweredError
 from primepar.verify.primitive.claims_on_mesh import Point, choices
 from primepar.verify.primitive.witness import NoWitnessError, Points, Witnesses, find
@@ -62,7 +62,7 @@ def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
         point, reason = None, None
         try:
             witnesses, point = _decided(claim, questions, meshes)
-        except (SymbolicError, UnansweredError) as error:
+        except (SymbolicError, UnansweredError, ClaimError) as error:
             reason = str(error)
         yield Decision(claim, perf_counter() - start, witnesses, point, reason)
 

@@ -23,7 +23,7 @@ from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
 from primepar.verify.primitive.decide import Decision, decisions
 from primepar.verify.primitive.equal_on_meshes import formula_results
-from primepar.verify.primitive.refutation import Refutation, faults
+from primepar.verify.primitive.refutation import Refutation, faults, is_idle
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
 
@@ -50,7 +50,7 @@ class Proof:
             if decision.witnesses
         }
         return PrimitiveCertificate(
-            "primepar-certificate", 2, map_texts(self.subject.primitive), slices, witnesses,
+            "primepar-certificate", 3, map_texts(self.subject.primitive), slices, witnesses,
             self.answers, self.subject.repeats,
         )  # fmt: skip
 
@@ -165,6 +165,10 @@ def _result(
         return PropertyResult(
             name, "refuted", seconds + fault.seconds, fault.sentence, details=fault.details
         )
+    is_steps = failed.claim.name == "steps" and failed.point is not None
+    if is_steps and is_idle(proof.subject, failed.point or {}):
+        reason = f"a phase has no step at {failed.place}, so that nothing is done there"
+        return PropertyResult(name, "not asked", seconds, reason=reason)
     reason = failed.reason or f"fails at {failed.place}, though no mesh that was searched is wrong"
     return PropertyResult(name, "unknown", seconds, reason=f"{failed.claim.name}: {reason}")
 

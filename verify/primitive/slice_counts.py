@@ -8,17 +8,27 @@ side. For example, `where(s == 1, 3, s + 1)` fits 3, 3, 4, 5 and 6 slices at the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from primepar.errors import SymbolicError
-from primepar.schedule.expression import Expression, Number, evaluate, name, names, where
+from primepar.schedule.expression import (
+    Expression,
+    Number,
+    evaluate,
+    name,
+    names,
+    nodes,
+    same,
+    where,
+)  # fmt: skip
 from primepar.schedule.primitive import ANY, Primitive
 from primepar.schedule.tracing import maps_of
-from primepar.verify.primitive.claims_on_mesh import grid
+from primepar.verify.primitive.claims_on_mesh import MAX_POINTS, grid
 
 LONGEST = 5
 """Largest side of the meshes that are evaluated."""
@@ -67,7 +77,14 @@ def _counts(primitive: Primitive, sides: Sides) -> dict[tuple[str, int], int]:
     maps = maps_of(primitive)
     along = dict(zip(primitive.side_names, sides, strict=True))
     counts = {axis: along[side] for axis, side in primitive.axis_sides.items()}
-    values = {**along, **grid({**counts, "t": int(evaluate(maps.steps, along))})}
+    counts["t"] = int(evaluate(maps.steps, along))
+    if prod(counts.values()) > MAX_POINTS:
+        mesh = ", ".join(f"{side}={length}" for side, length in along.items())
+        raise SymbolicError(
+            f"there are {prod(counts.values())} devices times steps at {mesh}, more than "
+            f"{MAX_POINTS}"
+        )
+    values = {**along, **grid(counts)}
     largest: dict[tuple[str, int], int] = {}
     for dim, place, digit in _digits(primitive):
         most = 0 if digit is ANY else int(np.max(evaluate(digit, values), initial=0))
@@ -86,7 +103,9 @@ def _rule(
     ):
         return bound
     for first in range(1, LONGEST - 1):
-        rule = _affine(sides, {mesh: n for mesh, n in numbers.items() if min(mesh) >= first})
+        rule = _affine(
+            sides, {mesh: n for mesh, n in numbers.items() if min(mesh, default=first) >= first}
+        )
         if rule is not None and (first == 1 or len(sides) == 1):
             for before in reversed(range(1, first)):
                 rule = where(name(sides[0]) == before, numbers[before,], rule)
@@ -129,25 +148,34 @@ def _bounds(primitive: Primitive) -> dict[tuple[str, int], Number | None]:
 
 def _larger(first: Number | None, second: Number | None) -> Number | None:
     """The larger of two limits, if they are equal or the second is 1; else None."""
-    if second is None or first is None or str(first) == str(second):
-        return first if str(first) == str(second) else None
+    if second is None or first is None or same(first, second):
+        return first if same(first, second) else None
     return first if isinstance(second, int) and second == 1 else None
 
 
-def _above(node: Any, limits: dict[str, Number], sides: frozenset[str]) -> Number | None:
-    """An exclusive upper limit of an expression, as an expression of the sides; or None."""
-    if isinstance(node, int):
-        return node + 1
-    assert isinstance(node, Expression)
-    if node.operator == "name":
-        text = node.parts[0]
-        return limits.get(text, node + 1)
-    if node.operator == "%":
-        return node.parts[1] if names(node.parts[1]) <= sides else None
-    if node.operator == "where":
-        condition, *branches = node.parts
-        then, otherwise = (_above(branch, limits, sides) for branch in branches)
-        if then is None or otherwise is None or str(then) == str(otherwise):
-            return then if str(then) == str(otherwise) else None
-        return where(condition, then, otherwise) if names(condition) <= sides else None
-    return None
+def _above(digit: Number, limits: Mapping[str, Number], sides: frozenset[str]) -> Number | None:
+    """An exclusive upper limit of an expression, as an expression of the sides; or None.
+
+    `(r + t) % s` is below `s`, and `where(s >= 3, t, 0)` below `where(s >= 3, steps, 1)`.
+    """
+    above: dict[int, Number | None] = {}
+
+    def of(part: Any) -> Number | None:
+        return above[id(part)] if isinstance(part, Expression) else part + 1
+
+    for node in nodes(digit):
+        if not isinstance(node, Expression):
+            continue
+        limit: Number | None = None
+        if node.operator == "name":
+            limit = limits.get(node.parts[0], node + 1)
+        elif node.operator == "%" and names(node.parts[1]) <= sides:
+            limit = node.parts[1]
+        elif node.operator == "where":
+            condition, then, otherwise = node.parts[0], of(node.parts[1]), of(node.parts[2])
+            if same(then, otherwise):
+                limit = then
+            elif then is not None and otherwise is not None and names(condition) <= sides:
+                limit = where(condition, then, otherwise)
+        above[id(node)] = limit
+    return of(digit)

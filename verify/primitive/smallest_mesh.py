@@ -11,6 +11,7 @@ from itertools import product
 from math import prod
 from time import perf_counter
 
+from primepar.schedule.expression import evaluate
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
     DIMS,
@@ -24,11 +25,13 @@ from primepar.schedule.operators import (
 )
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
+from primepar.schedule.tracing import maps_of
 
 Sides = tuple[int, ...]
 LONGEST_SIDE = 6
 MOST_DEVICES, MOST_DEVICES_AFTER = 64, 16
-MOST_SUB_OPERATORS = 4096
+MOST_SUB_OPERATORS, MOST_PLACES = 4096, 100_000
+"""Largest grid that is searched for all faults, and most devices times steps of any search."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,8 @@ def smallest_faults(
     open_names = [name for name in FAULTS if name in set(properties)]
     faults: dict[str, MeshFault] = {}
     for sides in side_choices(primitive, hints):
+        if not _is_searched(primitive, sides):
+            continue
         sequence = Sequence.of(primitive, *sides)
         if faults and sequence.ranks > MOST_DEVICES_AFTER:
             break
@@ -78,6 +83,13 @@ def smallest_faults(
                 sentence = f"{mesh_text(sequence)}: {fault}"
                 faults[name] = MeshFault(sides, sentence, perf_counter() - clock)
     return faults
+
+
+def _is_searched(primitive: Primitive, sides: Sides) -> bool:
+    """Whether a mesh has a step, without which the claim about steps fails, and not too many."""
+    along = dict(zip(primitive.side_names, sides, strict=True))
+    devices = prod(along[side] for side in primitive.axis_sides.values())
+    return 1 <= int(evaluate(maps_of(primitive).steps, along)) <= MOST_PLACES // devices
 
 
 def mesh_text(sequence: Sequence) -> str:

@@ -25,9 +25,9 @@ import numpy as np
 from primepar.certify.cases import Case
 from primepar.certify.claims import Claim
 from primepar.errors import SymbolicError
-from primepar.schedule.expression import Condition, Number, evaluate, every, name
+from primepar.schedule.expression import LARGEST, Condition, Number, evaluate, every, name, same
 from primepar.schedule.polynomial_form import Form
-from primepar.verify.primitive.claims_on_mesh import Array, Point, choices, column, grid, limits
+from primepar.verify.primitive.claims_on_mesh import Array, Point, choices, column, limits
 
 Witnesses = dict[str, Number]
 """An expression for every witness of a claim."""
@@ -59,14 +59,18 @@ class Points:
         random = np.random.default_rng(0)
         for sides in meshes:
             counts = limits(claim, sides)[0]
-            number = prod(max(count, 0) for count in counts.values())
-            chosen = np.arange(number)
+            shape = tuple(max(count, 0) for count in counts.values())
+            number = prod(shape)
+            if number >= LARGEST:
+                raise SymbolicError(f"a claim has {number} cases at {sides}")
+            chosen = np.arange(min(number, most))
             if number > most:
                 chosen = np.sort(random.choice(number, most, replace=False))
-            values = grid(counts)
+            axes = np.unravel_index(chosen, shape) if shape else ()
+            values = dict(zip(counts, axes, strict=True))
             rows += [
                 {**sides, **{name: int(axis[row]) for name, axis in values.items()}}
-                for row in chosen
+                for row in range(len(chosen))
             ]
         return cls(claim).with_rows(rows)
 
@@ -127,7 +131,7 @@ def _tree(
     otherwise = _tree(points, places[~holds], known, depth + 1)
     return {
         key: then[key]
-        if str(then[key]) == str(otherwise[key])
+        if same(then[key], otherwise[key])
         else condition.__where__(then[key], otherwise[key])
         for key in then
     }
@@ -207,7 +211,7 @@ class _Candidate:
 
 def _once(conditions: Iterable[Condition | bool]) -> Iterable[Condition]:
     """The conditions without repetitions, and without plain truth values."""
-    return {str(node): node for node in conditions if isinstance(node, Condition)}.values()
+    return {id(node): node for node in conditions if isinstance(node, Condition)}.values()
 
 
 class _Path(Case):
