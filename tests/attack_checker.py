@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import perf_counter
 
 import msgspec
 
@@ -20,6 +19,7 @@ from primepar.certify.certificate_format import map_texts
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.certify.primitive import holds
 from primepar.errors import PrimeParError
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.expression import Number, parse
 from primepar.verify.certificate.answers import answers
 from primepar.verify.primitive.proof import prove
@@ -31,8 +31,9 @@ SECONDS = 5.0
 def written(primitive: Primitive) -> bytes | None:
     """The certificate of a primitive as a file; None if it has none."""
     try:
-        made = prove(primitive, perf_counter() + SECONDS).certificate
-    except PrimeParError:
+        with deadline(SECONDS):
+            made = prove(primitive).certificate
+    except (PrimeParError, UnansweredError):
         return None
     if made is None:
         return None

@@ -31,15 +31,6 @@ class Rows(Primitive):
         return dict(M=r)
 
 
-class Deep(Rows):
-    """A sum of 1,000 terms."""
-
-    def forward(self, r: Any, t: Any, s: Any) -> Digits:
-        for _ in range(1000):
-            r = r + 0
-        return dict(M=r)
-
-
 class Far(Rows):
     """A sum of 3,000 terms: right, but many sides away from its own."""
 
@@ -58,35 +49,17 @@ class TooDeep(Rows):
         return dict(M=r % s)
 
 
-class DeepCondition(Rows):
-    """A conjunction of 500 comparisons."""
-
-    def forward(self, r: Any, t: Any, s: Any) -> Digits:
-        condition = r >= 0
-        for _ in range(500):
-            condition = condition & (r >= 0)
-        return dict(M=where(condition, r, 0))
-
-
 class Threshold(Rows):
-    """The steps end at a side of 1,000."""
-
-    threshold = 1000
+    """From a side of a million on there is one step."""
 
     def steps(self, s: Any) -> Any:
-        return where(s >= self.threshold, 1, s)
+        return where(s >= 10**6, 1, s)
 
     def forward(self, r: Any, t: Any, s: Any) -> Digits:
         return dict(M=(r, t))
 
     def home(self, tensor: str, r: Any, s: Any) -> Digits:
         return {"I": dict(M=r), "W": {}, "O": dict(M=r)}[tensor]
-
-
-class LargeThreshold(Threshold):
-    """Another expression, of the same size."""
-
-    threshold = 10**6
 
 
 class Grid(Primitive):
@@ -111,15 +84,6 @@ class Shared(Grid):
         for _ in range(14):
             index = where(index >= s, index - s, index)
         return index
-
-
-class Doubled(Grid):
-    """2**60 times the index."""
-
-    def slice_of(self, index: Any, s: Any) -> Any:
-        for _ in range(60):
-            index = index + index
-        return index % s
 
 
 class Squared(Grid):
@@ -162,20 +126,6 @@ class Fractions(Rows):
         return dict(M=r * Fraction(1, 2) * 2)
 
 
-class FractionAlone(Rows):
-    """A whole number that is a fraction."""
-
-    def forward(self, r: Any, t: Any, s: Any) -> Digits:
-        return dict(M=Fraction(4, 2))
-
-
-class FractionOfSteps(Rows):
-    """A step that is a fraction."""
-
-    def steps(self, s: Any) -> Any:
-        return Fraction(1)
-
-
 class NoAxes(Primitive):
     """One device, which computes two slices of M in two steps."""
 
@@ -199,8 +149,8 @@ class NoAxesRight(NoAxes):
 
 
 KINDS: tuple[type[Primitive], ...] = (
-    Deep, Far, TooDeep, DeepCondition, Threshold, LargeThreshold, Shared, Doubled, Squared,
-    Constant, TenMillion, ManySteps, Fractions, FractionAlone, FractionOfSteps, NoAxes, NoAxesRight,
+    Far, TooDeep, Threshold, Shared, Squared, Constant, TenMillion, ManySteps, Fractions, NoAxes,
+    NoAxesRight,
 )  # fmt: skip
 
 

@@ -6,10 +6,8 @@ import re
 from collections import Counter
 from functools import cache, partial
 from itertools import product
-from math import inf
 from pathlib import Path
 from random import Random
-from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -26,6 +24,7 @@ from primepar.certify.primitive import certify_primitive, holds
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.partition.summa import Summa
+from primepar.schedule.deadline import UnansweredError, deadline
 from primepar.schedule.expression import parse
 from primepar.schedule.polynomial_form import Form
 from primepar.verify.certificate.answers import answers as answers_of
@@ -35,7 +34,7 @@ from primepar.verify.primitive.witness import Points
 
 @cache
 def made(method: str) -> PrimitiveCertificate:
-    certificate = prove(PRIMITIVES[method](), inf).certificate
+    certificate = prove(PRIMITIVES[method]()).certificate
     assert certificate is not None
     return certificate
 
@@ -108,7 +107,7 @@ def test_a_wrong_primitive_has_no_certificate_and_no_other_holds_of_it(
     )
     with pytest.raises(ClaimError):
         certify_primitive(replace(made(right), maps=map_texts(wrong())), wrong())
-    assert prove(wrong(), inf).certificate is None
+    assert prove(wrong()).certificate is None
     assert verify_primitive(wrong()).verdict == "refuted"
 
 
@@ -169,7 +168,7 @@ def test_a_number_of_slices_that_makes_ranges_empty_is_refused(count: str) -> No
 
 def _forged(wrong: Primitive, right: type[Primitive]) -> PrimitiveCertificate:
     """The certificate of a right primitive, made over to a wrong one."""
-    certificate = prove(right(), inf).certificate
+    certificate = prove(right()).certificate
     assert certificate is not None
     return replace(certificate, maps=map_texts(wrong))
 
@@ -219,7 +218,8 @@ def test_a_witness_that_would_take_memory_or_time_is_refused(what: str) -> None:
 
 
 def test_without_time_there_is_no_certificate() -> None:
-    assert prove(PrimePar(), perf_counter()).certificate is None
+    with deadline(0.0), pytest.raises(UnansweredError):
+        prove(PrimePar())
 
 
 # Altered certificates

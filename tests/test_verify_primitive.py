@@ -16,7 +16,7 @@ from primepar.certify.primitive import certify_primitive
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
 from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
-from primepar.verify.primitive import decide
+from primepar.verify.primitive import decide, proof
 from primepar.verify.primitive.claims_on_mesh import limits
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
@@ -55,11 +55,13 @@ RIGHT = {**PRIMITIVES, **{kind.__name__: kind for kind in OURS}}
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_primitive_is_proved_and_certified_for_every_side(name: str) -> None:
-    report = verify_primitive(RIGHT[name](), name, timeout=300.0)
+def test_a_right_primitive_is_proved_and_certified_for_every_side(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proof, "formula_results", lambda _: ())  # tests/test_equal_on_meshes.py
+    report = verify_primitive(RIGHT[name](), name)
     right = [(result.name, result.verdict, result.certified) for result in report.properties]
-    assert right[: len(PROPERTIES)] == [(result, "proved", True) for result in PROPERTIES]
-    assert {verdict for _, verdict, _ in right[len(PROPERTIES) :]} <= {"equal"}
+    assert right == [(result, "proved", True) for result in PROPERTIES]
     assert (report.target, report.verdict) == (name, "proved")
     assert isinstance(report.certificate, PrimitiveCertificate)
     assert certify_primitive(report.certificate, RIGHT[name]()) > 0
@@ -91,6 +93,7 @@ def test_every_property_stands_on_claims_that_are_not_empty(name: str) -> None:
 def test_a_wrong_expression_proves_and_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Z3 finds a point where it is wrong and something else is right, again and again."""
     monkeypatch.setattr(decide, "find", nothing_but_0)
+    monkeypatch.setattr(decide, "ROUNDS", 3)
     report = verify_primitive(PrimePar())
     assert {result.name: result.verdict for result in report.properties} == {
         "coverage": "unknown",

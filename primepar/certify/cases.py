@@ -16,6 +16,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from primepar.errors import ClaimError
+from primepar.schedule.deadline import seconds_left
 from primepar.schedule.expression import Condition, Expression, Number
 from primepar.schedule.polynomial_form import Form, Term
 
@@ -136,6 +137,7 @@ class Case:
         """
         waiting = [root]
         while waiting:
+            seconds_left()
             part = waiting[-1]
             missing = next((one for one in self._needed(part) if not self._is_known(one)), None)
             if missing is not None:

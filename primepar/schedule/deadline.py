@@ -78,6 +78,17 @@ def deadline(seconds: float) -> Iterator[None]:
         _CURRENT.reset(token)
 
 
+@contextmanager
+def share_of_time(share: float) -> Iterator[None]:
+    """Limit the time of the `with` block to a share of what is left, as `deadline` does."""
+    current, now = _CURRENT.get(), perf_counter()
+    token = _CURRENT.set(Deadline(current.seconds, now + share * (current.end - now)))
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
 def seconds_left() -> float:
     """Seconds until the deadline, more than 0. Raises `UnansweredError` after it."""
     raise_ctrl_c()

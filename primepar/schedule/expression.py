@@ -28,6 +28,7 @@ from typing import Any, NoReturn, Self
 from weakref import WeakValueDictionary
 
 from primepar.errors import PrimitiveError, SymbolicError
+from primepar.schedule.deadline import in_time
 
 Value = Any
 """An integer, a fraction, an array of integers, a Z3 term or an expression."""
@@ -351,15 +352,15 @@ def every(conditions: Iterable[Any]) -> Any:
 def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
     """The value of an expression or condition, each name having the value that is given.
 
-    Raises `PrimitiveError` where a plain number is divided by less than 1, and what the values
-    themselves raise.
+    Raises `PrimitiveError` where a plain number is divided by less than 1, `UnansweredError` after
+    a deadline, and what the values themselves raise.
     """
     if not isinstance(node, _Node):
         return node
     if node._plan is None:
         node._plan = _planned(node)
     registers: list[Value] = []
-    for function, operands, unused in node._plan:
+    for function, operands, unused in in_time(node._plan):
         if function is None:
             registers.append(values[operands])
         else:

@@ -15,7 +15,7 @@ from time import perf_counter
 
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import ClaimError, SymbolicError
-from primepar.schedule.deadline import UnansweredError
+from primepar.schedule.deadline import UnansweredError, in_time
 from primepar.verify.primitive.claims_on_mesh import Point, choices
 from primepar.verify.primitive.witness import NoWitnessError, Points, Witnesses, find
 from primepar.verify.primitive.z3_question import Questions
@@ -49,10 +49,10 @@ class Decision:
         return ", ".join(f"{name}={value}" for name, value in (self.point or {}).items())
 
 
-def decisions(subject: Subject, deadline: float) -> Iterator[Decision]:
-    """Yield the decision of every claim; `deadline` is a time of `perf_counter`."""
+def decisions(subject: Subject) -> Iterator[Decision]:
+    """Yield the decision of every claim; after the deadline it has only a reason."""
     names = subject.primitive.side_names
-    questions = Questions(names, deadline)
+    questions = Questions(names)
     longest = LONGEST if len(names) < 3 else 3
     lengths = product(range(1, longest + 1), repeat=len(names))
     meshes = [dict(zip(names, mesh, strict=True)) for mesh in lengths]
@@ -73,7 +73,7 @@ def _decided(
     if not claim.witnesses:
         return {}, questions.counterexample(claim, {})
     points = Points.of(claim, meshes, MAX_POINTS_ON_MESH)
-    for _ in range(ROUNDS):
+    for _ in in_time(range(ROUNDS)):
         try:
             witnesses = find(points)
         except NoWitnessError as error:

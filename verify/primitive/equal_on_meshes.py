@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, reduce
@@ -21,6 +22,7 @@ import msgspec
 import numpy as np
 
 from primepar.errors import SymbolicError
+from primepar.schedule.deadline import UnansweredError, in_time
 from primepar.schedule.ledger import live_elements, resident_copies, sends
 from primepar.schedule.lowering import lower
 from primepar.schedule.meaning import Meaning
@@ -48,6 +50,7 @@ class _Mesh:
     def __init__(self, primitive: Primitive, sides: Sides) -> None:
         self.primitive, self.sides = primitive, sides
         self.sequence = Sequence.of(primitive, *sides)
+        self.text = mesh_text(primitive.side_names, sides, self.sequence.axis_lengths)
         smallest = Linear.smallest(self.sequence.grid)
         longer = ({dim: MANY * smallest.size(dim)} for dim in WIDE)
         # What is sent are parts of MN, NK and MK: a formula of these that is right for all four
@@ -137,7 +140,7 @@ class _Comparison:
         self.seconds += perf_counter() - start
         self.meshes += 1
         if isinstance(given, str):
-            sentence = f"{mesh_text(mesh.sequence)}: {given}"
+            sentence = f"{mesh.text}: {given}"
             details = of_primitive(mesh.primitive, mesh.sides, self.name, sentence)
             self.decided = PropertyResult(
                 self.name, "refuted", self.seconds, sentence, details=details
@@ -145,12 +148,15 @@ class _Comparison:
         else:
             self.equal += given
 
-    def result(self, last: _Mesh | None, choices: int) -> PropertyResult:
-        """The result after the last mesh; `choices` is the number of meshes to compare."""
+    def result(self, last: _Mesh | None) -> PropertyResult:
+        """The result after the last mesh; there is none if not all were compared."""
         if self.decided is not None:
             return self.decided
-        if last is None or self.meshes < choices:
-            reason = f"stopped after {self.meshes} of {choices} meshes, of which none is wrong"
+        if last is None:
+            reason = (
+                f"stopped after {self.meshes} meshes, of which none is wrong: give it a longer "
+                "--timeout"
+            )
             return PropertyResult(self.name, "unknown", self.seconds, reason=reason)
         notes = []
         if self.equal < self.meshes:
@@ -161,31 +167,39 @@ class _Comparison:
             program = msgspec.structs.replace(last.program, shape=shape)
             copies = resident_copies(program, Meaning(program)).items()
             listed = ", ".join(f"{tensor} {count}" for tensor, count in copies)
-            notes.append(f"resident copies at {mesh_text(last.sequence)}: {listed}")
+            notes.append(f"resident copies at {last.text}: {listed}")
         return PropertyResult(
             self.name, "equal", self.seconds, reason="\n".join(notes) or None, meshes=self.equal
         )
 
 
-def formula_results(primitive: Primitive, end: float) -> Iterator[PropertyResult]:
+def formula_results(primitive: Primitive) -> Iterator[PropertyResult]:
     """Yield the results of memory and traffic, each if the primitive has a formula for it.
 
-    What is not compared on every mesh by `end`, a time of `perf_counter`, is unknown. Raises
-    `PrimitiveError` if a formula cannot be called with numbers.
+    What is not compared on every mesh at the deadline is unknown. Raises `PrimitiveError` if a
+    formula cannot be called with numbers.
     """
     asked = list(_asked(primitive))
-    grids = ((sides, Sequence.of(primitive, *sides).grid) for sides in side_choices(primitive))
-    choices = [sides for sides, grid in grids if prod(grid.values()) <= MOST_SUB_OPERATORS]
     last = None
-    for sides in choices:
-        open_ = [comparison for comparison in asked if comparison.decided is None]
-        if not open_ or perf_counter() > end:
-            break
-        last = _Mesh(primitive, sides)
-        for comparison in open_:
-            comparison.on(last)
+    with suppress(UnansweredError):
+        last = _compare(primitive, asked)
     for comparison in asked:
-        yield comparison.result(last, len(choices))
+        yield comparison.result(last)
+
+
+def _compare(primitive: Primitive, asked: list[_Comparison]) -> _Mesh | None:
+    """Compare on every mesh, and return the last one. Raises `UnansweredError` at the deadline."""
+    mesh = None
+    for sides in in_time(side_choices(primitive)):
+        open_ = [comparison for comparison in asked if comparison.decided is None]
+        if not open_:
+            break
+        candidate = _Mesh(primitive, sides)
+        if prod(candidate.sequence.grid.values()) <= MOST_SUB_OPERATORS:
+            mesh = candidate
+            for comparison in open_:
+                comparison.on(mesh)
+    return mesh
 
 
 def _asked(primitive: Primitive) -> Iterator[_Comparison]:
@@ -198,4 +212,6 @@ def _asked(primitive: Primitive) -> Iterator[_Comparison]:
                 continue
         except SymbolicError as error:
             comparison.decided = PropertyResult(comparison.name, "unknown", 0.0, reason=str(error))
+        except UnansweredError:
+            pass  # nor is it compared on any mesh
         yield comparison

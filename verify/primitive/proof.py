@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter
 
 from primepar.certify.cases import Answer
@@ -17,7 +18,7 @@ from primepar.certify.certificate_format import PrimitiveCertificate, map_texts
 from primepar.certify.claims import PROPERTIES, Subject
 from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
-from primepar.schedule.deadline import UnansweredError, deadline
+from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
@@ -54,6 +55,14 @@ class Proof:
             self.answers, self.subject.repeats,
         )  # fmt: skip
 
+    @property
+    def open_names(self) -> set[str]:
+        """The properties that are not proved: all of them, if a precondition is not."""
+        unproved = [decision.claim for decision in self.decisions if not decision.is_proved]
+        if any(claim.is_precondition for claim in unproved):
+            return set(PROPERTIES)
+        return {name for claim in unproved for name in claim.properties}
+
     def certifies(self, name: str) -> bool:
         """Whether the checker accepted all claims of a property, and of those it needs.
 
@@ -66,60 +75,62 @@ class Proof:
 
 
 def verify_primitive(
-    primitive: Primitive, target: str | None = None, timeout: float = 600.0
+    primitive: Primitive, target: str | None = None, timeout: float = inf
 ) -> Report:
     """Prove a primitive for all sides of 1 or more.
 
-    The work is bounded by counts; `timeout`, in seconds, is the last resort.
+    The work is bounded by counts; what is not decided after `timeout` seconds is unknown.
 
     A property that is not proved is refuted if some mesh breaks it, with the smallest as the
     counterexample, and unknown otherwise. Memory and traffic are asked where the primitive has a
     formula `held` or `sent` and all else is proved. Raises `PrimitiveError` if the maps do not give
     slices.
     """
+    target, proof, reason = target or type(primitive).__name__, None, ""
+    wrong: dict[str, Refutation] = {}
+    formulas: list[PropertyResult] = []
     with deadline(timeout):
-        return _verified(primitive, target or type(primitive).__name__, timeout)
+        try:
+            # The last quarter is left for meshes: what Z3 does not decide may be wrong on one.
+            with share_of_time(3 / 4):
+                proof = prove(primitive)
+        except (SymbolicError, UnansweredError) as error:
+            reason, wrong = str(error), faults(Subject(primitive, {}), (), PROPERTIES)
+        else:
+            if proof.open_names:
+                wrong = faults(proof.subject, proof.decisions, proof.open_names)
+            else:
+                formulas = list(formula_results(primitive))
+    if proof is None:
+        return Report.of(target, list(_without_claims(reason, wrong)), scope(primitive))
+    results = [_result(proof, name, wrong.get(name)) for name in PROPERTIES
+               if name != "races" or not proof.open_names]  # fmt: skip
+    return Report.of(target, [*results, *formulas], scope(primitive), proof.certificate)
 
 
-def _verified(primitive: Primitive, target: str, timeout: float) -> Report:
-    end = perf_counter() + timeout
-    try:
-        # The last quarter is left for meshes: what Z3 does not decide may be wrong on a small one.
-        proof = prove(primitive, end - timeout / 4)
-    except SymbolicError as error:
-        results = list(_without_claims(primitive, str(error), end))
-        return Report.of(target, results, scope(primitive))
-    results = list(_results(proof, end))
-    if all(result.verdict == "proved" for result in results):
-        results += formula_results(primitive, end)
-    else:
-        results = [result for result in results if result.name != "races"]
-    return Report.of(target, results, scope(primitive), proof.certificate)
+def prove(primitive: Primitive, repeats: bool = False) -> Proof:
+    """Decide and certify every claim, until the deadline.
 
-
-def prove(primitive: Primitive, end: float, repeats: bool = False) -> Proof:
-    """Decide and certify every claim, until `end` of `perf_counter`.
-
-    Raises `SymbolicError` if no rule gives the number of slices.
+    Raises `SymbolicError` if no rule gives the number of slices, `UnansweredError` without time for
+    that.
     """
     subject = Subject(primitive, slices_of(primitive), repeats)
-    decided = tuple(decisions(subject, end))
+    decided = tuple(decisions(subject))
     answered, seconds = {}, {}
     for decision in decided:
         start = perf_counter()
-        given = _certified(decision, end) if decision.is_proved else None
+        given = _certified(decision) if decision.is_proved else None
         if given is not None:
             answered[decision.claim.name] = given
         seconds[decision.claim.name] = decision.seconds + perf_counter() - start
     return Proof(subject, decided, answered, seconds)
 
 
-def _certified(decision: Decision, end: float) -> tuple[Answer, ...] | None:
+def _certified(decision: Decision) -> tuple[Answer, ...] | None:
     """Answers that the checker accepts; None if there are none."""
     claim, witnesses = decision.claim, decision.witnesses
     try:
-        with deadline(end - perf_counter()):
-            given = answers(lambda case: holds(claim, witnesses, case))
+        given = answers(lambda case: holds(claim, witnesses, case))
         texts = {name: str(node) for name, node in witnesses.items()}
         certify_claim(claim, texts, given)
     except (CertificateError, ClaimError, UnansweredError):
@@ -142,21 +153,10 @@ def scope(primitive: Primitive) -> str:
     return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
-def _results(proof: Proof, end: float) -> Iterator[PropertyResult]:
-    """Yield the result of each property."""
-    unproved = [decision for decision in proof.decisions if not decision.is_proved]
-    preconditions = [decision for decision in unproved if decision.claim.is_precondition]
-    open_names = {name for decision in unproved for name in decision.claim.properties}
-    open_names = set(PROPERTIES) if preconditions else open_names
-    wrong = faults(proof.subject, proof.decisions, open_names, end) if open_names else {}
-    for name in PROPERTIES:
-        decided = [item for item in proof.decisions if name in item.claim.properties]
-        yield _result(proof, name, [*decided, *preconditions], wrong.get(name))
-
-
-def _result(
-    proof: Proof, name: str, decided: list[Decision], fault: Refutation | None
-) -> PropertyResult:
+def _result(proof: Proof, name: str, fault: Refutation | None) -> PropertyResult:
+    decided = [decision for decision in proof.decisions if name in decision.claim.properties]
+    decided += [decision for decision in proof.decisions
+                if decision.claim.is_precondition and not decision.is_proved]  # fmt: skip
     seconds = sum(proof.seconds[decision.claim.name] for decision in decided)
     failed = next((decision for decision in decided if not decision.is_proved), None)
     if failed is None:
@@ -173,9 +173,8 @@ def _result(
     return PropertyResult(name, "unknown", seconds, reason=f"{failed.claim.name}: {reason}")
 
 
-def _without_claims(primitive: Primitive, reason: str, end: float) -> Iterator[PropertyResult]:
+def _without_claims(reason: str, wrong: dict[str, Refutation]) -> Iterator[PropertyResult]:
     """Yield the results if there are no claims: refuted on a small mesh, or unknown."""
-    wrong = faults(Subject(primitive, {}), (), set(PROPERTIES), end)
     for name in PROPERTIES[:-1]:
         fault = wrong.get(name)
         if fault is not None:

@@ -7,6 +7,7 @@ is wrong, the claims that Z3 refuted are evaluated on one mesh after the other, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import prod
@@ -15,6 +16,7 @@ from time import perf_counter
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
 from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.deadline import UnansweredError, in_time
 from primepar.schedule.expression import evaluate
 from primepar.schedule.operators import DIMS, block_name, tensor_dims
 from primepar.schedule.primitive import Primitive
@@ -23,7 +25,7 @@ from primepar.verify.counterexample.primitive import of_primitive
 from primepar.verify.primitive.claims_on_mesh import Point, failing, points_on
 from primepar.verify.primitive.decide import Decision
 from primepar.verify.primitive.slice_counts import counts_on
-from primepar.verify.primitive.smallest_mesh import smallest_faults
+from primepar.verify.primitive.smallest_mesh import mesh_text, meshes_of, smallest_faults
 
 LARGEST = 16
 """Largest side of the meshes that are searched if no rule gives the number of slices."""
@@ -41,17 +43,27 @@ class Refutation:
 
 
 def faults(
-    subject: Subject, decided: Sequence[Decision], open_names: Iterable[str], end: float
+    subject: Subject, decided: Sequence[Decision], open_names: Iterable[str]
 ) -> dict[str, Refutation]:
-    """Property -> its fault on the smallest mesh that has one, until `end`."""
-    primitive, names = subject.primitive, set(open_names)
+    """Property -> its fault on the smallest mesh that has one; those found until the deadline."""
+    refutations: dict[str, Refutation] = {}
+    with suppress(UnansweredError):
+        _search(subject, decided, set(open_names), refutations)
+    return refutations
+
+
+def _search(
+    subject: Subject, decided: Sequence[Decision], names: set[str],
+    refutations: dict[str, Refutation],
+) -> None:  # fmt: skip
+    """Add the fault of each property. Raises `UnansweredError` at the deadline."""
+    primitive = subject.primitive
     hints = {_sides(subject, decision.point) for decision in decided if decision.point is not None}
-    refutations = {}
-    for name, small in smallest_faults(primitive, names, hints, end).items():
+    for name, small in smallest_faults(meshes_of(primitive, hints), names):
         details = of_primitive(primitive, small.sides, name, small.sentence)
         refutations[name] = Refutation(small.sentence, small.seconds, details)
-    if not decided:
-        return refutations or _on_meshes(primitive, end)
+    if not decided and not refutations:
+        refutations |= _on_meshes(primitive)
     for decision in decided:
         claim = decision.claim
         if decision.point is None or refutations.keys() & set(claim.properties):
@@ -61,20 +73,19 @@ def faults(
             # claim fails where nothing is done.
             continue
         start = perf_counter()
-        point = _smallest(subject, decision, end)
+        point = _smallest(subject, decision)
         refutation = Refutation(_sentence(subject, claim, point), perf_counter() - start)
         refutations |= dict.fromkeys(claim.properties, refutation)
-    return refutations
 
 
-def _on_meshes(primitive: Primitive, end: float) -> dict[str, Refutation]:
+def _on_meshes(primitive: Primitive) -> dict[str, Refutation]:
     """Property -> its fault on the smallest mesh on which a claim fails with that mesh's slices."""
     largest = (LARGEST,) * len(primitive.side_names)
     refutations: dict[str, Refutation] = {}
-    for sides in _meshes(Subject(primitive, {}), largest):
-        start = perf_counter()
-        if refutations or start > end:
+    for sides in in_time(_meshes(Subject(primitive, {}), largest)):
+        if refutations:
             break
+        start = perf_counter()
         try:
             subject = Subject(primitive, counts_on(primitive, sides))
         except SymbolicError:
@@ -97,7 +108,7 @@ def _sides(subject: Subject, point: Point) -> tuple[int, ...]:
     return tuple(point[side] for side in subject.primitive.side_names)
 
 
-def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
+def _smallest(subject: Subject, decision: Decision) -> Point:
     """The point on the smallest mesh where the claim fails; at the latest that of Z3.
 
     Z3 gives the smallest sum of the sides, which need not be the fewest devices.
@@ -110,7 +121,7 @@ def _smallest(subject: Subject, decision: Decision, end: float) -> Point:
         if decision.claim.name != "steps" and is_idle(subject, along):
             continue
         evaluated += points_on(decision.claim, along)
-        if evaluated > MOST_POINTS or perf_counter() > end:
+        if evaluated > MOST_POINTS:
             break
         point = failing(decision.claim, along)
         if point is not None:
@@ -143,11 +154,10 @@ def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, .
 
 def _sentence(subject: Subject, claim: Claim, point: Point) -> str:
     """A sentence: where the claim fails, what was expected, and what to write instead."""
-    element = Element(subject.primitive, _sides(subject, point))
-    named = ", ".join(f"{name}={point[name]}" for name in subject.primitive.side_names)
-    mesh = "x".join(map(str, element.axis_lengths)) or "1"
-    devices = "devices" if prod(element.axis_lengths) > 1 else "device"
-    return f"{named or 'any side'} ({mesh} {devices}): {_about(subject, claim, point)}"
+    sides = _sides(subject, point)
+    lengths = Element(subject.primitive, sides).axis_lengths
+    mesh = mesh_text(subject.primitive.side_names, sides, lengths)
+    return f"{mesh}: {_about(subject, claim, point)}"
 
 
 def _about(subject: Subject, claim: Claim, point: Point) -> str:

@@ -11,6 +11,7 @@ from itertools import product
 from math import prod
 from time import perf_counter
 
+from primepar.schedule.deadline import in_time
 from primepar.schedule.expression import evaluate
 from primepar.schedule.movement import NEXT_USE, Movement
 from primepar.schedule.operators import (
@@ -58,47 +59,53 @@ def side_choices(primitive: Primitive, hints: Iterable[Sides] = ()) -> list[Side
 
 
 def smallest_faults(
-    primitive: Primitive, properties: Iterable[str], hints: Iterable[Sides], deadline: float
-) -> dict[str, MeshFault]:
-    """Property -> its fault at the smallest sides that have one, until the deadline.
+    meshes: Iterable[tuple[Sides, str, Sequence]], properties: Iterable[str]
+) -> Iterator[tuple[str, MeshFault]]:
+    """Yield each property that is wrong, with its fault on the first of some meshes that has one.
 
-    After the first fault, faults of other properties are searched on small meshes only.
+    A mesh is given by its sides, its text, and the sequence on it; smaller ones come first.
+
+    After the first fault, faults of other properties are searched on small meshes only. Raises
+    `UnansweredError` at the deadline.
     """
     open_names = [name for name in FAULTS if name in set(properties)]
-    faults: dict[str, MeshFault] = {}
-    for sides in side_choices(primitive, hints):
-        if not _is_searched(primitive, sides):
-            continue
-        sequence = Sequence.of(primitive, *sides)
-        if faults and sequence.ranks > MOST_DEVICES_AFTER:
+    wrong: set[str] = set()
+    for sides, text, sequence in in_time(meshes):
+        if wrong and sequence.ranks > MOST_DEVICES_AFTER:
             break
         movement = Movement(sequence)
         large = prod(sequence.grid.values()) > MOST_SUB_OPERATORS
         for name in open_names:
-            if name in faults or perf_counter() > deadline or (large and name != "coverage"):
+            if name in wrong or (large and name != "coverage"):
                 continue
             clock = perf_counter()
             fault = next(FAULTS[name](movement), None)
             if fault is not None:
-                sentence = f"{mesh_text(sequence)}: {fault}"
-                faults[name] = MeshFault(sides, sentence, perf_counter() - clock)
-    return faults
+                sentence = f"{text}: {fault}"
+                wrong.add(name)
+                yield name, MeshFault(sides, sentence, perf_counter() - clock)
 
 
-def _is_searched(primitive: Primitive, sides: Sides) -> bool:
-    """Whether a mesh has a step, without which the claim about steps fails, and not too many."""
-    along = dict(zip(primitive.side_names, sides, strict=True))
-    devices = prod(along[side] for side in primitive.axis_sides.values())
-    return 1 <= int(evaluate(maps_of(primitive).steps, along)) <= MOST_PLACES // devices
+def meshes_of(
+    primitive: Primitive, hints: Iterable[Sides]
+) -> Iterator[tuple[Sides, str, Sequence]]:
+    """Yield the meshes of a primitive that have a step, and not too many, fewest devices first.
+
+    Where there is no step, the claim about steps fails.
+    """
+    for sides in side_choices(primitive, hints):
+        along = dict(zip(primitive.side_names, sides, strict=True))
+        devices = prod(along[side] for side in primitive.axis_sides.values())
+        if 1 <= int(evaluate(maps_of(primitive).steps, along)) <= MOST_PLACES // devices:
+            sequence = Sequence.of(primitive, *sides)
+            yield sides, mesh_text(primitive.side_names, sides, sequence.axis_lengths), sequence
 
 
-def mesh_text(sequence: Sequence) -> str:
-    """The text for a mesh, `s=2 (2x2 devices)`."""
-    (element,) = sequence.elements
-    named = zip(element.primitive.side_names, element.sides, strict=True)
-    sides = ", ".join(f"{name}={side}" for name, side in named) or "any side"
-    mesh = "x".join(map(str, element.axis_lengths)) or "1"
-    return f"{sides} ({mesh} device{'s' * (sequence.ranks > 1)})"
+def mesh_text(names: Iterable[str], sides: Sides, lengths: Sides) -> str:
+    """The text for a mesh with axes of some lengths, `s=2 (2x2 devices)`."""
+    named = ", ".join(f"{name}={side}" for name, side in zip(names, sides, strict=True))
+    mesh = "x".join(map(str, lengths)) or "1"
+    return f"{named or 'any side'} ({mesh} device{'s' * (prod(lengths) > 1)})"
 
 
 def coverage_faults(movement: Movement) -> Iterator[str]:
@@ -107,7 +114,7 @@ def coverage_faults(movement: Movement) -> Iterator[str]:
     dims = [dim for dim in DIMS if dim in sequence.grid]
     for phase in PHASES:
         places: dict[Index, tuple[int, int]] = {}
-        for rank, step in product(range(sequence.ranks), range(sequence.steps)):
+        for rank, step in in_time(product(range(sequence.ranks), range(sequence.steps))):
             slices = sequence.slices(phase, rank, step)
             for index in product(*(slices[dim] for dim in dims)):
                 if index in places:
@@ -139,7 +146,7 @@ def placement_faults(movement: Movement) -> Iterator[str]:
     sequence = movement.sequence
     first = 0 if sequence.has_homes else 1
     for phase in PHASES:
-        for step, tensor in product(range(first, sequence.steps), PRODUCTS[phase].reads):
+        for step, tensor in in_time(product(range(first, sequence.steps), PRODUCTS[phase].reads)):
             before = movement.held(phase, tensor, step - 1) if step else []
             resident = movement.resident(phase, tensor) if sequence.has_homes else []
             available = frozenset[Index]().union(*before, *resident)
@@ -168,7 +175,7 @@ def completion_faults(movement: Movement) -> Iterator[str]:
     for phase in PHASES if sequence.has_homes else ():
         output = PRODUCTS[phase].writes
         homes = frozenset[Index]().union(*movement.home(output))
-        for step, rank in product(range(sequence.steps), range(sequence.ranks)):
+        for step, rank in in_time(product(range(sequence.steps), range(sequence.ranks))):
             for index in sorted(movement.held(phase, output, step)[rank] - homes):
                 block = block_name(output, index)
                 place = _at(sequence, rank, step)

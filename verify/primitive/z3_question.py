@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from time import perf_counter
 
 import z3
 
 from primepar.certify.claims import Claim
-from primepar.schedule.deadline import UnansweredError
+from primepar.schedule.deadline import UnansweredError, seconds_left
 from primepar.schedule.expression import Number, evaluate, every, negated
 from primepar.verify.primitive import z3_terms as terms
 from primepar.verify.primitive.claims_on_mesh import Point
@@ -20,8 +21,8 @@ SLOW = "Z3 did not decide it within its time limit"
 class Questions:
     """One solver for all claims about a primitive; each claim has its own scope."""
 
-    def __init__(self, sides: tuple[str, ...], deadline: float) -> None:
-        self.space, self.deadline = SymbolSpace(sides), deadline
+    def __init__(self, sides: tuple[str, ...]) -> None:
+        self.space = SymbolSpace(sides)
         self.solver = z3.Solver()
         self.solver.add(*(side.term >= 1 for side in self.space.sides))
 
@@ -72,7 +73,7 @@ class Questions:
         self.solver.push()
         try:
             self.solver.add(question)
-            model = smallest_model(self.solver, self.space, self.deadline)
+            model = smallest_model(self.solver, self.space, perf_counter() + seconds_left())
         finally:
             self.solver.pop()
         if model is None:
