@@ -15,8 +15,14 @@ from primepar import where
 from primepar.errors import SymbolicError
 from primepar.schedule.expression import evaluate
 from primepar.schedule.expression import name as named
-from primepar.verify.primitive.affine import Affine
-from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace
+from primepar.schedule.polynomial_form import Form
+from primepar.verify.primitive.z3_symbols import (
+    Symbol,
+    SymbolSpace,
+    at_least_both,
+    at_most_both,
+    is_never_negative,
+)
 
 SPACE = SymbolSpace(("s", "q"))
 S, Q = SPACE.sides
@@ -73,7 +79,8 @@ def test_a_symbol_is_the_integer_and_within_its_bounds(
     symbol = read(MAPS[name])
     expected = int(MAPS[name](r, c, s, q))
     assert value(symbol, {"side s": s, "side q": q, "r": r, "c": c}) == expected
-    assert symbol.low.at(sides) <= expected <= symbol.high.at(sides)
+    along = dict(zip("sq", sides, strict=True))
+    assert symbol.low.at(along) <= expected <= symbol.high.at(along)
 
 
 def operations(term: z3.ExprRef) -> Iterator[int]:
@@ -128,19 +135,23 @@ def test_products_of_sides_can_be_compared() -> None:
     assert z3.is_true(z3.simplify(same.term))
 
 
+def affine(constant: int, s: int, q: int) -> Form:
+    return Form({(): constant, ("s",): s, ("q",): q})
+
+
 def test_an_affine_form_is_never_negative_only_if_no_side_makes_it_so() -> None:
-    assert Affine(-1, (1, 0)).is_never_negative()
-    assert not Affine(-2, (1, 0)).is_never_negative()
-    assert not Affine(9, (-1, 2)).is_never_negative()
-    assert Affine(0, ()).is_never_negative()
+    assert is_never_negative(affine(-1, 1, 0))
+    assert not is_never_negative(affine(-2, 1, 0))
+    assert not is_never_negative(affine(9, -1, 2))
+    assert is_never_negative(Form.of(0))
 
 
-@given(*[st.builds(Affine, st.integers(-3, 3), st.tuples(*[st.integers(-2, 2)] * 2))] * 2)
-def test_the_common_bounds_of_two_forms_are_bounds_of_both(one: Affine, other: Affine) -> None:
-    for sides in ((1, 1), (1, 5), (5, 1), (4, 3)):
-        values = one.at(sides), other.at(sides)
-        assert one.below(other).at(sides) <= min(values)
-        assert one.above(other).at(sides) >= max(values)
+@given(*[st.builds(affine, st.integers(-3, 3), *[st.integers(-2, 2)] * 2)] * 2)
+def test_the_common_bounds_of_two_forms_are_bounds_of_both(one: Form, other: Form) -> None:
+    for s, q in ((1, 1), (1, 5), (5, 1), (4, 3)):
+        along = {"s": s, "q": q}
+        assert at_most_both(one, other).at(along) <= min(one.at(along), other.at(along))
+        assert at_least_both(one, other).at(along) >= max(one.at(along), other.at(along))
 
 
 def test_equality_of_symbols_is_a_question_and_not_an_answer() -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from primepar.errors import ClaimError
 from primepar.schedule.deadline import seconds_left
 from primepar.schedule.expression import Condition, Expression, Number
-from primepar.schedule.polynomial_form import Form, Term
+from primepar.schedule.polynomial_form import Form
 
 MAX_QUOTIENTS = 16
 """Number of quotients that are tried for a division by a form."""
@@ -56,7 +56,7 @@ class Case:
         self.solved: dict[str, Form] = {}
         self.decisions, self.answers = list(decisions), answers
         self._prescribed = list(decisions)
-        self._decided: dict[frozenset[tuple[Term, int]], bool] = {}
+        self._decided: dict[Form, bool] = {}
         self._values: dict[int, tuple[Any, Form | bool]] = {}
         self._quotients = 0
 
@@ -84,14 +84,14 @@ class Case:
             return form.constant >= 0
         opposite = form.opposite()
         for comparison, outcome in ((form, True), (opposite, False)):
-            if comparison.key in self._decided:
-                return self._decided[comparison.key] == outcome
+            if comparison in self._decided:
+                return self._decided[comparison] == outcome
         if self._prescribed:
             outcome, is_open = self._prescribed.pop(0)
         else:
             outcome, is_open = self.answers(self, form)
             self.decisions.append((outcome, is_open))
-        self._decided[form.key] = outcome
+        self._decided[form] = outcome
         if is_open:
             self.facts.append(form if outcome else opposite)
         return outcome
@@ -99,7 +99,7 @@ class Case:
     def equal(self, left: Form, right: Form) -> bool:
         """Whether two forms are equal; if so, one name is solved for."""
         form = self.reduced(left.plus(right, -1))
-        if not (self.decide(form) and self.decide(Form({}).plus(form, -1))):
+        if not (self.decide(form) and self.decide(form.scaled(-1))):
             return False
         self._solve(form)
         return True
@@ -112,7 +112,7 @@ class Case:
             name = units[-1]
             factor = form.terms[name,]
             rest = form.plus(Form({(name,): -factor}))
-            value = Form({}).plus(rest, -factor)
+            value = rest.scaled(-factor)
             self.solved = {key: old.replaced(name, value) for key, old in self.solved.items()}
             self.solved[name] = value
 
@@ -203,7 +203,7 @@ class Case:
     def _calculated(self, operator: str, left: Form, right: Form | None = None) -> Form:
         """Calculate with one form or two."""
         if right is None:
-            return Form({}).plus(left, -1)
+            return left.scaled(-1)
         match operator:
             case "+" | "-":
                 return left.plus(right, 1 if operator == "+" else -1)

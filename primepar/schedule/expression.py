@@ -374,7 +374,7 @@ def evaluate(node: Any, values: Mapping[str, Value]) -> Value:
 def _planned(root: _Node) -> tuple[_Step, ...]:
     """The nodes in the order in which they are evaluated, each with a register of its own.
 
-    A plan has no nodes, so that it does not keep alive the one that keeps it.
+    A plan has no nodes: one that did would keep the node that keeps it in memory.
     """
     ordered = nodes(root)
     registers = {id(node): register for register, node in enumerate(ordered)}
@@ -464,7 +464,7 @@ def text_of(root: Any, most: int = MOST_TEXT) -> str:
     return text if length <= most else f"{text[:most]}..."
 
 
-def _pieces(node: Any, level: int) -> list[str | tuple[Any, int]]:
+def _pieces(node: Any, free_from: int) -> list[str | tuple[Any, int]]:
     """The text of a node, each part with the level from which it needs no parentheses."""
     if not isinstance(node, _Node):
         return [str(node)]
@@ -473,15 +473,15 @@ def _pieces(node: Any, level: int) -> list[str | tuple[Any, int]]:
     if node.operator == "where":
         condition, then, otherwise = node.parts
         return ["where(", (condition, 0), ", ", (then, 0), ", ", (otherwise, 0), ")"]
-    own = _LEVELS[node.operator]
+    level = _LEVELS[node.operator]
     pieces: list[str | tuple[Any, int]]
     if len(node.parts) == 1:
-        pieces = ["-" if node.operator == "neg" else "~", (node.parts[0], own)]
+        pieces = ["-" if node.operator == "neg" else "~", (node.parts[0], level)]
     else:
         # An equal level on the right needs its parentheses: a - (b - c). So do two comparisons.
         left, right = node.parts
-        pieces = [(left, own + (own == 0)), f" {node.operator} ", (right, own + 1)]
-    return ["(", *pieces, ")"] if own < level else pieces
+        pieces = [(left, level + (level == 0)), f" {node.operator} ", (right, level + 1)]
+    return ["(", *pieces, ")"] if level < free_from else pieces
 
 
 _PARSED: dict[type[ast.AST], str] = {

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from math import gcd
+from math import gcd, prod
+from typing import Any
 
 from primepar.errors import ClaimError
 
@@ -40,10 +41,20 @@ class Form:
         """Its value, where it is a plain number."""
         return self.terms.get((), 0) if self.terms.keys() <= {()} else None
 
-    @property
-    def key(self) -> frozenset[tuple[Term, int]]:
-        """The same for equal forms."""
-        return frozenset(self.terms.items())
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Form) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self.terms.items()))
+
+    def at(self, values: Mapping[str, Any]) -> Any:
+        """Its value, each name having the value that is given: a number, or an array of them."""
+        return sum(factor * prod(values[name] for name in term)
+                   for term, factor in self.terms.items())  # fmt: skip
+
+    def scaled(self, factor: int) -> Form:
+        """A multiple of it."""
+        return Form({term: factor * times for term, times in self.terms.items()})
 
     def plus(self, other: Form, times: int = 1) -> Form:
         """The sum with a multiple of another one."""

@@ -78,13 +78,7 @@ class _SampledCase(Case):
         return outcome
 
     def _values_of(self, form: Form) -> NDArray[np.int64]:
-        total = np.zeros(self.count, np.int64)
-        for term, factor in form.terms.items():
-            part = np.full(self.count, factor)
-            for name in term:
-                part = part * self.points[name]
-            total += part
-        return total
+        return np.broadcast_to(np.asarray(form.at(self.points), np.int64), self.count)
 
     def _answered(self, case: Case, form: Form) -> Decision:
         answer = self._answer(form)

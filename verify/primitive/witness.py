@@ -235,7 +235,7 @@ class _Path(Case):
 
     def decide(self, form: Form) -> bool:
         """Whether a form is 0 or more at the point."""
-        value = at_point(form, self.point)
+        value: int = form.at(self.point)
         if form.constant is None:
             noted = self.wrapped if self._is_dividing else self.literals
             noted.append(form if value >= 0 else form.opposite())
@@ -251,12 +251,12 @@ class _Path(Case):
     def equal(self, left: Form, right: Form) -> bool:
         """Whether two forms are equal at the point; no name is solved for."""
         form = left.plus(right, -1)
-        value = at_point(form, self.point)
+        value: int = form.at(self.point)
         if value == 0 and not self.is_given(form) and not self._is_dividing:
             self.equations.append(form)
         elif value == 0:
             self.divisions += [form] if self._is_dividing else []
-            self.literals += [form, Form({}).plus(form, -1)]
+            self.literals += [form, form.scaled(-1)]
         else:
             self.literals.append(form.plus(Form.of(-1)) if value > 0 else form.opposite())
         return value == 0
@@ -264,7 +264,7 @@ class _Path(Case):
     def quotient(self, name: Form, form: Form, divisor: int) -> None:
         """Record the value and the expression of a new name."""
         ((text,),) = name.terms
-        self.point[text] = at_point(form, self.point) // divisor
+        self.point[text] = form.at(self.point) // divisor
         self.quotients[text] = form, divisor
         self.parts[text] = self.expression(form) // divisor
         if not self.is_given(form):
@@ -321,16 +321,6 @@ class _Path(Case):
         return self.expression(above) >= self.expression(above.plus(form, -1))
 
 
-def at_point(form: Form, point: Mapping[str, int]) -> int:
-    """The value of a form at a point."""
-    total = 0
-    for term, factor in form.terms.items():
-        for text in term:
-            factor *= point[text]
-        total += factor
-    return total
-
-
 def _solve(
     path: _Path, equations: list[Form], point: Point, chosen: Point, claim: Claim
 ) -> tuple[dict[str, Form], list[Form]]:
@@ -354,11 +344,11 @@ def _solve(
         if alone:
             factor = form.terms[alone[0],]
             rest = form.plus(Form({(alone[0],): -factor}))
-            value = Form({}).plus(rest, -factor)
+            value = rest.scaled(-factor)
             solved = {unknown: old.replaced(alone[0], value) for unknown, old in solved.items()}
             solved[alone[0]] = value
         else:
-            left += [form, Form({}).plus(form, -1)]
+            left += [form, form.scaled(-1)]
     names = {unknown: Form.named(unknown) for unknown in point}
     for unknown, limit in claim.witnesses:
         if unknown not in solved:
@@ -373,6 +363,6 @@ def _free(limit: Form, unknown: str, point: Point, value: int) -> Form:
     coordinate = unknown.removeprefix("at_")
     if point.get(coordinate) == value:
         return Form.named(coordinate)
-    if value > 0 and at_point(limit, point) == value + 1:
+    if value > 0 and limit.at(point) == value + 1:
         return limit.plus(Form.of(-1))
     return Form.of(value)

@@ -4,7 +4,8 @@ A symbol wraps a Z3 integer and has a lower and an upper bound that are affine i
 bounds turn `%` by a side into a choice between a few literal quotients, so that every term stays
 linear and Z3 can decide each question. For example, `(r + t) % s` has `r + t <= 2*s - 2`, so the
 quotient is 0 or 1: the remainder is `r + t` if that is below `s`, else `r + t - s`. An expression
-without such a form raises `SymbolicError`.
+without such a form raises `SymbolicError`; a product of symbols has no bounds, and may only be
+multiplied and compared for equality.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 import operator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 from primepar.errors import SymbolicError
+from primepar.schedule.polynomial_form import Form
 from primepar.verify.primitive import z3_terms as terms
-from primepar.verify.primitive.affine import Affine
 
 Term = Any
 """A Z3 integer expression; z3 ships no types."""
@@ -48,41 +49,33 @@ class SymbolSpace:
         """One symbol for each side; its bounds are the side itself."""
         return tuple(self.exactly(self.side(name)) for name in self.names)
 
-    def side(self, name: str) -> Affine:
-        """The side of that name as an affine form."""
-        return Affine(0, tuple(int(name == other) for other in self.names))
+    def side(self, name: str) -> Form:
+        """The side of that name, as a form."""
+        return Form.named(name)
 
-    def number(self, value: int) -> Affine:
-        """A plain number as an affine form."""
-        return Affine(value, (0,) * len(self.names))
-
-    def term(self, form: Affine) -> Term:
+    def term(self, form: Form) -> Term:
         """An affine form as a Z3 integer."""
         return _term(self.names, form)
 
-    def exactly(self, form: Affine) -> Symbol:
+    def exactly(self, form: Form) -> Symbol:
         """The symbol whose value is an affine form of the sides."""
-        return Symbol(self, self.term(form), form, form)
+        return Symbol(self, self.term(form), (form, form))
 
-    def below(self, term: Term, limit: Affine) -> Symbol:
+    def below(self, term: Term, limit: Form) -> Symbol:
         """The symbol of a Z3 integer that is 0 or more and below `limit`."""
-        return Symbol(self, term, self.number(0), limit.plus(-1))
+        return Symbol(self, term, (Form.of(0), _less_1(limit)))
 
     def of(self, value: Symbol | int) -> Symbol:
         """A symbol as it is, an integer as a symbol."""
-        return value if isinstance(value, Symbol) else self.exactly(self.number(value))
+        return value if isinstance(value, Symbol) else self.exactly(Form.of(value))
 
 
 @lru_cache(maxsize=1024)
-def _term(names: tuple[str, ...], form: Affine) -> Term:
-    parts = [
-        factor * terms.Int(f"side {name}")
-        for factor, name in zip(form.coefficients, names, strict=True)
-        if factor
-    ]
-    return (
-        terms.Sum([*parts, terms.IntVal(form.constant)]) if parts else terms.IntVal(form.constant)
-    )
+def _term(names: tuple[str, ...], form: Form) -> Term:
+    factors = {name: form.terms.get((name,), 0) for name in names}
+    parts = [factor * terms.Int(f"side {name}") for name, factor in factors.items() if factor]
+    constant = terms.IntVal(form.terms.get((), 0))
+    return terms.Sum([*parts, constant]) if parts else constant
 
 
 class SymbolCondition:
@@ -94,8 +87,8 @@ class SymbolCondition:
     def __where__(self, then: Any, otherwise: Any) -> Symbol:
         """`then` where the condition holds, else `otherwise`."""
         a, b = self.space.of(then), self.space.of(otherwise)
-        low, high = a.low.below(b.low), a.high.above(b.high)
-        return Symbol(self.space, terms.If(self.term, a.term, b.term), low, high)
+        bounds = at_most_both(a.low, b.low), at_least_both(a.high, b.high)
+        return Symbol(self.space, terms.If(self.term, a.term, b.term), bounds)
 
     def __and__(self, other: SymbolCondition | bool) -> SymbolCondition:
         return SymbolCondition(self.space, terms.And(self.term, truth(other)))
@@ -109,46 +102,38 @@ class SymbolCondition:
     __rand__, __ror__ = __and__, __or__
 
 
-class SymbolProduct:
-    """A product of symbols, which is not linear: it can be multiplied and compared, no more."""
-
-    def __init__(self, space: SymbolSpace, term: Term) -> None:
-        self.space, self.term = space, term
-
-    def __mul__(self, other: Any) -> SymbolProduct:
-        return SymbolProduct(self.space, self.term * _term_of(other))
-
-    def __eq__(self, other: Any) -> SymbolCondition:  # type: ignore[override]
-        return SymbolCondition(self.space, self.term == _term_of(other))
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise SymbolicError(_PRODUCT)
-
-    __rmul__ = __mul__
-    __hash__ = __add__ = __radd__ = __sub__ = __rsub__ = __mod__ = __rmod__ = __neg__ = _refuse
-    __floordiv__ = __rfloordiv__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-
-
-def _term_of(value: Any) -> Term:
-    return value if isinstance(value, int) else value.term
-
-
 class Symbol:
-    """An integer given by its Z3 term and its bounds, both inclusive."""
+    """An integer given by its Z3 term and its bounds, both inclusive; a product has none."""
 
-    def __init__(self, space: SymbolSpace, term: Term, low: Affine, high: Affine) -> None:
-        self.space, self.term, self.low, self.high = space, term, low, high
+    def __init__(
+        self, space: SymbolSpace, term: Term, bounds: tuple[Form, Form] | None = None
+    ) -> None:
+        self.space, self.term, self._bounds = space, term, bounds
 
     @property
-    def form(self) -> Affine | None:
+    def low(self) -> Form:
+        """The lower bound, affine in the sides. Raises `SymbolicError` if it is a product."""
+        return self._linear()[0]
+
+    @property
+    def high(self) -> Form:
+        """The upper bound, affine in the sides. Raises `SymbolicError` if it is a product."""
+        return self._linear()[1]
+
+    def _linear(self) -> tuple[Form, Form]:
+        if self._bounds is None:
+            raise SymbolicError(_PRODUCT)
+        return self._bounds
+
+    @property
+    def form(self) -> Form | None:
         """Its value, where that is an affine form of the sides alone."""
-        return self.low if self.low == self.high else None
+        return self._bounds[0] if self._bounds and self._bounds[0] == self._bounds[1] else None
 
     def __add__(self, other: Any) -> Symbol:
         right = self.space.of(other)
-        return Symbol(
-            self.space, self.term + right.term, self.low + right.low, self.high + right.high
-        )
+        bounds = self.low.plus(right.low), self.high.plus(right.high)
+        return Symbol(self.space, self.term + right.term, bounds)
 
     def __neg__(self) -> Symbol:
         return self._times(-1)
@@ -159,18 +144,16 @@ class Symbol:
     def __rsub__(self, other: Any) -> Symbol:
         return self.space.of(other) - self
 
-    def __mul__(self, other: Any) -> Any:
-        if isinstance(other, SymbolProduct):
-            return other * self
+    def __mul__(self, other: Any) -> Symbol:
         right = self.space.of(other)
         for symbol, factor in ((self, right.form), (right, self.form)):
-            if factor is not None and factor.is_number:
+            if factor is not None and factor.constant is not None and symbol._bounds:
                 return symbol._times(factor.constant)
-        return SymbolProduct(self.space, self.term * right.term)
+        return Symbol(self.space, self.term * right.term)
 
     def _times(self, factor: int) -> Symbol:
-        low, high = (self.low, self.high) if factor >= 0 else (self.high, self.low)
-        return Symbol(self.space, self.term * factor, low * factor, high * factor)
+        low, high = self.low.scaled(factor), self.high.scaled(factor)
+        return Symbol(self.space, self.term * factor, (low, high) if factor >= 0 else (high, low))
 
     def __mod__(self, other: Any) -> Symbol:
         return self._divided_by(other)[1]
@@ -187,49 +170,52 @@ class Symbol:
     def _divided_by(self, other: Any) -> tuple[Symbol, Symbol]:
         """Quotient and remainder, chosen by comparison with the multiples of the divisor."""
         space, divisor = self.space, self.space.of(other).form
-        if divisor is None or not divisor.plus(-1).is_never_negative():
+        if divisor is None or not is_never_negative(_less_1(divisor)):
             raise SymbolicError(_DIVISOR)
         quotients = self._quotients(divisor)
         if quotients is None:
             return self._divided_by_number(divisor)
         first, last = quotients
         quotient = self._choice(divisor, quotients, terms.IntVal)
-        whole = Symbol(space, quotient, space.number(first), space.number(last))
+        whole = Symbol(space, quotient, (Form.of(first), Form.of(last)))
         if first == last:
-            return whole, self - space.exactly(divisor * last)
-        rest = self._choice(divisor, quotients, lambda q: self.term - space.term(divisor * q))
+            return whole, self - space.exactly(divisor.scaled(last))
+        rest = self._choice(divisor, quotients, lambda q: self.term - space.term(divisor.scaled(q)))
         return whole, space.below(rest, divisor)
 
-    def _choice(self, divisor: Affine, quotients: tuple[int, int], value: Any) -> Term:
+    def _choice(self, divisor: Form, quotients: tuple[int, int], value: Any) -> Term:
         """The value for the literal quotient that applies."""
         first, last = quotients
         chosen = value(last)
         for quotient in reversed(range(first, last)):
-            limit = self.space.term(divisor * (quotient + 1))
+            limit = self.space.term(divisor.scaled(quotient + 1))
             chosen = terms.If(self.term < limit, value(quotient), chosen)
         return chosen
 
-    def _divided_by_number(self, divisor: Affine) -> tuple[Symbol, Symbol]:
+    def _divided_by_number(self, divisor: Form) -> tuple[Symbol, Symbol]:
         """Division by a plain number, which is linear for Z3 whatever the quotient is."""
-        if not divisor.is_number:
+        if divisor.constant is None:
             raise SymbolicError(_QUOTIENT)
-        space, number = self.space, terms.IntVal(divisor.constant)
-        zero = space.number(0)
-        whole = Symbol(space, self.term / number, self.low.below(zero), self.high.above(zero))
-        return whole, space.below(self.term % number, divisor)
+        number, zero = terms.IntVal(divisor.constant), Form.of(0)
+        bounds = at_most_both(self.low, zero), at_least_both(self.high, zero)
+        rest = self.space.below(self.term % number, divisor)
+        return Symbol(self.space, self.term / number, bounds), rest
 
-    def _quotients(self, divisor: Affine) -> tuple[int, int] | None:
+    def _quotients(self, divisor: Form) -> tuple[int, int] | None:
         """First and last quotient that the bounds allow; None if they grow with a side."""
-        first, below = self.low.times_in(divisor), (self.high * -1).plus(-1).times_in(divisor)
+        first = times_in(self.low, divisor)
+        below = times_in(self.high.opposite(), divisor)
         if first is None or below is None:
             return None
         last = -1 - below
         return (first, last) if max(abs(first), abs(last)) <= MAX_QUOTIENTS else None
 
     def _compared(self, compare: Any, other: Any) -> SymbolCondition:
-        if isinstance(other, SymbolProduct):
-            return SymbolCondition(self.space, compare(self.term, other.term))
         return SymbolCondition(self.space, compare(self.term, self.space.of(other).term))
+
+    def _ordered(self, compare: Any, other: Any) -> SymbolCondition:
+        self._linear()
+        return self._compared(compare, other)
 
     def __eq__(self, other: Any) -> SymbolCondition:  # type: ignore[override]
         return self._compared(terms.equal, other)
@@ -238,19 +224,65 @@ class Symbol:
         return self._compared(lambda a, b: terms.Not(terms.equal(a, b)), other)
 
     def __lt__(self, other: Any) -> SymbolCondition:
-        return self._compared(operator.lt, other)
+        return self._ordered(operator.lt, other)
 
     def __le__(self, other: Any) -> SymbolCondition:
-        return self._compared(operator.le, other)
+        return self._ordered(operator.le, other)
 
     def __gt__(self, other: Any) -> SymbolCondition:
-        return self._compared(operator.gt, other)
+        return self._ordered(operator.gt, other)
 
     def __ge__(self, other: Any) -> SymbolCondition:
-        return self._compared(operator.ge, other)
+        return self._ordered(operator.ge, other)
 
     __radd__, __rmul__ = __add__, __mul__
     __hash__ = object.__hash__
+
+
+# Bounds: forms that are affine in the sides, for all sides of 1 or more
+
+
+def _less_1(form: Form) -> Form:
+    return form.plus(Form.of(-1))
+
+
+def _from_1(form: Form) -> dict[tuple[str, ...], int]:
+    """Its factors where sides are counted from 1: `2*s - 3` is `2*(s - 1) - 1`."""
+    return {**form.terms, (): sum(form.terms.values())}
+
+
+def is_never_negative(form: Form) -> bool:
+    """Whether it is 0 or more for all sides."""
+    return min(_from_1(form).values()) >= 0
+
+
+def times_in(form: Form, divisor: Form) -> int | None:
+    """The largest number of times that `divisor` can be subtracted and leave 0 or more.
+
+    It holds for all sides; the divisor is 1 or more. None if no number does.
+    """
+    factors, by = (
+        _from_1(form),
+        {term: factor for term, factor in _from_1(divisor).items() if factor},
+    )
+    if any(factor < 0 for term, factor in factors.items() if term not in by):
+        return None
+    return min(factors.get(term, 0) // factor for term, factor in by.items())
+
+
+def at_most_both(one: Form, other: Form) -> Form:
+    """A form that is at most both; it is exact where one is at most the other."""
+    if is_never_negative(other.plus(one, -1)):
+        return one
+    if is_never_negative(one.plus(other, -1)):
+        return other
+    return Form({term: min(one.terms.get(term, 0), other.terms.get(term, 0))
+                 for term in {**one.terms, **other.terms}})  # fmt: skip
+
+
+def at_least_both(one: Form, other: Form) -> Form:
+    """A form that is at least both."""
+    return at_most_both(one.scaled(-1), other.scaled(-1)).scaled(-1)
 
 
 def truth(value: Any) -> Term:
