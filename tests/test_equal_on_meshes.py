@@ -98,7 +98,11 @@ def twice_at_five(self: Summa, *sizes: Value) -> Value:
 
 WRONG = {
     "forgets the layers": (
-        of(SummaRectangular, sent=lambda self, M, N, K, q, u, v: Summa.sent(self, M, N, K, q)),
+        of(
+            SummaRectangular,
+            held=Primitive.held,
+            sent=lambda self, M, N, K, q, u, v: Summa.sent(self, M, N, K, q),
+        ),
         "traffic",
         "q=1, u=1, v=2 (1x1x1x2 devices): M=2 N=4 K=4: expected 0 elements to leave each device, "
         "as sent states, got 24 that leave all 2, 12 each: fix the formula",
