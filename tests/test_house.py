@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import tomllib
@@ -84,6 +85,36 @@ def test_no_file_speaks_of_what_is_not_in_the_repository() -> None:
         if word.encode() in path.read_bytes()
     ]
     assert found == []
+
+
+EVIDENCE = {"evidence", "words", "counterexample", "report", "findings", "Report", "Counterexample"}
+
+
+def reads_evidence_and_has_patterns(text: str) -> bool:
+    """Whether a module handles what is wrong, as data, and could look for it in its sentence."""
+    imports = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    modules = {getattr(node, "module", None) or "" for node in imports}
+    names = {alias.name for node in imports for alias in node.names}
+    return "re" in modules | names and bool(
+        EVIDENCE & {part for name in modules | names for part in name.split(".")}
+    )
+
+
+def test_no_sentence_of_ours_is_read_by_a_regular_expression() -> None:
+    rooms = ("primepar", "reference", "verify")
+    found = [
+        path
+        for path in kept_files()
+        if path.suffix == ".py"
+        and path.relative_to(ROOT).parts[0] in rooms
+        and reads_evidence_and_has_patterns(path.read_text())
+    ]
+    assert found == []
+    report = "from primepar.verify.report import Report\n"
+    assert reads_evidence_and_has_patterns(report + "import re\n")
+    assert not reads_evidence_and_has_patterns(report)
 
 
 def test_every_dependency_is_pinned_to_a_version_that_its_range_allows() -> None:

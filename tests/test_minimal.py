@@ -9,6 +9,8 @@ import pytest
 from command import run
 
 from primepar.partition import PrimePar
+from primepar.preflight.cases import CASES
+from primepar.preflight.cases.public_case import PublicCase
 from primepar.reference.check import check_program
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv, Send
@@ -41,6 +43,14 @@ def test_nothing_more_can_be_left_out_and_the_emulator_meets_it(path: Path) -> N
         assert way(reduced.program, name) == expected is not None
         assert [rest for rest in smaller(reduced.program) if way(rest, name) == expected] == []
         assert not check_program(reduced.program).equal
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_every_public_case_has_a_smallest_program(case: PublicCase) -> None:
+    for name in refuted(case.wrong):
+        reduced = minimal(case.wrong, name)
+        assert reduced is not None
+        assert way(reduced.program, name) == way(case.wrong, name)
 
 
 def smallest(program: Program, name: str) -> Minimal:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pytest
+from command import run
+from msgspec.structs import replace
 
 from primepar.preflight.report.annotations import workflow_commands
-from primepar.preflight.report.findings import findings
+from primepar.preflight.report.findings import SourceLine, findings
 from primepar.preflight.report.sarif import sarif
 from primepar.schedule.program import Program, Recv, Send
 from primepar.verify.program import verify_program
@@ -77,6 +82,47 @@ def test_what_is_undecided_is_a_warning_at_the_target() -> None:
     assert result["level"] == "warning"
     assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "ring.py"
     assert next(workflow_commands([finding])).startswith("::warning title=deadlock-freedom::not d")
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("C:\\app\\ring.py:4", ("C:\\app\\ring.py", 4, "")),
+        ("a:b.csv:2, field 12 (2:I0)", ("a:b.csv", 2, ", field 12 (2:I0)")),
+        ("ring.py", None),
+        ("ring.py:", None),
+        ("ring.py:0", None),
+        ("ring.py:four", None),
+        (f"ring.py:{10**20}", None),
+    ],
+)
+def test_a_source_is_any_text(source: str, place: tuple[str, int, str] | None) -> None:
+    lists = tuple(tuple(replace(node, source=source) for node in nodes) for nodes in LISTS)
+    finding = findings(verify_program(Program("primepar-program", 1, 2, lists)))[0]
+    if place is None:
+        assert finding.lines == ()
+    else:
+        file, line, inside = place
+        assert finding.lines[0] == (SourceLine(file, line, f"rank 0{inside}: send x -> 1 (hangs)"))
+    assert json.loads(sarif([finding], "ring.py"))["runs"][0]["results"]
+
+
+@pytest.mark.parametrize(
+    ("target", "file", "line"),
+    [
+        ("docs/examples/head-on.json", "docs/examples/head-on.json", 1),
+        ("docs/examples/deferred-zbv.csv", "docs/examples/deferred-zbv.csv", 2),
+        ("tests/golden/flight_recorder/mismatch", "train.py", 11),
+    ],
+)
+def test_every_kind_of_file_has_places(target: str, file: str, line: int, tmp_path: Path) -> None:
+    path = tmp_path / "findings.sarif"
+    assert run("preflight", "--sarif", str(path), target).code == 1
+    (first, *_) = json.loads(path.read_text())["runs"][0]["results"]
+    assert first["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": file},
+        "region": {"startLine": line},
+    }
 
 
 def test_what_is_proved_has_no_result() -> None:

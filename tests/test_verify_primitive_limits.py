@@ -12,7 +12,9 @@ from primepar import Primitive, where
 from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimitiveError
 from primepar.partition import ByOutput, PrimePar
+from primepar.pictures.counterexample import counterexample_lines
 from primepar.schedule.primitive import Slices, Value
+from primepar.verify.counterexample.primitive import MOST_DEVICES
 from primepar.verify.primitive import z3_question as question
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
@@ -75,6 +77,11 @@ def test_what_is_wrong_on_large_meshes_alone_is_refuted_with_the_smallest(
     report = verify_primitive(kind())
     axes = len(kind().axis_sides)
     mesh = "x".join([str(side)] * axes)
+    details = report["coverage"].details
+    assert details is not None
+    assert (details.sides, report.smallest_sides) == ({"s": side}, (side,))
+    assert (details.places != ()) == (side**axes <= MOST_DEVICES)
+    assert all(counterexample_lines(details))
     assert (report["coverage"].counterexample or "").startswith(
         f"s={side} ({mesh} devices): forward"
     )

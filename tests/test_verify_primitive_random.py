@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from primepar import Primitive, where
 from primepar.reference.check import check
 from primepar.schedule import Movement, Sequence
+from primepar.schedule.evidence import MapFault
 from primepar.schedule.operators import PHASES
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
@@ -114,11 +115,11 @@ def primitive_of(maps: Maps, homes: Maps | None = None) -> Primitive:
     return RandomHomes() if homes else Random()
 
 
-def faults(primitive: Primitive, side: int) -> dict[str, str]:
+def faults(primitive: Primitive, side: int) -> dict[str, MapFault]:
     """Property -> its first fault on one mesh."""
     movement = Movement(Sequence.of(primitive, side))
-    sentences = {name: next(search(movement), None) for name, search in FAULTS.items()}
-    return {name: fault for name, fault in sentences.items() if fault is not None}
+    first = {name: next(search(movement), None) for name, search in FAULTS.items()}
+    return {name: fault for name, fault in first.items() if fault is not None}
 
 
 @settings(max_examples=settings().max_examples // 8)

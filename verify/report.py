@@ -97,6 +97,13 @@ class Report(Struct, frozen=True):
             overall = "unknown"
         return cls(target, overall, results, scope, certificate)
 
+    @property
+    def smallest_sides(self) -> tuple[int, ...]:
+        """The sides of the mesh on which the first refuted property is; empty without a mesh."""
+        details = (result.details for result in self.properties if result.details is not None)
+        first = next(details, None)
+        return tuple(((first and first.sides) or {}).values())
+
     def lines(self, scope: str = "", seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
         """The report as text: the verdict, every property, and the counterexamples drawn.
 

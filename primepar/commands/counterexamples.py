@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,14 +71,21 @@ def write_smallest(
     """Write the smallest program in which the first refuted property of a report is refuted too.
 
     A primitive or a sequence is lowered to the smallest mesh that is wrong. Raises `TargetError`
-    where the program that it lowers to is right in this.
+    where that has too many devices, or where the program that it lowers to is right in this.
     """
     from primepar.verify.counterexample.minimal import minimal
+    from primepar.verify.counterexample.primitive import MOST_DEVICES
 
     wrong = next((result for result in report.properties if result.details is not None), None)
     if wrong is None:
         typer.echo(f"nothing is refuted: {output} is not written", err=True)
         return
+    devices = prod(((wrong.details and wrong.details.mesh) or {}).values())
+    if devices > MOST_DEVICES:
+        raise TargetError(
+            f"--minimal: expected at most {MOST_DEVICES} devices, got {devices}, as no smaller "
+            "mesh is wrong: leave --minimal out"
+        )
     smallest = minimal(_program(placed, wrong), wrong.name, buffered, seconds)
     if smallest is None:
         raise TargetError(

@@ -7,7 +7,6 @@ report it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,9 +31,6 @@ QUESTIONS = (
 """Fields of a program that define what is asked of it; an answer leaves them as they are."""
 SIDES = (2, 3)
 """Lengths of sides on which an answer must cut as the exercise does."""
-
-_PLACE = re.compile(r"\brank (\d+)(?:(?:, | waits in | to reach )instruction (\d+))?")
-_DIAGNOSIS = re.compile(r"([a-z-]+)(?::(\d+)(?:,(\d+))?)?")
 
 
 @dataclass(frozen=True)
@@ -135,21 +131,23 @@ def diagnosis_of(text: str) -> tuple[str, int | None, int | None]:
     """Read `PROPERTY[:RANK[,INSTRUCTION]]`. Raises `TargetError` if it is something else."""
     from primepar.verify.report import PROPERTIES
 
-    match = _DIAGNOSIS.fullmatch(text)
-    if match is None or match[1] not in PROPERTIES:
+    name, *place = text.split(":", 1)
+    numbers = place[0].split(",") if place else []
+    are_numbers = all(number.isascii() and number.isdigit() for number in numbers)
+    if name not in PROPERTIES or len(numbers) > 2 or not are_numbers:
         raise TargetError(
             f"--diagnose: expected PROPERTY[:RANK[,INSTRUCTION]] with a property out of "
             f"{', '.join(PROPERTIES)}, got {text!r}: write it like races:2,7"
         )
-    rank, instruction = (None if part is None else int(part) for part in match.groups()[1:])
-    return match[1], rank, instruction
+    rank, instruction = (*map(int, numbers), None, None)[:2]
+    return name, rank, instruction
 
 
 def misjudged(report: Report, diagnosis: str) -> str | None:
     """State why a diagnosis is not what the report has found, without naming what it has found.
 
-    None if the property is refuted and, where they are given, its counterexample names the rank
-    and the instruction of that rank. Raises `TargetError` if it is no diagnosis.
+    None if the property is refuted and, where they are given, its counterexample has the rank and
+    the instruction of that rank. Raises `TargetError` if it is no diagnosis.
     """
     name, rank, instruction = diagnosis_of(diagnosis)
     result = next((known for known in report.properties if known.name == name), None)
@@ -157,13 +155,15 @@ def misjudged(report: Report, diagnosis: str) -> str | None:
         return f"{name} is not asked of this schedule"
     if result.counterexample is None:
         return f"{name} is {result.verdict}"
-    places = [
-        (int(other), int(index) if index else None)
-        for other, index in _PLACE.findall(result.counterexample)
-    ]
-    if rank is None or (rank, instruction) in places:
+    details = result.details
+    events = details.events if details is not None else ()
+    ranks = {*(details.ranks if details is not None else ()), *(event.rank for event in events)}
+    if rank is None or (instruction is None and rank in ranks):
         return None
-    if instruction is None and rank in {other for other, _ in places}:
+    # Of two that contradict each other either may be wrong; other events only lead to the wrong one
+    either = details is not None and details.kind in ("waiting-cycle", "mismatch", "done-twice")
+    wrong = {(event.rank, event.index) for event in events if event.wrong or either}
+    if instruction is not None and (rank, instruction) in wrong:
         return None
     where = f"rank {rank}" + ("" if instruction is None else f", instruction {instruction}")
     return f"{name} it is, but its counterexample does not name {where}"

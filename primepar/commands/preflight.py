@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -132,7 +131,7 @@ def _transport(order: str, slots: str) -> Transport:
     """Raise `ConfigError` for an order or a number of slots that there is not."""
     if order not in get_args(Order):
         raise ConfigError(f"--order: expected {', '.join(get_args(Order))}, got {order!r}")
-    if slots != "any" and not re.fullmatch("[0-9]{1,9}", slots):
+    if slots != "any" and not (slots.isascii() and slots.isdigit() and len(slots) < 10):
         raise ConfigError(f"--slots: expected a number from 0, or any, got {slots!r}")
     return Transport(None if slots == "any" else int(slots), cast(Order, order))
 

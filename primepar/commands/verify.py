@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -174,7 +173,7 @@ def _replay(
     if isinstance(resolved, Plan):
         return making.replay(target)
     if isinstance(resolved, Primitive) and side is None:
-        side = _smallest_sides(resolved, report)
+        side = ",".join(map(str, report.smallest_sides))
     return f"primepar check {target}" + (f" --side {side}" if side else "")
 
 
@@ -229,15 +228,7 @@ def styled(verdict: str, width: int = 0) -> str:
 
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
     """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
-    details = next((result.details for result in report.properties if result.details), None)
-    sides = tuple((details.sides or {}).values()) if details else ()
+    sides = report.smallest_sides
     if not all(labelled(name) for name in nesting.names) or not sides:
         return f"primepar verify {target} --minimal wrong.json && primepar check wrong.json"
     return f"primepar check {nesting.of(sides)}"
-
-
-def _smallest_sides(primitive: Primitive, report: Report) -> str:
-    """The sides that the first counterexample starts with, `s=2 (2x2 devices): ...`."""
-    refuted = (result.counterexample for result in report.properties if result.counterexample)
-    mesh = next(refuted, "").partition("(")[0]
-    return ",".join(re.findall(r"=(\d+)", mesh)[: len(primitive.side_names)])

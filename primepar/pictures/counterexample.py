@@ -17,7 +17,6 @@ from primepar.pictures import svg
 from primepar.schedule.counterexample import (
     Arrow,
     Counterexample,
-    InvolvedDevice,
     InvolvedInstruction,
     Plane,
 )
@@ -67,8 +66,8 @@ def _figures(example: Counterexample) -> Iterator[Waits | Story | GridTable]:
     if example.kind == "waiting-cycle":
         yield Waits(tuple(zip(example.events[::2], example.events[1::2], strict=True)))
         return
-    if example.mesh is not None:
-        yield _mesh(example, example.mesh)
+    if example.mesh is not None and (table := _mesh(example, example.mesh)).cells:
+        yield table
     if example.plane is not None:
         yield _plane(example, example.plane, example.sub_operator or {})
     if example.events:
@@ -266,15 +265,8 @@ def _mesh(example: Counterexample, mesh: dict[str, int]) -> GridTable:
         tuple(shown.values()),
         frozenset((row, column) for row, ranks in enumerate(shown.values())
                   for column, rank in enumerate(ranks) if rank in example.ranks),
-        (*map(_device, example.devices), *_blocks(example)),
+        (*map(str, example.devices), *_blocks(example)),
     )  # fmt: skip
-
-
-def _device(device: InvolvedDevice) -> str:
-    """`device 2 (r=1, c=0) at t=1`."""
-    place = ", ".join(f"{axis}={coordinate}" for axis, coordinate in device.coordinates.items())
-    when = "" if device.step is None else f" at t={device.step}"
-    return f"device {device.rank}" + f" ({place})" * bool(place) + when
 
 
 def _blocks(example: Counterexample) -> Iterator[str]:

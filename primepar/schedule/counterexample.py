@@ -1,7 +1,7 @@
 """A counterexample as data to draw: the instructions or devices involved, and their order.
 
-It is made from a violation (`primepar.schedule.evidence`), and pictures, SARIF and annotations are
-made from it.
+It is made from a violation or a map fault (`primepar.schedule.evidence`). Pictures, SARIF and
+annotations are made from it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
+
+from primepar.schedule.evidence import Device
 
 Kind = Literal[
     "waiting-cycle", "no-partner", "mismatch", "no-request", "done-twice", "never-done",
@@ -50,14 +52,6 @@ class Plane(Struct, frozen=True):
     counts: tuple[tuple[int, ...], ...]
 
 
-class InvolvedDevice(Struct, frozen=True, omit_defaults=True):
-    """An involved device of a mesh, and the step."""
-
-    rank: int
-    coordinates: dict[str, int]
-    step: int | None = None
-
-
 class Counterexample(Struct, frozen=True, omit_defaults=True):
     """What refutes a property: of a program in `events`, of a primitive in `devices`."""
 
@@ -73,8 +67,8 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
     mesh: dict[str, int] | None = None
     """Axis -> its length."""
     places: tuple[tuple[int, ...], ...] = ()
-    """Coordinates of all devices of the mesh, by rank."""
-    devices: tuple[InvolvedDevice, ...] = ()
+    """Coordinates of all devices of the mesh, by rank; empty if it is too large to be drawn."""
+    devices: tuple[Device, ...] = ()
 
 
 WINDOW = 8

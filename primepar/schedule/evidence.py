@@ -8,6 +8,9 @@ hangs in its instruction 0 until rank 1 reaches its instruction 1, and the other
 
 `key` is what stays of a violation without its places. A smaller or changed program is wrong in the
 same way if it has a violation with the same key.
+
+What is wrong with a primitive on a mesh is a map fault, with devices instead of ranks. Example: two
+devices a and b that compute the same are `Miscomputed("forward", {"M": 0, "K": 0}, (a, b))`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from primepar.schedule.signature import Scale
 
@@ -318,4 +323,138 @@ class WrongTraffic(_Wrong):
 Violation = (
     Unmatched | Outsider | NotPosted | Disagreement | Cycle | Race | SharedElements | Leaked
     | Miscovered | Absent | Misshapen | WrongRead | WrongEnd | Lost | OverMemory | WrongTraffic
+)  # fmt: skip
+
+
+class Device(Struct, frozen=True, omit_defaults=True):
+    """A device of a mesh, and a step."""
+
+    rank: int
+    coordinates: dict[str, int]
+    """Axis -> place along it."""
+    step: int | None = None
+
+    def __str__(self) -> str:
+        """Its name in messages, `device 2 (r=1, c=0) at t=1`."""
+        place = ", ".join(f"{axis}={value}" for axis, value in self.coordinates.items())
+        when = "" if self.step is None else f" at t={self.step}"
+        return f"device {self.rank}" + f" ({place})" * bool(place) + when
+
+
+class Mesh(NamedTuple):
+    """The mesh on which a primitive or a sequence is wrong."""
+
+    sides: dict[str, int]
+    """Name -> length."""
+    axes: dict[str, int]
+    """Axis -> devices along it."""
+
+
+class Part(NamedTuple):
+    """How many there are of how many."""
+
+    number: int
+    total: int
+
+
+@dataclass(frozen=True)
+class Miscomputed:
+    """A sub-operator that two devices compute, or none."""
+
+    phase: str
+    sub_operator: SubOperator
+    devices: tuple[Device, ...] = ()
+    computed: Part | None = None
+    """Sub-operators that are computed, where they were counted."""
+
+
+@dataclass(frozen=True)
+class OtherNumber:
+    """A phase with another number of sub-operators than devices times steps."""
+
+    phase: str
+
+
+@dataclass(frozen=True)
+class NoStep:
+    """A mesh on which a phase has less than one step."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
+class OutOfRange:
+    """A device on which the home of a tensor is out of range, or a divisor is less than 1."""
+
+    device: Device
+    tensor: str | None = None
+
+
+@dataclass(frozen=True)
+class Nowhere:
+    """A block that a device needs, and that no device has before.
+
+    Without homes it should be on one at the step before, or, of the first step of a phase, at the
+    end of the phase `after`.
+    """
+
+    phase: str
+    device: Device
+    block: str
+    home: str | None = None
+    """The tensor whose home should assign it to a device, if there are homes."""
+    after: str | None = None
+
+
+@dataclass(frozen=True)
+class Homeless:
+    """A block that no home assigns to a device, or, at the step of a phase, a sum."""
+
+    tensor: str
+    block: str
+    phase: str | None = None
+    device: Device | None = None
+    resident: Part | None = None
+    """Blocks of the tensor that are resident, where they were counted."""
+
+
+@dataclass(frozen=True)
+class Misaligned:
+    """A block that a phase starts with on a device that has others at the end of `after`."""
+
+    phase: str
+    device: Device
+    block: str
+    after: str
+    held: tuple[str, ...] = ()
+    """What the device has of the tensor, where it is known."""
+    may_hop: bool = False
+    """Whether it may arrive by one hop."""
+
+
+@dataclass(frozen=True)
+class OverFormula:
+    """More live elements on a device than `held` states for an operator of these sizes."""
+
+    sizes: dict[str, int]
+    device: Device
+    stated: Fraction
+    got: int
+
+
+@dataclass(frozen=True)
+class OtherThanFormula:
+    """Other elements that leave the devices than `sent` states for an operator of these sizes."""
+
+    sizes: dict[str, int]
+    stated: Fraction
+    """For each device."""
+    got: int | Fraction
+    """For all of them."""
+    ranks: int
+
+
+MapFault = (
+    Miscomputed | OtherNumber | NoStep | OutOfRange | Nowhere | Homeless | Misaligned | OverFormula
+    | OtherThanFormula
 )  # fmt: skip

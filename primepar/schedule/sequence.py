@@ -16,6 +16,7 @@ from itertools import product
 from math import prod
 
 from primepar.errors import PrimitiveError, SequenceError
+from primepar.schedule.evidence import Device, Mesh
 from primepar.schedule.expression import evaluate
 from primepar.schedule.mesh_digits import Coordinates as Coordinates
 from primepar.schedule.mesh_digits import SliceIndex, digits_on, steps_on
@@ -270,11 +271,23 @@ class Sequence:
         named = {dim for element in self.elements for dim in element.counts}
         return {dim: count for dim, count in slices.items() if dim != "B" or dim in named}
 
+    @property
+    def mesh(self) -> Mesh:
+        """The sides and the axes as evidence; names that several members share are numbered."""
+        names = [name for element in self.elements for name in element.primitive.side_names]
+        sides = [length for element in self.elements for length in element.sides]
+        return Mesh(
+            dict(zip(numbered(names), sides, strict=True)),
+            dict(zip(self.axes, self.axis_lengths, strict=True)),
+        )
+
+    def device(self, rank: int, step: int | None = None) -> Device:
+        """A device as evidence, at a step."""
+        return Device(rank, dict(zip(self.axes, self.coordinates[rank], strict=True)), step)
+
     def place(self, rank: int) -> str:
         """How messages name a device, `device 2 (r=1, c=0)`."""
-        axes = zip(self.axes, self.coordinates[rank], strict=True)
-        inside = ", ".join(f"{axis}={value}" for axis, value in axes)
-        return f"device {rank} ({inside})" if inside else f"device {rank}"
+        return str(self.device(rank))
 
     @property
     def has_homes(self) -> bool:

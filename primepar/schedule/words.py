@@ -1,4 +1,4 @@
-"""The sentences about violations: the only place where evidence becomes prose.
+"""The sentences about violations and map faults: the only place where evidence becomes prose.
 
 A sentence states what was expected, what was got, where, and what to write instead. Nothing reads
 it back: whoever needs the places or the blocks of a violation has its fields.
@@ -16,13 +16,24 @@ from primepar.schedule.evidence import (
     Cycle,
     Data,
     Disagreement,
+    Homeless,
     Leaked,
     Lost,
+    MapFault,
+    Mesh,
+    Misaligned,
+    Miscomputed,
     Miscovered,
     Misshapen,
+    NoStep,
     NotPosted,
+    Nowhere,
     Origin,
+    OtherNumber,
+    OtherThanFormula,
+    OutOfRange,
     Outsider,
+    OverFormula,
     OverMemory,
     Place,
     Race,
@@ -453,3 +464,103 @@ def likely_cause(got: Fraction, required: Fraction, scaled: bool = False) -> str
         added = f"it is added {_often(ratio)}, or is " if ratio.denominator == 1 else "it is "
         return f"{added}{mean}"
     return f"the scales on its way make {got}, so multiply one of them by {1 / ratio}"
+
+
+def mesh_text(mesh: Mesh) -> str:
+    """A mesh in a sentence, `s=2 (2x2 devices)`."""
+    sides = ", ".join(f"{name}={length}" for name, length in mesh.sides.items()) or "any side"
+    lengths = "x".join(map(str, mesh.axes.values())) or "1"
+    return f"{sides} ({lengths} device{'s' * any(length > 1 for length in mesh.axes.values())})"
+
+
+def map_sentence(mesh: Mesh, fault: MapFault) -> str:
+    """One sentence about what is wrong with a primitive on a mesh."""
+    return f"{mesh_text(mesh)}: {_map_fault(fault)}"
+
+
+def _map_fault(fault: MapFault) -> str:
+    match fault:
+        case Miscomputed(phase=phase, sub_operator=cell, devices=devices, computed=computed):
+            what = f"{phase} sub-operator {sub_operator_text(cell)}: expected one device to compute"
+            if devices:
+                where = " and ".join(map(str, devices))
+                return f"{what} it once, got {where}: give one of them another"
+            counted = (
+                f": only {computed.number} of {computed.total} are computed" if computed else ""
+            )
+            return f"{what} it, got none{counted}"
+        case OtherNumber(phase=phase):
+            return (
+                f"{phase}: expected as many sub-operators as devices times steps, got another "
+                "number"
+            )
+        case NoStep(steps=steps):
+            return f"expected 1 step or more in each phase, got {steps}: change steps"
+        case OutOfRange(device=device, tensor=None):
+            return f"{device}: expected % and // by 1 or more, got less: use the length of a side"
+        case OutOfRange(device=device, tensor=tensor):
+            return f"{device}: expected the home of {tensor} in range, got another: wrap with %"
+        case Nowhere():
+            return _nowhere(fault)
+        case Homeless():
+            return _homeless(fault)
+        case Misaligned(phase=phase, device=device, block=block, after=after, held=held):
+            got = " ".join(held) or "another block"
+            hop = ", or one hop away" * fault.may_hop
+            return (
+                f"{phase} starts on {device}: expected {block} here, got {got} from {after}: "
+                f"end {after} where {phase} starts{hop}"
+            )
+        case OverFormula(sizes=sizes, device=device, stated=stated, got=live):
+            return (
+                f"{_sizes(sizes)}: expected at most {stated} live elements on each device, as held "
+                f"states, got {live} on {device}: fix the formula"
+            )
+        case OtherThanFormula(sizes=sizes, stated=stated, got=total, ranks=ranks):
+            return (
+                f"{_sizes(sizes)}: expected {stated} elements to leave each device, as sent "
+                f"states, got {total} that leave all {ranks}, {Fraction(total, ranks)} each: "
+                "fix the formula"
+            )
+
+
+def _nowhere(fault: Nowhere) -> str:
+    block, phase, step = fault.block, fault.phase, fault.device.step
+    if fault.after is not None:
+        return (
+            f"{phase} starts on {fault.device}: expected {block} on some device at the end of "
+            f"{fault.after}, got it on none: end {fault.after} with all blocks that {phase} starts "
+            "with"
+        )
+    if fault.home is not None:
+        return (
+            f"{phase}, {fault.device}: expected {block} to be resident on some device, got it on "
+            f"none: {_home_fix(fault.home)} one"
+        )
+    before = 0 if step is None else step - 1
+    return (
+        f"{phase}, {fault.device}: expected {block} to be on some device at t={before}, got it on "
+        f"none: let a device use it at t={before}"
+    )
+
+
+def _homeless(fault: Homeless) -> str:
+    block, resident = fault.block, fault.resident
+    if fault.device is not None:
+        return (
+            f"{fault.phase}, {fault.device}: expected the sum {block} to have a home, got none: "
+            f"{_home_fix(fault.tensor)} some device"
+        )
+    counted = f"only {resident.number} of {resident.total} blocks are resident" if resident else ""
+    return (
+        f"home of {fault.tensor}: expected {block} to be resident on some device, got it on none: "
+        f"{counted or f'{_home_fix(fault.tensor)} one'}"
+    )
+
+
+def _home_fix(tensor: str) -> str:
+    return f"let the home of {tensor} assign it to"
+
+
+def _sizes(sizes: Mapping[str, int]) -> str:
+    return " ".join(f"{dim}={size}" for dim, size in sizes.items())

@@ -1,95 +1,98 @@
-"""Counterexamples of primitives as data: the mesh, devices and blocks that a sentence names."""
+"""Counterexamples of primitives, to be drawn: the mesh, devices and blocks of a map fault."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
+from dataclasses import dataclass
 from itertools import product
+from math import prod
 
-from primepar.schedule.counterexample import (
-    Counterexample,
-    InvolvedDevice,
-    Kind,
-    Plane,
-    plane_around,
+from primepar.schedule.counterexample import Counterexample, Kind, Plane, plane_around
+from primepar.schedule.evidence import (
+    Device,
+    Homeless,
+    MapFault,
+    Misaligned,
+    Miscomputed,
+    NoStep,
+    Nowhere,
+    OtherNumber,
+    OtherThanFormula,
+    OutOfRange,
+    OverFormula,
 )
-from primepar.schedule.operators import DIMS, PHASES, Phase
-from primepar.schedule.primitive import Primitive
+from primepar.schedule.operators import DIMS
 from primepar.schedule.sequence import Sequence
+from primepar.schedule.words import map_sentence
+from primepar.verify.report import PropertyResult
 
-_KINDS: tuple[tuple[str, str, Kind], ...] = (
-    ("coverage", "got none", "never-done"),
-    ("coverage", "expected one", "done-twice"),
-    ("coverage", "", "outside-the-grid"),
-    ("completion", "got neither", "sum-lost"),
-    ("completion", "to have a home", "homeless"),
-    ("completion", "", "unfinished-sum"),
-    ("races", "expected a wait for", "never-awaited"),
-    ("races", "", "race"),
-    ("memory", "", "over-memory"),
-    ("traffic", "", "wrong-traffic"),
-    ("", "on some device at t=", "nowhere"),
-    ("", " to be resident on some device", "homeless"),
-    ("", " here, got ", "wrong-place"),
-    ("", "", "wrong-data"),
-)
-_DEVICE = re.compile(r"\bdevice (\d+)(?: \([^()]*\))?(?: at t=(\d+))?")
-_BLOCK = re.compile(r"\b[A-Za-z]+\[[\d,]*\]")
-_CELL = re.compile(r"(\w+) sub-operator \(([^()]*)\)")
+MOST_DEVICES, MOST_PLACES = 256, 20_000
+"""Of a mesh that is drawn; devices times steps, and sub-operators, of a plane that is counted."""
 
 
-def of_primitive(
-    primitive: Primitive, sides: tuple[int, ...], name: str, sentence: str
-) -> Counterexample:
-    """Return what the sentence of a refuted property names, on the mesh of these sides."""
-    sequence = Sequence.of(primitive, *sides)
-    return of_mesh(sequence, dict(zip(primitive.side_names, sides, strict=True)), name, sentence)
+@dataclass(frozen=True)
+class MeshFault:
+    """A fault of a sequence on its mesh, and the seconds that it took to find it."""
+
+    sequence: Sequence
+    fault: MapFault
+    seconds: float
 
 
-def of_mesh(sequence: Sequence, sides: dict[str, int], name: str, sentence: str) -> Counterexample:
-    """The same for a sequence; `sides` are by name."""
-    axes, places = sequence.axes, sequence.coordinates
-    text = sentence.partition(": ")[2]
-    devices = tuple(
-        InvolvedDevice(int(rank), dict(zip(axes, places[int(rank)], strict=True)),
-               int(step) if step else None)
-        for rank, step in dict.fromkeys(_DEVICE.findall(text))
-    )  # fmt: skip
-    phase, cell, plane = _cell(sequence, text)
+def refuted(name: str, wrong: MeshFault, seconds: float = 0.0) -> PropertyResult:
+    """The result of a property that a fault refutes; `seconds` is the time before its search."""
+    sentence = map_sentence(wrong.sequence.mesh, wrong.fault)
+    details = of_map(wrong.sequence, wrong.fault)
+    return PropertyResult(name, "refuted", seconds + wrong.seconds, sentence, details=details)
+
+
+def of_map(sequence: Sequence, fault: MapFault) -> Counterexample:
+    """Return what a fault of a sequence involves."""
+    kind, devices, blocks = _parts(fault)
+    mesh = sequence.mesh
+    is_drawn = prod(mesh.axes.values()) <= MOST_DEVICES
     return Counterexample(
-        kind_of(name, sentence),
+        kind,
         tuple(sorted({device.rank for device in devices})),
-        tuple(dict.fromkeys(_BLOCK.findall(text))),
-        phase,
-        cell,
-        plane,
-        sides=sides,
-        mesh=dict(zip(axes, sequence.axis_lengths, strict=True)),
-        places=tuple(places),
-        devices=devices,
+        tuple(dict.fromkeys(blocks)),
+        getattr(fault, "phase", None),
+        getattr(fault, "sub_operator", None),
+        _plane(sequence, fault) if isinstance(fault, Miscomputed) and is_drawn else None,
+        sides=mesh.sides,
+        mesh=mesh.axes,
+        places=tuple(sequence.coordinates) if is_drawn else (),
+        devices=tuple(devices),
     )
 
 
-def _cell(sequence: Sequence, text: str) -> tuple[str | None, dict[str, int] | None, Plane | None]:
-    match = _CELL.search(text)
-    if match is None:
-        return next((phase for phase in PHASES if text.startswith(phase)), None), None, None
-    cell = {dim: int(index) for dim, index in re.findall(r"(\w+)=(\d+)", match[2])}
-    phase = next(phase for phase in PHASES if phase == match[1])
+def _parts(fault: MapFault) -> tuple[Kind, tuple[Device, ...], tuple[str, ...]]:
+    """The kind, devices and blocks of a fault; first the block that is missed."""
+    match fault:
+        case Miscomputed(devices=devices):
+            return "done-twice" if devices else "never-done", devices, ()
+        case OtherNumber() | NoStep():
+            return "outside-the-grid", (), ()
+        case OutOfRange(device=device):
+            return "outside-the-grid", (device,), ()
+        case Nowhere(device=device, block=block, home=home):
+            return "nowhere" if home is None else "homeless", (device,), (block,)
+        case Homeless(device=device, block=block):
+            return "homeless", () if device is None else (device,), (block,)
+        case Misaligned(device=device, block=block, held=held):
+            return "wrong-place", (device,), (block, *held)
+        case OverFormula(device=device):
+            return "over-memory", (device,), ()
+        case OtherThanFormula():
+            return "wrong-traffic", (), ()
+
+
+def _plane(sequence: Sequence, fault: Miscomputed) -> Plane | None:
+    """How often the sub-operators near one are computed, over all devices and steps."""
     grid = {str(dim): sequence.grid[dim] for dim in DIMS if dim in sequence.grid}
-    return phase, cell, plane_around(grid, cell, _counts(sequence, phase))
-
-
-def _counts(sequence: Sequence, phase: Phase) -> Counter[tuple[int, ...]]:
-    """How often each sub-operator is computed, over all devices and steps."""
-    dims = [dim for dim in DIMS if dim in sequence.grid]
+    if max(sequence.ranks * sequence.steps, prod(grid.values())) > MOST_PLACES:
+        return None
     counts: Counter[tuple[int, ...]] = Counter()
     for rank, step in product(range(sequence.ranks), range(sequence.steps)):
-        slices = sequence.slices(phase, rank, step)
-        counts.update(product(*(slices[dim] for dim in dims)))
-    return counts
-
-
-def kind_of(name: str, sentence: str) -> Kind:
-    """The kind of counterexample that the sentence of a property describes."""
-    return next(kind for prop, words, kind in _KINDS if prop in ("", name) and words in sentence)
+        slices = sequence.slices(fault.phase, rank, step)
+        counts.update(product(*(slices[dim] for dim in DIMS if dim in grid)))
+    return plane_around(grid, fault.sub_operator, counts)

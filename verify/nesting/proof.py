@@ -18,11 +18,11 @@ from primepar.certify.certificate_format import SequenceCertificate
 from primepar.certify.claims import PROPERTIES
 from primepar.errors import SymbolicError
 from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
-from primepar.schedule.nesting import Nesting, Sides
+from primepar.schedule.nesting import Nesting
 from primepar.schedule.sequence import Sequence
-from primepar.verify.counterexample.primitive import of_mesh
+from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.proof import Proof, prove
-from primepar.verify.primitive.smallest_mesh import MeshFault, mesh_text, smallest_faults
+from primepar.verify.primitive.smallest_mesh import smallest_faults
 from primepar.verify.report import PropertyResult, Report
 
 LONGEST_SIDE, MOST_DEVICES = 4, 36
@@ -49,7 +49,7 @@ def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float =
             failing = _failing(nesting, proofs)
         with suppress(UnansweredError):  # those that are found by the deadline count
             wrong |= smallest_faults(_meshes(nesting) if failing else (), failing)
-    results = [_result(nesting, proofs, name, failing, wrong) for name in PROPERTIES]
+    results = [_result(proofs, name, failing, wrong) for name in PROPERTIES]
     if failing:
         results = [result for result in results if result.name != "races"]
     return Report.of(target, results, nesting.scope, _certificate(proofs))
@@ -86,7 +86,6 @@ def _failing(nesting: Nesting, proofs: list[Proof]) -> dict[str, str]:
 
 
 def _result(
-    nesting: Nesting,
     proofs: list[Proof],
     name: str,
     failing: dict[str, str],
@@ -96,22 +95,16 @@ def _result(
                if name in decision.claim.properties]  # fmt: skip
     seconds = sum(proof.seconds[claim] for proof, claim in decided)
     if name in wrong:
-        fault = wrong[name]
-        named = dict(zip(nesting.side_names, fault.sides, strict=True))
-        details = of_mesh(nesting.of(fault.sides), named, name, fault.sentence)
-        took = seconds + fault.seconds
-        return PropertyResult(name, "refuted", took, fault.sentence, details=details)
+        return refuted(name, wrong[name], seconds)
     if name in failing:
         return PropertyResult(name, "unknown", seconds, reason=failing[name])
     certified = all(proof.certifies(name) for proof in proofs)
     return PropertyResult(name, "proved", seconds, certified=certified)
 
 
-def _meshes(nesting: Nesting) -> Iterator[tuple[Sides, str, Sequence]]:
+def _meshes(nesting: Nesting) -> Iterator[Sequence]:
     """Yield the meshes to search, fewest devices first."""
     short = product(range(1, LONGEST_SIDE + 1), repeat=len(nesting.side_names))
     devices = {sides: prod(nesting.of(sides).axis_lengths) for sides in short}
     few = [sides for sides, count in devices.items() if count <= MOST_DEVICES]
-    for sides in sorted(few, key=lambda sides: (devices[sides], sides)):
-        sequence = nesting.of(sides)
-        yield sides, mesh_text(nesting.side_names, sides, sequence.axis_lengths), sequence
+    yield from map(nesting.of, sorted(few, key=lambda sides: (devices[sides], sides)))

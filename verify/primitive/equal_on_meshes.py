@@ -23,6 +23,7 @@ import numpy as np
 
 from primepar.errors import SymbolicError
 from primepar.schedule.deadline import UnansweredError, in_time
+from primepar.schedule.evidence import MapFault, OtherThanFormula, OverFormula
 from primepar.schedule.ledger import live_elements, resident_copies, sends
 from primepar.schedule.lowering import lower
 from primepar.schedule.meaning import Meaning
@@ -31,13 +32,9 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Element, Sequence
 from primepar.schedule.tracing import formula
-from primepar.verify.counterexample.primitive import of_primitive
-from primepar.verify.primitive.smallest_mesh import (
-    MOST_SUB_OPERATORS,
-    Sides,
-    mesh_text,
-    side_choices,
-)
+from primepar.schedule.words import mesh_text
+from primepar.verify.counterexample.primitive import MeshFault, refuted
+from primepar.verify.primitive.smallest_mesh import MOST_SUB_OPERATORS, Sides, side_choices
 from primepar.verify.report import PropertyResult
 
 WIDE, MANY = ("M", "N", "K"), 16
@@ -48,9 +45,7 @@ class _Mesh:
     """A mesh with its program, which is the same for every operator but for sizes of blocks."""
 
     def __init__(self, primitive: Primitive, sides: Sides) -> None:
-        self.primitive, self.sides = primitive, sides
         self.sequence = Sequence.of(primitive, *sides)
-        self.text = mesh_text(primitive.side_names, sides, self.sequence.axis_lengths)
         smallest = Linear.smallest(self.sequence.grid)
         longer = ({dim: MANY * smallest.size(dim)} for dim in WIDE)
         # What is sent are parts of MN, NK and MK: a formula of these that is right for all four
@@ -74,13 +69,13 @@ class _Mesh:
             self._sizes[tensor] = np.array([prod(shape) for shape in shapes])
         return self._sizes[tensor]
 
-    def shape(self, place: int) -> str:
-        """An operator as text, `M=4 N=4 K=4`."""
-        return " ".join(f"{dim}={self.operators[place].size(dim)}" for dim in self.sequence.grid)
+    def shape(self, place: int) -> dict[str, int]:
+        """The sizes of an operator."""
+        return {dim: self.operators[place].size(dim) for dim in self.sequence.grid}
 
 
-def _too_much(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
-    """Why `held` is too small on a mesh; else whether it is exactly what is live at the peak."""
+def _too_much(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
+    """Where `held` is too small on a mesh; else whether it is exactly what is live at the peak."""
     peaks = [
         reduce(np.maximum, live_elements(mesh.program, rank, mesh.sizes))
         for rank in range(mesh.sequence.ranks)
@@ -91,16 +86,13 @@ def _too_much(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
         most = max(live)
         is_equal &= most == bound
         if most > bound:
-            return (
-                f"{mesh.shape(place)}: expected at most {bound} live elements on each device, as "
-                f"held states, got {most} on {mesh.sequence.place(live.index(most))}: "
-                "fix the formula"
-            )
+            device = mesh.sequence.device(live.index(most))
+            return OverFormula(mesh.shape(place), device, bound, most)
     return is_equal
 
 
-def _unequal(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
-    """Why `sent` is wrong on a mesh; True if it is not."""
+def _unequal(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
+    """Where `sent` is wrong on a mesh; True if it is not."""
     times: dict[str, int | Fraction] = defaultdict(int)
     for rank, instructions in enumerate(mesh.program.programs):
         for node in instructions:
@@ -110,11 +102,7 @@ def _unequal(mesh: _Mesh, stated: list[Fraction]) -> str | bool:
     for place, amount in enumerate(stated):
         total = sum(int(mesh.sizes(block)[place]) * often for block, often in times.items())
         if total != amount * ranks:
-            return (
-                f"{mesh.shape(place)}: expected {amount} elements to leave each device, as sent "
-                f"states, got {total} that leave all {ranks}, {Fraction(total, ranks)} each: "
-                "fix the formula"
-            )
+            return OtherThanFormula(mesh.shape(place), amount, total, ranks)
     return True
 
 
@@ -124,7 +112,7 @@ class _Comparison:
 
     name: str
     formula: Callable[[Element, Linear], Fraction | None]
-    compare: Callable[[_Mesh, list[Fraction]], str | bool]
+    compare: Callable[[_Mesh, list[Fraction]], MapFault | bool]
     meshes: int = 0
     equal: int = 0
     seconds: float = 0.0
@@ -139,14 +127,10 @@ class _Comparison:
         given = self.compare(mesh, [amount for amount in stated if amount is not None])
         self.seconds += perf_counter() - start
         self.meshes += 1
-        if isinstance(given, str):
-            sentence = f"{mesh.text}: {given}"
-            details = of_primitive(mesh.primitive, mesh.sides, self.name, sentence)
-            self.decided = PropertyResult(
-                self.name, "refuted", self.seconds, sentence, details=details
-            )
-        else:
+        if isinstance(given, bool):
             self.equal += given
+        else:
+            self.decided = refuted(self.name, MeshFault(mesh.sequence, given, self.seconds))
 
     def result(self, last: _Mesh | None) -> PropertyResult:
         """The result after the last mesh; there is none if not all were compared."""
@@ -163,11 +147,10 @@ class _Comparison:
             looser = self.meshes - self.equal
             notes.append(f"held is more than what is live on {looser} mesh{'es' * (looser > 1)}")
         if self.name == "memory":
-            shape = {dim: last.operators[0].size(dim) for dim in last.sequence.grid}
-            program = msgspec.structs.replace(last.program, shape=shape)
+            program = msgspec.structs.replace(last.program, shape=last.shape(0))
             copies = resident_copies(program, Meaning(program)).items()
             listed = ", ".join(f"{tensor} {count}" for tensor, count in copies)
-            notes.append(f"resident copies at {last.text}: {listed}")
+            notes.append(f"resident copies at {mesh_text(last.sequence.mesh)}: {listed}")
         return PropertyResult(
             self.name, "equal", self.seconds, reason="\n".join(notes) or None, meshes=self.equal
         )

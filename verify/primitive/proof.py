@@ -22,9 +22,10 @@ from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
+from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.decide import Decision, decisions
 from primepar.verify.primitive.equal_on_meshes import formula_results
-from primepar.verify.primitive.refutation import Refutation, faults, is_idle
+from primepar.verify.primitive.refutation import faults, is_idle
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
 
@@ -87,7 +88,7 @@ def verify_primitive(
     slices.
     """
     target, proof, reason = target or type(primitive).__name__, None, ""
-    wrong: dict[str, Refutation] = {}
+    wrong: dict[str, MeshFault] = {}
     formulas: list[PropertyResult] = []
     with deadline(timeout):
         try:
@@ -153,7 +154,7 @@ def scope(primitive: Primitive) -> str:
     return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
-def _result(proof: Proof, name: str, fault: Refutation | None) -> PropertyResult:
+def _result(proof: Proof, name: str, fault: MeshFault | None) -> PropertyResult:
     decided = [decision for decision in proof.decisions if name in decision.claim.properties]
     decided += [decision for decision in proof.decisions
                 if decision.claim.is_precondition and not decision.is_proved]  # fmt: skip
@@ -162,9 +163,7 @@ def _result(proof: Proof, name: str, fault: Refutation | None) -> PropertyResult
     if failed is None:
         return PropertyResult(name, "proved", seconds, certified=proof.certifies(name))
     if fault is not None:
-        return PropertyResult(
-            name, "refuted", seconds + fault.seconds, fault.sentence, details=fault.details
-        )
+        return refuted(name, fault, seconds)
     is_steps = failed.claim.name == "steps" and failed.point is not None
     if is_steps and is_idle(proof.subject, failed.point or {}):
         reason = f"a phase has no step at {failed.place}, so that nothing is done there"
@@ -173,13 +172,11 @@ def _result(proof: Proof, name: str, fault: Refutation | None) -> PropertyResult
     return PropertyResult(name, "unknown", seconds, reason=f"{failed.claim.name}: {reason}")
 
 
-def _without_claims(reason: str, wrong: dict[str, Refutation]) -> Iterator[PropertyResult]:
+def _without_claims(reason: str, wrong: dict[str, MeshFault]) -> Iterator[PropertyResult]:
     """Yield the results if there are no claims: refuted on a small mesh, or unknown."""
     for name in PROPERTIES[:-1]:
         fault = wrong.get(name)
         if fault is not None:
-            yield PropertyResult(
-                name, "refuted", fault.seconds, fault.sentence, details=fault.details
-            )
+            yield refuted(name, fault)
         else:
             yield PropertyResult(name, "unknown", 0.0, reason=reason)

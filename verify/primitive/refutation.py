@@ -1,4 +1,4 @@
-"""Finds the smallest mesh on which a property fails, with one sentence about the place.
+"""Finds the smallest mesh on which a property fails, and the fault there.
 
 Small meshes are searched first, by the movement that is lowered (`smallest_mesh`). If none of them
 is wrong, the claims that Z3 refuted are evaluated on one mesh after the other, up to that of Z3.
@@ -6,26 +6,35 @@ is wrong, the claims that Z3 refuted are evaluated on one mesh after the other, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import prod
 from time import perf_counter
 
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
-from primepar.schedule.counterexample import Counterexample
 from primepar.schedule.deadline import UnansweredError, in_time
+from primepar.schedule.evidence import (
+    Device,
+    Homeless,
+    MapFault,
+    Misaligned,
+    Miscomputed,
+    NoStep,
+    Nowhere,
+    OtherNumber,
+    OutOfRange,
+)
 from primepar.schedule.expression import evaluate
 from primepar.schedule.operators import DIMS, block_name, tensor_dims
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.sequence import Element
-from primepar.verify.counterexample.primitive import of_primitive
+from primepar.schedule.sequence import Sequence
+from primepar.verify.counterexample.primitive import MeshFault
 from primepar.verify.primitive.claims_on_mesh import Point, failing, points_on
 from primepar.verify.primitive.decide import Decision
 from primepar.verify.primitive.slice_counts import counts_on
-from primepar.verify.primitive.smallest_mesh import mesh_text, meshes_of, smallest_faults
+from primepar.verify.primitive.smallest_mesh import meshes_of, smallest_faults
 
 LARGEST = 16
 """Largest side of the meshes that are searched if no rule gives the number of slices."""
@@ -33,35 +42,25 @@ MOST_POINTS = 20_000_000
 """Number of points, over all meshes, at which a claim that Z3 refuted is evaluated."""
 
 
-@dataclass(frozen=True)
-class Refutation:
-    """A fault at the smallest sides, as one sentence."""
-
-    sentence: str
-    seconds: float
-    details: Counterexample | None = None
-
-
 def faults(
-    subject: Subject, decided: Sequence[Decision], open_names: Iterable[str]
-) -> dict[str, Refutation]:
+    subject: Subject, decided: tuple[Decision, ...], open_names: Iterable[str]
+) -> dict[str, MeshFault]:
     """Property -> its fault on the smallest mesh that has one; those found until the deadline."""
-    refutations: dict[str, Refutation] = {}
+    refutations: dict[str, MeshFault] = {}
     with suppress(UnansweredError):
         _search(subject, decided, set(open_names), refutations)
     return refutations
 
 
 def _search(
-    subject: Subject, decided: Sequence[Decision], names: set[str],
-    refutations: dict[str, Refutation],
+    subject: Subject, decided: tuple[Decision, ...], names: set[str],
+    refutations: dict[str, MeshFault],
 ) -> None:  # fmt: skip
     """Add the fault of each property. Raises `UnansweredError` at the deadline."""
     primitive = subject.primitive
     hints = {_sides(subject, decision.point) for decision in decided if decision.point is not None}
-    for name, small in smallest_faults(meshes_of(primitive, hints), names):
-        details = of_primitive(primitive, small.sides, name, small.sentence)
-        refutations[name] = Refutation(small.sentence, small.seconds, details)
+    for name, fault in smallest_faults(meshes_of(primitive, hints), names):
+        refutations[name] = fault
     if not decided and not refutations:
         refutations |= _on_meshes(primitive)
     for decision in decided:
@@ -74,14 +73,13 @@ def _search(
             continue
         start = perf_counter()
         point = _smallest(subject, decision)
-        refutation = Refutation(_sentence(subject, claim, point), perf_counter() - start)
-        refutations |= dict.fromkeys(claim.properties, refutation)
+        refutations |= dict.fromkeys(claim.properties, _fault(subject, claim, point, start))
 
 
-def _on_meshes(primitive: Primitive) -> dict[str, Refutation]:
+def _on_meshes(primitive: Primitive) -> dict[str, MeshFault]:
     """Property -> its fault on the smallest mesh on which a claim fails with that mesh's slices."""
     largest = (LARGEST,) * len(primitive.side_names)
-    refutations: dict[str, Refutation] = {}
+    refutations: dict[str, MeshFault] = {}
     for sides in in_time(_meshes(Subject(primitive, {}), largest)):
         if refutations:
             break
@@ -94,7 +92,7 @@ def _on_meshes(primitive: Primitive) -> dict[str, Refutation]:
         for claim in claims(subject):
             point = failing(claim, along)
             if point is not None:
-                fault = Refutation(_sentence(subject, claim, point), perf_counter() - start)
+                fault = _fault(subject, claim, point, start)
                 refutations |= dict.fromkeys(set(claim.properties) - refutations.keys(), fault)
     return refutations
 
@@ -152,68 +150,40 @@ def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, .
                 heappush(waiting, (devices(longer), longer))
 
 
-def _sentence(subject: Subject, claim: Claim, point: Point) -> str:
-    """A sentence: where the claim fails, what was expected, and what to write instead."""
-    sides = _sides(subject, point)
-    lengths = Element(subject.primitive, sides).axis_lengths
-    mesh = mesh_text(subject.primitive.side_names, sides, lengths)
-    return f"{mesh}: {_about(subject, claim, point)}"
+def _fault(subject: Subject, claim: Claim, point: Point, start: float) -> MeshFault:
+    """The fault where a claim fails; `start` is when its search began."""
+    sequence = Sequence.of(subject.primitive, *_sides(subject, point))
+    return MeshFault(sequence, _of_claim(subject, claim, point), perf_counter() - start)
 
 
-def _about(subject: Subject, claim: Claim, point: Point) -> str:
+def _of_claim(subject: Subject, claim: Claim, point: Point) -> MapFault:
     kind, _, rest = claim.name.partition(" ")
     if kind == "coverage":
-        cell = ", ".join(f"{dim}={index}" for dim, index in _cell(subject, claim, point, DIMS))
-        return f"{rest} sub-operator ({cell}): expected one device to compute it, got none"
+        return Miscomputed(rest, dict(_cell(subject, claim, point, DIMS)))
     if kind == "count":
-        return f"{rest}: expected as many sub-operators as devices times steps, got another number"
+        return OtherNumber(rest)
     if kind == "home":
-        block = _block(subject, claim, point, rest)
-        return (
-            f"home of {rest}: expected {block} to be resident on some device, got it on none: "
-            f"let the home of {rest} assign it to one"
-        )
+        return Homeless(rest, _block(subject, claim, point, rest))
     if kind == "steps":
-        steps = evaluate(subject.maps.steps, point)
-        return f"expected 1 step or more in each phase, got {steps}: change steps"
-    if kind == "divisors":
-        place = _device(subject, point)
-        return f"{place}: expected % and // by 1 or more, got less: use the length of a side"
-    if kind == "range":
-        place = _device(subject, point)
-        return f"{place}: expected the home of {rest} in range, got another: wrap with %"
-    return _missing(subject, claim, point)
-
-
-def _missing(subject: Subject, claim: Claim, point: Point) -> str:
-    """A sentence about a block that a device needs and no device has."""
+        return NoStep(int(evaluate(subject.maps.steps, point)))
+    if kind in ("divisors", "range"):
+        return OutOfRange(_device(subject, point), rest or None)
     phase, tensor, *then = claim.name.split()
-    block, place = _block(subject, claim, point, tensor), _device(subject, point)
+    block = _block(subject, claim, point, tensor)
     if then and then[0] == "to":
+        device = _device(subject, point)
         gradient = {"O": "dO", "dW": "W"}.get(tensor, tensor)
         block = block.replace(tensor, gradient, 1)
         if not claim.witnesses:
-            return (
-                f"{then[1]} starts on {place}: expected {block} here, got another block from "
-                f"{phase}: end {phase} where {then[1]} starts"
-            )
-        return (
-            f"{then[1]} starts on {place}: expected {block} on some device at the end of {phase}, "
-            f"got it on none: end {phase} with all blocks that {then[1]} starts with"
-        )
-    before = point.get("t", 0)
-    return (
-        f"{phase}, {place} at t={before + 1}: expected {block} to be on some device at "
-        f"t={before}, got it on none: let a device use it at t={before}"
-    )
+            return Misaligned(then[1], device, block, phase)
+        return Nowhere(then[1], device, block, after=phase)
+    return Nowhere(phase, _device(subject, point, point.get("t", 0) + 1), block)
 
 
-def _device(subject: Subject, point: Point) -> str:
-    element = Element(subject.primitive, _sides(subject, point))
-    axes = subject.primitive.axis_sides
-    coordinates = tuple(point.get(axis, 0) for axis in axes)
-    named = ", ".join(f"{axis}={value}" for axis, value in zip(axes, coordinates, strict=True))
-    return f"device {element.devices.index(coordinates)}" + (f" ({named})" if named else "")
+def _device(subject: Subject, point: Point, step: int | None = None) -> Device:
+    coordinates = {axis: point.get(axis, 0) for axis in subject.primitive.axis_sides}
+    sequence = Sequence.of(subject.primitive, *_sides(subject, point))
+    return Device(sequence.coordinates.index(tuple(coordinates.values())), coordinates, step)
 
 
 def _block(subject: Subject, claim: Claim, point: Point, tensor: str) -> str:

@@ -11,6 +11,8 @@ from primepar.schedule.counterexample import Counterexample
 from primepar.verify.report import PropertyResult, Report
 
 Level = Literal["error", "warning"]
+LAST_LINE = 2**31 - 1
+"""The largest number of a line that readers of SARIF take."""
 
 
 class SourceLine(Struct, frozen=True):
@@ -48,7 +50,23 @@ def _lines(details: Counterexample | None) -> Iterator[SourceLine]:
     """The wrong instructions first, then the others that take part."""
     events = details.events if details is not None else ()
     for event in sorted(events, key=lambda event: not event.wrong):
-        if event.source:
-            file, _, line = event.source.rpartition(":")
+        place = _place(event.source or "")
+        if place is not None:
+            file, line, inside = place
             role = f" ({event.role})" if event.role else ""
-            yield SourceLine(file, int(line), f"rank {event.rank}: {event.text}{role}")
+            yield SourceLine(file, line, f"rank {event.rank}{inside}: {event.text}{role}")
+
+
+def _place(source: str) -> tuple[str, int, str] | None:
+    """The file, the line, and the place in it; None where a source, any text, names no line.
+
+    `train.py:42` has no place in its line, `zbv.csv:2, field 12 (2I0)` has `, field 12 (2I0)`.
+    """
+    file, colon, rest = source.rpartition(":")
+    while colon:
+        number, comma, inside = rest.partition(",")
+        if number.isascii() and number.isdigit() and 0 < int(number) <= LAST_LINE:
+            return file, int(number), comma + inside
+        file, colon, before = file.rpartition(":")
+        rest = f"{before}:{rest}"
+    return None
