@@ -59,8 +59,7 @@ def _search(
     """Add the fault of each property. Raises `UnansweredError` at the deadline."""
     primitive = subject.primitive
     hints = {_sides(subject, decision.point) for decision in decided if decision.point is not None}
-    for name, fault in smallest_faults(meshes_of(primitive, hints), names):
-        refutations[name] = fault
+    refutations |= smallest_faults(meshes_of(primitive, hints), names)
     if not decided and not refutations:
         refutations |= _on_meshes(primitive)
     for decision in decided:
