@@ -37,7 +37,7 @@ def lemma_table() -> Iterator[str]:
     yield "| property | lemma | for all integers |"
     yield "|---|---|---|"
     for lemma in lemmas():
-        yield f"| {lemma.property} | {lemma.name} | {lemma.statement} |"
+        yield f"| {lemma.properties[0]} | {lemma.name} | {lemma.statement} |"
 
 
 # How well each variant uses a growing number of workers, counted from its parts

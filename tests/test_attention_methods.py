@@ -127,7 +127,7 @@ def test_both_are_proved_for_every_number_of_devices() -> None:
 RING = RingOfKeys()
 WRONG_RINGS: dict[str, tuple[RingOfKeys, str, str]] = {
     "always the keys of the first step": (
-        replace_map(RING, keys=lambda r, k, p: r), "coverage", "'once', got an order without it "
+        replace_map(RING, keys=lambda r, k, p: r), "coverage", "'once', got formulas without it "
         "at p=2",
     ),
     "two parts a step": (
@@ -140,16 +140,16 @@ WRONG_RINGS: dict[str, tuple[RingOfKeys, str, str]] = {
         replace_map(RING, keys=lambda r, k, p: (r + k + 1) % p), "alignment", "'first'",
     ),
     "keys the other way round": (
-        replace_map(RING, keys=lambda r, k, p: (r - k) % p), "placement", "'arrives', got an "
-        "order without it at p=3",
+        replace_map(RING, keys=lambda r, k, p: (r - k) % p), "placement", "'arrives', got "
+        "formulas without it at p=3",
     ),
     "sent to the wrong side": (
         replace_map(RING, target=lambda r, p: (r + 1) % p), "deadlock-freedom", "'neighbours', "
-        "got an order without it at p=3",
+        "got formulas without it at p=3",
     ),
     "received from itself": (
         replace_map(RING, source=lambda r, p: r, target=lambda r, p: r), "deadlock-freedom",
-        "'others', got an order without it at p=2",
+        "'others', got formulas without it at p=2",
     ),
     "a gradient sent before it is computed": (
         replace_map(RING, backward=(*BACKWARD[:3], "post gradient", "keys", "await keys")),

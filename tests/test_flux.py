@@ -73,59 +73,59 @@ WRONG_ORDERS: dict[str, tuple[RingOrder, str, str]] = {
             target=lambda r, k, p: (r - 2 * k - 2) % p,
         ),
         "coverage",
-        "expected 'once', got an order without it at p=2, ",
+        "expected 'once', got formulas without it at p=2, ",
     ),
     "the ring the other way round for the sender alone": (
         replace_order(GATHER, target=lambda r, k, p: (r + k + 1) % p),
         "deadlock-freedom",
-        "expected 'matched', got an order without it at p=3, ",
+        "expected 'matched', got formulas without it at p=3, ",
     ),
     "the products one step late": (
         replace_order(GATHER, tile=lambda r, k, p: (r + k - 1) % p),
         "placement",
-        "expected 'own', got an order without it at p=2, ",
+        "expected 'own', got formulas without it at p=2, ",
     ),
     "the own tile first, as in the all-gather": (
         replace_order(SCATTER, tile=GATHER.tile),
         "completion",
-        "expected 'own', got an order without it at p=2, ",
+        "expected 'own', got formulas without it at p=2, ",
     ),
     "all to the next device": (
         replace_order(
             SCATTER, source=lambda r, k, p: (r - 1) % p, target=lambda r, k, p: (r + 1) % p
         ),
         "deadlock-freedom",
-        "expected 'channel', got an order without it at p=3, ",
+        "expected 'channel', got formulas without it at p=3, ",
     ),
     "a wait before its signal": (
         replace_order(GATHER, post=1, wait=0, awaited=lambda k: k),
         "deadlock-freedom",
-        "expected 'signal', got an order without it at p=2, ",
+        "expected 'signal', got formulas without it at p=2, ",
     ),
     "a wait one step late": (
         replace_order(GATHER, awaited=lambda k: k + 2),
         "placement",
-        "expected 'arrives', got an order without it at p=2, ",
+        "expected 'arrives', got formulas without it at p=2, ",
     ),
     "a wait after the last step": (
         replace_order(SCATTER, awaited=lambda k: k + 2),
         "deadlock-freedom",
-        "expected 'ends', got an order without it at p=2, ",
+        "expected 'ends', got formulas without it at p=2, ",
     ),
     "a product before its wait": (
         replace_order(GATHER, wait=2, product=1),
         "races",
-        "expected 'arrives', got an order without it at p=2, ",
+        "expected 'arrives', got formulas without it at p=2, ",
     ),
     "a part received into a buffer in flight": (
         replace_order(SCATTER, post=1, wait=2),
         "races",
-        "expected 'again', got an order without it at p=2, ",
+        "expected 'again', got formulas without it at p=2, ",
     ),
     "a tile sent before it is computed": (
         replace_order(SCATTER, post=0, product=1, wait=2),
         "completion",
-        "expected 'departs', got an order without it at p=2, ",
+        "expected 'departs', got formulas without it at p=2, ",
     ),
 }
 

@@ -35,24 +35,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import perf_counter
+from functools import reduce
+from operator import and_
 from typing import Any
 
 from primepar.partition import ring_attention, ulysses
-from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
-from primepar.verify.primitive import z3_terms as terms
-from primepar.verify.primitive.z3_symbols import SymbolSpace, Term, truth
+from primepar.verify.every_size.lemmas import Devices, Lemma, before, results, stated_for
 from primepar.verify.report import PropertyResult
 
-RING_NAMES = ("r", "q", "k", "k'")
-"""Two devices and two steps."""
 RING_PROPERTIES = (
     "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races",
 )  # fmt: skip
-EXCHANGE_NAMES = ("r", "i", "j")
-"""A device and two members."""
 EXCHANGE_PROPERTIES = ("coverage", "placement", "completion", "alignment", "races")
-NOTE = "for every number of devices"
+REASON = stated_for("number of devices")
 Piece = Callable[[Any, Any, bool], tuple[Any, Any]]
 
 
@@ -77,46 +72,22 @@ class HeadExchange:
 
 def prove_ring(seconds: float, ring: RingOfKeys | None = None) -> Iterator[PropertyResult]:
     """Prove `ring-attention`, or another ring, for every number of devices."""
-    end, space = perf_counter() + seconds, SymbolSpace(("p",))
-    lemmas = (*_maps(ring or RingOfKeys(), space), _in_time(ring or RingOfKeys(), space))
-    yield from prove_lemmas(lemmas, space, RING_NAMES, RING_PROPERTIES, NOTE, end)
+    return results(ring_lemmas(ring or RingOfKeys()), seconds, RING_PROPERTIES, REASON)
 
 
 def prove_ulysses(seconds: float, exchange: HeadExchange | None = None) -> Iterator[PropertyResult]:
     """Prove the exchange of `ulysses`, or another one, for every number of devices."""
-    end, space = perf_counter() + seconds, SymbolSpace(("p",))
-    lemmas = _exchanged(exchange or HeadExchange(), space)
-    yield from prove_lemmas(lemmas, space, EXCHANGE_NAMES, EXCHANGE_PROPERTIES, NOTE, end)
+    lemmas = exchange_lemmas(exchange or HeadExchange())
+    return results(lemmas, seconds, EXCHANGE_PROPERTIES, REASON)
 
 
-def _maps(ring: RingOfKeys, space: SymbolSpace) -> Iterator[MapLemma]:
-    (p,) = space.sides
-    r, q, k, later = (symbol(space, name) for name in RING_NAMES)
-
-    def keys(rank: Any, step: Any) -> Any:
-        return space.of(ring.keys(rank, step, p))
-
-    source, target = space.of(ring.source(r, p)), space.of(ring.target(r, p))
-    same_keys, same_part = keys(r, k) == keys(r, later), keys(r, k) == keys(q, k)
-    yield MapLemma("once", ("coverage", "completion", "races"), truth(same_keys), truth(k == later))
-    yield MapLemma("alone", ("completion", "races"), truth(same_part), truth(r == q))
-    yield MapLemma("first", ("placement", "alignment"), terms.TRUE, truth(keys(r, 0) == r))
-    arrives = truth(keys(source, k) == keys(r, k + 1))
-    yield MapLemma("arrives", ("placement", "completion"), truth(k < p - 1), arrives)
-    yield MapLemma("home", ("completion",), terms.TRUE, truth(keys(source, p - 1) == r))
-    back = terms.And(
-        truth(space.of(ring.target(source, p)) == r), truth(space.of(ring.source(target, p)) == r)
-    )
-    yield MapLemma("neighbours", ("placement", "deadlock-freedom"), terms.TRUE, back)
-    apart = terms.And(truth(source != r), truth(target != r))
-    yield MapLemma("others", ("deadlock-freedom", "races"), truth(p > 1), apart)
-
-
-def _in_time(ring: RingOfKeys, space: SymbolSpace) -> MapLemma:
-    """Every pair of actions of which the first must come before the second."""
-    k = symbol(space, "k")
+def ring_lemmas(ring: RingOfKeys) -> list[Lemma]:
+    """The lemmas on a ring: on two devices r and q, and two steps k and j."""
+    devices = Devices(("r", "q", "k", "k'"))
+    (r, q, k, j), p, over = devices.symbols, devices.count, devices.over
+    keys, source, target = map(devices.of, (ring.keys, ring.source, ring.target))
     there, back = ring.forward.index, ring.backward.index
-    pairs = [
+    in_order = [  # pairs of actions of which the first must come before the second
         ((k, there("post keys")), (k, there("await keys"))),
         ((k, there("await keys")), (k + 1, there("part"))),
         ((k, back("post keys")), (k, back("await keys"))),
@@ -125,29 +96,45 @@ def _in_time(ring: RingOfKeys, space: SymbolSpace) -> MapLemma:
         ((k, back("post gradient")), (k + 1, back("await gradient"))),
         ((k, back("await gradient")), (k, back("keys"))),
     ]
-    holds: Term = terms.TRUE
-    for first, second in pairs:
-        holds = terms.And(holds, before(first, second))
-    needed = ("placement", "completion", "deadlock-freedom", "races")
-    return MapLemma("in-time", needed, terms.TRUE, holds)
+    return [
+        Lemma(
+            "once", ("coverage", "completion", "races"), over, k == j, [keys(r, k) == keys(r, j)]
+        ),
+        Lemma("alone", ("completion", "races"), over, r == q, [keys(r, k) == keys(q, k)]),
+        Lemma("first", ("placement", "alignment"), over, keys(r, 0) == r),
+        Lemma(
+            "arrives", ("placement", "completion"), over,
+            keys(source(r), k) == keys(r, k + 1), [k < p - 1],
+        ),
+        Lemma("home", ("completion",), over, keys(source(r), p - 1) == r),
+        Lemma(
+            "neighbours", ("placement", "deadlock-freedom"), over,
+            (target(source(r)) == r) & (source(target(r)) == r),
+        ),
+        Lemma(
+            "others", ("deadlock-freedom", "races"), over,
+            (source(r) != r) & (target(r) != r), [p > 1],
+        ),
+        Lemma(
+            "in-time", ("placement", "completion", "deadlock-freedom", "races"), over,
+            reduce(and_, (before(first, second) for first, second in in_order)),
+        ),
+    ]  # fmt: skip
 
 
-def _exchanged(exchange: HeadExchange, space: SymbolSpace) -> Iterator[MapLemma]:
-    r, i, j = (symbol(space, name) for name in EXCHANGE_NAMES)
-    pieces: Term = terms.TRUE
-    fills: Term = terms.TRUE
-    whole: Term = terms.TRUE
+def exchange_lemmas(exchange: HeadExchange) -> list[Lemma]:
+    """The lemmas on an exchange: on a device r and two members i and j, in both directions."""
+    devices = Devices(("r", "i", "j"))
+    (r, i, j), over = devices.symbols, devices.over
+    pieces, fills, whole = [], [], []
     for to_heads in (True, False):
         expected, sent = exchange.received(r, i, to_heads), exchange.sent(i, r, to_heads)
         another = exchange.received(r, j, to_heads)
-        part = expected[1] if to_heads else expected[0]
-        pieces = terms.And(pieces, _equal(expected, sent))
-        fills = terms.And(fills, terms.Or(terms.Not(_equal(expected, another)), truth(i == j)))
-        whole = terms.And(whole, truth(part == r))
-    yield MapLemma("pieces", ("placement", "completion", "alignment"), terms.TRUE, pieces)
-    yield MapLemma("fills", ("placement", "races"), terms.TRUE, fills)
-    yield MapLemma("whole", ("coverage", "placement", "alignment"), terms.TRUE, whole)
-
-
-def _equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> Term:
-    return terms.And(truth(first[0] == second[0]), truth(first[1] == second[1]))
+        pieces += [expected[0] == sent[0], expected[1] == sent[1]]
+        fills.append((expected[0] != another[0]) | (expected[1] != another[1]) | (i == j))
+        whole.append((expected[1] if to_heads else expected[0]) == r)
+    return [
+        Lemma("pieces", ("placement", "completion", "alignment"), over, reduce(and_, pieces)),
+        Lemma("fills", ("placement", "races"), over, reduce(and_, fills)),
+        Lemma("whole", ("coverage", "placement", "alignment"), over, reduce(and_, whole)),
+    ]

@@ -34,21 +34,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 from primepar.partition import flux
-from primepar.verify.every_size.lemmas import MapLemma, before, prove_lemmas, symbol
-from primepar.verify.primitive import z3_terms as terms
-from primepar.verify.primitive.z3_symbols import Symbol, SymbolSpace, truth
+from primepar.verify.every_size.lemmas import Devices, Lemma, before, results, stated_for
 from primepar.verify.report import PropertyResult
 
 Order = Callable[[Any, Any, Any], Any]
 """From a device, a step and the number of devices to a device."""
-NAMES = ("r", "k", "k'")
-"""A device and two steps."""
 PROPERTIES = ("coverage", "placement", "completion", "deadlock-freedom", "races")
-NOTE = "for every number of devices and chunks"
 
 
 @dataclass(frozen=True)
@@ -106,93 +100,55 @@ def prove_order(order: RingOrder, seconds: float) -> Iterator[PropertyResult]:
     A lemma that fails refutes its properties, with the smallest number of devices as the
     counterexample.
     """
-    end, space = perf_counter() + seconds, SymbolSpace(("p",))
-    yield from prove_lemmas(_lemmas(order, space), space, NAMES, PROPERTIES, NOTE, end)
+    reason = stated_for("number of devices and chunks")
+    return results(lemmas(order), seconds, PROPERTIES, reason)
 
 
-def _lemmas(order: RingOrder, space: SymbolSpace) -> Iterator[MapLemma]:
-    (devices,) = space.sides
-    rank, step, other_step = (symbol(space, name) for name in NAMES)
-    last = devices - 1
-    tile, source, target = (
-        _with_devices(space, map_of) for map_of in (order.tile, order.source, order.target)
-    )
-    moves, both = step < last, terms.And(truth(step < last), truth(other_step < last))
-    yield MapLemma(
-        "once",
-        ("coverage", "races"),
-        truth(tile(rank, step) == tile(rank, other_step)),
-        truth(step == other_step),
-    )
-    yield MapLemma(
-        "matched",
-        ("placement", "completion", "deadlock-freedom"),
-        truth(moves),
-        terms.And(
-            truth(target(source(rank, step), step) == rank),
-            truth(source(target(rank, step), step) == rank),
+def lemmas(order: RingOrder) -> list[Lemma]:
+    """The lemmas on an order: on a device r and two steps k and j."""
+    devices = Devices(("r", "k", "k'"))
+    (r, k, j), last, over = devices.symbols, devices.count - 1, devices.over
+    tile, source, target = map(devices.of, (order.tile, order.source, order.target))
+    posted, awaited = (k, order.post), (order.awaited(k), order.wait)
+    of_both = [
+        Lemma("once", ("coverage", "races"), over, k == j, [tile(r, k) == tile(r, j)]),
+        Lemma(
+            "matched", ("placement", "completion", "deadlock-freedom"), over,
+            (target(source(r, k), k) == r) & (source(target(r, k), k) == r), [k < last],
         ),
-    )
-    yield MapLemma(
-        "channel",
-        ("deadlock-freedom",),
-        terms.And(both, truth(target(rank, step) == target(rank, other_step))),
-        truth(step == other_step),
-    )
-    yield MapLemma(
-        "no-self",
-        ("deadlock-freedom", "races"),
-        truth(moves),
-        terms.And(truth(target(rank, step) != rank), truth(source(rank, step) != rank)),
-    )
-    yield MapLemma(
-        "signal",
-        ("placement", "deadlock-freedom"),
-        truth(moves),
-        before((step, order.post), (order.awaited(step), order.wait)),
-    )
-    yield MapLemma(
-        "ends", ("deadlock-freedom", "races"), truth(moves), truth(order.awaited(step) <= last)
-    )
+        Lemma(
+            "channel", ("deadlock-freedom",), over,
+            k == j, [k < last, j < last, target(r, k) == target(r, j)],
+        ),
+        Lemma(
+            "no-self", ("deadlock-freedom", "races"), over,
+            (target(r, k) != r) & (source(r, k) != r), [k < last],
+        ),
+        Lemma(
+            "signal", ("placement", "deadlock-freedom"), over, before(posted, awaited), [k < last]
+        ),
+        Lemma("ends", ("deadlock-freedom", "races"), over, order.awaited(k) <= last, [k < last]),
+    ]  # fmt: skip
     if order.gathers:
-        yield from _gathered(order, rank, step, tile, source, moves)
-    else:
-        yield from _scattered(order, rank, (step, other_step), (tile, source, target), last)
+        arrives = (source(r, k) == tile(r, k + 1)) & before(awaited, (k + 1, order.product))
+        return [
+            *of_both,
+            Lemma("own", ("placement", "races"), over, same(tile(r, k) == r, k == 0)),
+            Lemma("arrives", ("placement", "completion", "races"), over, arrives, [k < last]),
+        ]
+    departs = (target(r, k) == tile(r, k)) & before((k, order.product), posted)
+    return [
+        *of_both,
+        Lemma("own", ("completion", "races"), over, same(tile(r, k) == r, k == last)),
+        Lemma("departs", ("placement", "completion"), over, departs, [k < last]),
+        Lemma(
+            "summed", ("completion",), over,
+            k == j, [k < last, j < last, source(r, k) == source(r, j)],
+        ),
+        Lemma("again", ("races",), over, before(awaited, (k + 1, order.post)), [k < last]),
+    ]  # fmt: skip
 
 
-def _gathered(
-    order: RingOrder, rank: Symbol, step: Symbol, tile: Any, source: Any, moves: Any
-) -> Iterator[MapLemma]:
-    is_own = truth(tile(rank, step) == rank)
-    first = truth(step == 0)
-    yield MapLemma("own", ("placement", "races"), terms.TRUE, terms.equal(is_own, first))
-    waits = before((order.awaited(step), order.wait), (step + 1, order.product))
-    arrives = terms.And(truth(source(rank, step) == tile(rank, step + 1)), waits)
-    yield MapLemma("arrives", ("placement", "completion", "races"), truth(moves), arrives)
-
-
-def _scattered(
-    order: RingOrder,
-    rank: Symbol,
-    steps: tuple[Symbol, Symbol],
-    maps: tuple[Any, Any, Any],
-    last: Symbol,
-) -> Iterator[MapLemma]:
-    (step, other_step), (tile, source, target) = steps, maps
-    is_own, ends = truth(tile(rank, step) == rank), truth(step == last)
-    yield MapLemma("own", ("completion", "races"), terms.TRUE, terms.equal(is_own, ends))
-    computed = before((step, order.product), (step, order.post))
-    departs = terms.And(truth(target(rank, step) == tile(rank, step)), computed)
-    yield MapLemma("departs", ("placement", "completion"), truth(step < last), departs)
-    both = terms.And(truth(step < last), truth(other_step < last))
-    repeats = truth(source(rank, step) == source(rank, other_step))
-    same = truth(step == other_step)
-    yield MapLemma("summed", ("completion",), terms.And(both, repeats), same)
-    reused = before((order.awaited(step), order.wait), (step + 1, order.post))
-    yield MapLemma("again", ("races",), truth(step < last), reused)
-
-
-def _with_devices(space: SymbolSpace, order: Order) -> Callable[[Symbol, Symbol], Symbol]:
-    """Return an order as a function of device and step."""
-    (devices,) = space.sides
-    return lambda rank, step: space.of(order(rank, step, devices))
+def same(first: Any, second: Any) -> Any:
+    """Whether two conditions hold together."""
+    return (first & second) | (~first & ~second)

@@ -23,39 +23,24 @@ the mean after one step is w less lr times the mean gradient: H = 1 is synchrono
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import z3
 
 from primepar.partition.local_sgd import average_share, next_count
-from primepar.verify.primitive.z3_symbols import SymbolSpace, Term
+from primepar.verify.every_size.lemmas import Lemma, Variable, results, stated_for
+from primepar.verify.primitive.z3_symbols import SymbolSpace
 from primepar.verify.report import PropertyResult
-from primepar.verify.z3_answer import check_by
 
 Count = Callable[[Any, Any], Any]
 """From the steps since the last average and the period to the same after one more step."""
 Share = Callable[[Any], tuple[Any, Any]]
 """From the number of workers to the numerator and the denominator of a coefficient."""
-NOTE = "for every number of workers, period, warm-up and number of steps"
-PROPERTIES = {
-    "average": ("weights",),
-    "period": ("range", "progress", "rounds", "every-step", "one-shot", "bytes"),
-}
-"""Property -> the lemmas that it needs: what an average is, and when the workers average.
+PROPERTIES = ("average", "period")
+"""What an average is, and when the workers average.
 
 They are about the formulas of the method, not about the program that is made of them.
 """
-
-
-@dataclass(frozen=True)
-class PeriodLemma:
-    """What holds whenever something is given."""
-
-    name: str
-    given: Term
-    holds: Term
 
 
 def prove_local_sgd(seconds: float) -> Iterator[PropertyResult]:
@@ -70,73 +55,50 @@ def prove_period(
 
     A lemma that fails refutes its properties; the counterexample has its numbers.
     """
-    end = perf_counter() + seconds
-    every = (*_periods(count_after), *_sums(share_of))
-    answers = {lemma.name: _asked(lemma, end) for lemma in every}
-    for name, lemmas in PROPERTIES.items():
-        took = sum(answers[lemma].seconds for lemma in lemmas)
-        wrong = [answers[lemma] for lemma in lemmas if answers[lemma].verdict != "proved"]
-        if not wrong:
-            yield PropertyResult(name, "proved", took, reason=f"{NOTE}: {', '.join(lemmas)}")
-        elif wrong[0].verdict == "unknown":
-            yield PropertyResult(name, "unknown", took, reason=wrong[0].reason)
-        else:
-            yield PropertyResult(name, "refuted", took, counterexample=wrong[0].counterexample)
+    lemmas = (*period_lemmas(count_after), *share_lemmas(share_of))
+    reason = stated_for("number of workers, period, warm-up and number of steps")
+    return results(lemmas, seconds, PROPERTIES, reason)
 
 
-def _periods(count_after: Count) -> Iterator[PeriodLemma]:
+def period_lemmas(count_after: Count) -> list[Lemma]:
     """The lemmas on when an average follows."""
     space = SymbolSpace(("H",))
-    period, (H,) = space.side("H"), space.sides
     c, q, r = z3.Ints("c q r")
-    after = space.of(count_after(space.below(c, period), H)).term
+    (period,) = space.sides
+    H, after = period.term, space.of(count_after(space.below(c, space.side("H")), period)).term
     averages = after == 0
-    in_range = z3.And(H.term >= 1, c >= 0, c < H.term)
-    q_after = q + z3.If(averages, H.term, 0)
-    r_after = r + z3.If(averages, 1, 0)
-    yield PeriodLemma("range", in_range, z3.And(after >= 0, after < H.term))
-    yield PeriodLemma("progress", in_range, q_after + after == q + c + 1)
-    yield PeriodLemma("rounds", z3.And(in_range, q == r * H.term), q_after == r_after * H.term)
-    yield PeriodLemma("every-step", z3.And(in_range, H.term == 1), averages)
-    yield PeriodLemma("one-shot", z3.And(in_range, c + 1 < H.term), z3.Not(averages))
+    q_after, r_after = q + z3.If(averages, H, 0), r + z3.If(averages, 1, 0)
+    over = (Variable.side("H"), Variable(c, 0, H), Variable(q), Variable(r))
+    about = ("period",)
+    return [
+        Lemma("range", about, over, z3.And(after >= 0, after < H)),
+        Lemma("progress", about, over, q_after + after == q + c + 1),
+        Lemma("rounds", about, over, q_after == r_after * H, [q == r * H]),
+        Lemma("every-step", about, over, averages, [H == 1]),
+        Lemma("one-shot", about, over, z3.Not(averages), [c + 1 < H]),
+    ]
 
 
-def _sums(share_of: Share) -> Iterator[PeriodLemma]:
+def share_lemmas(share_of: Share) -> list[Lemma]:
     """The lemmas on what an average sends and makes; sums over workers grow by one worker."""
     H, q, r, n, K = z3.Ints("H q r n K")
     P, w, g, rate = z3.Reals("P w g lr")
     total, gradients = z3.Reals("total gradients")
-    sent, size = P * z3.ToReal(r), z3.ToReal(H)
     numerator, denominator = (z3.ToReal(z3.IntVal(0) + term) for term in share_of(K))
     share = numerator / denominator
-    so_far = z3.And(
-        K >= 1, total == z3.ToReal(n) * share * w - rate * share * gradients
-    )  # fmt: skip
     grown = total + share * (w - rate * g)
-    yield PeriodLemma("bytes", q == r * H, sent * size == P * z3.ToReal(q))
-    yield PeriodLemma(
-        "weights",
-        so_far,
-        z3.And(
-            grown == z3.ToReal(n + 1) * share * w - rate * share * (gradients + g),
-            z3.ToReal(K) * share == 1,
+    return [
+        Lemma(
+            "bytes", ("period",), tuple(map(Variable, (H, q, r, P))),
+            P * z3.ToReal(r) * z3.ToReal(H) == P * z3.ToReal(q), [q == r * H],
         ),
-    )
-
-
-def _asked(lemma: PeriodLemma, end: float) -> PropertyResult:
-    """Ask Z3 for numbers at which a lemma fails."""
-    start, solver = perf_counter(), z3.Solver()
-    solver.add(lemma.given, z3.Not(lemma.holds))
-    answer = check_by(solver, end)
-    took = perf_counter() - start
-    if answer == z3.unsat:
-        return PropertyResult(lemma.name, "proved", took)
-    if answer == z3.unknown:
-        reason = f"{lemma.name}: Z3 did not decide it within its time limit"
-        return PropertyResult(lemma.name, "unknown", took, reason=reason)
-    model = solver.model()
-    numbers = sorted((str(name).removeprefix("side "), model[name]) for name in model.decls())
-    place = ", ".join(f"{name}={number}" for name, number in numbers)
-    wrong = f"expected {lemma.name!r}, got formulas without it at {place}"
-    return PropertyResult(lemma.name, "refuted", took, counterexample=wrong)
+        Lemma(
+            "weights", ("average",),
+            (Variable(K, 1), *map(Variable, (n, w, g, rate, total, gradients))),
+            z3.And(
+                grown == z3.ToReal(n + 1) * share * w - rate * share * (gradients + g),
+                z3.ToReal(K) * share == 1,
+            ),
+            [total == z3.ToReal(n) * share * w - rate * share * gradients],
+        ),
+    ]  # fmt: skip

@@ -13,8 +13,10 @@ from primepar.partition.pipeline.actions import KINDS, Action, ClosedForm, Order
 from primepar.partition.pipeline.dependencies import PipelineOrders, Position
 from primepar.partition.pipeline.formulas import bubble, peak_stashes
 from primepar.schedule.deadline import in_time
-from primepar.verify.every_size.pipeline_claims import BUBBLE, COVERAGE, DEADLOCK, ORDER, STASHES
 
+COVERAGE, ORDER, DEADLOCK, STASHES, BUBBLE = (
+    "coverage", "message order", "deadlock-freedom", "stashes", "bubble",
+)  # fmt: skip
 MOST_STAGES, MOST_MICRO_BATCHES = 6, 8
 
 

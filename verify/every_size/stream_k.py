@@ -10,28 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any, NamedTuple
+from functools import partial
 
 import z3
 
 from primepar.partition.work_ranges import RULE, WorkRule
+from primepar.verify.every_size.lemmas import Lemma, Variable, results
 from primepar.verify.every_size.stream_k_faults import LIMIT, smallest_fault
+from primepar.verify.primitive.z3_symbols import Term
 from primepar.verify.report import PropertyResult
-from primepar.verify.z3_answer import check_by
-
-Term = Any
-"""A Z3 integer or condition; z3 ships no types."""
-
-
-class Lemma(NamedTuple):
-    """What holds for all integers that satisfy `given`."""
-
-    property: str
-    name: str
-    statement: str
-    given: list[Term]
-    claim: Term
 
 
 @dataclass(frozen=True)
@@ -60,10 +47,16 @@ class Line:
 
     @property
     def sizes(self) -> list[Term]:
-        """What is known of the sizes."""
+        """What makes the share the rounded quotient, besides the ranges of the sizes."""
         g, p = self.workers, self.share
-        rounded = [g * p >= self.total, g * (p - 1) < self.total]
-        return [g >= 1, self.tiles >= 1, self.iterations >= 1, *rounded]
+        return [g * p >= self.total, g * (p - 1) < self.total]
+
+    def lemma(
+        self, property_: str, name: str, statement: str, given: list[Term], claim: Term
+    ) -> Lemma:
+        """A lemma about a line of any size."""
+        sizes = (Variable(self.workers, 1), Variable(self.tiles, 1), Variable(self.iterations, 1))
+        return Lemma(name, (property_,), sizes, claim, given, statement)
 
     def takes(self, worker: Term, iteration: Term) -> Term:
         """A worker takes an iteration."""
@@ -92,14 +85,14 @@ def lemmas(rule: WorkRule = RULE) -> list[Lemma]:
 def _coverage(line: Line) -> Iterator[Lemma]:
     x, y, i, r = z3.Ints("x y i r")
     g, p = line.workers, line.share
-    yield Lemma(
+    yield line.lemma(
         "coverage",
         "every iteration has a worker",
         "0 <= i < T*n, i = x*p + r, 0 <= r < p: x is a worker and takes i",
         [*line.sizes, i >= 0, i < line.total, i == x * p + r, r >= 0, r < p],
         z3.And(x >= 0, x < g, line.takes(x, i)),
     )
-    yield Lemma(
+    yield line.lemma(
         "coverage",
         "no iteration has two workers",
         "x and y take i: x = y",
@@ -113,25 +106,25 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
     """A wave of whole tiles has one for each worker, and the rest is on the line."""
     rule, g, (v, w, x, y) = line.rule, line.workers, z3.Ints("v w x y")
     one, other = rule.whole_tile(x, v, g), rule.whole_tile(y, w, g)
-    yield Lemma(
+    yield line.lemma(
         "coverage",
         "no whole tile has two workers",
         "v*g + x = w*g + y, 0 <= x, y < g: x = y and v = w",
-        [g >= 1, x >= 0, x < g, y >= 0, y < g, one == other],
+        [x >= 0, x < g, y >= 0, y < g, one == other],
         z3.And(x == y, v == w),
     )
-    yield Lemma(
+    yield line.lemma(
         "coverage",
         "every whole tile has a worker",
         "0 <= x < g: x has tile v*g + x of the whole tiles, in wave v",
-        [g >= 1, x >= 0, x < g, v >= 0],
+        [x >= 0, x < g, v >= 0],
         rule.whole_tile(x, v, g) == v * g + x,
     )
     tiles, whole, rest = z3.Ints("tiles q r")
-    sizes = [g >= 1, whole >= 0, rest >= 0, rest < g, tiles == whole * g + rest]
+    sizes = [whole >= 0, rest >= 0, rest < g, tiles == whole * g + rest]
     dealt = {variant: rule.waves(variant, whole, rest) * g for variant in ("one-tile", "two-tile")}
     alone = rule.waves("data-parallel", whole, rest) * g
-    yield Lemma(
+    yield line.lemma(
         "coverage",
         "whole waves leave the others",
         "T = q*g + r, 0 <= r < g: waves*g <= T under one-tile and two-tile, waves*g < T + g and "
@@ -145,21 +138,21 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
 def _completion(line: Line) -> Iterator[Lemma]:
     x, y, z, i, t, r = z3.Ints("x y z i t r")
     decisive, p = line.rule.decisive(t, line.iterations), line.share
-    yield Lemma(
+    yield line.lemma(
         "completion",
         "every tile has an owner",
         "0 <= t < T, d decides for t, d = x*p + r, 0 <= r < p: x is a worker, takes d and owns t",
         [*line.sizes, t >= 0, t < line.tiles, decisive == x * p + r, r >= 0, r < p],
         z3.And(x >= 0, x < line.workers, line.of_tile(decisive, t), line.owns(x, t)),
     )
-    yield Lemma(
+    yield line.lemma(
         "completion",
         "no tile has two owners",
         "x and y own t: x = y",
         [*line.sizes, line.owns(x, t), line.owns(y, t)],
         x == y,
     )
-    yield Lemma(
+    yield line.lemma(
         "completion",
         "no worker is skipped",
         "x owns t, y > x takes an iteration of t, x < z < y: z takes iterations of t too",
@@ -171,28 +164,28 @@ def _completion(line: Line) -> Iterator[Lemma]:
 def _waiting(line: Line) -> Iterator[Lemma]:
     x, y, i, j, t, u = z3.Ints("x y i j t u")
     owned = [*line.sizes, line.owns(x, t), *line.part(y, i, t), x != y]
-    yield Lemma(
+    yield line.lemma(
         "deadlock-freedom",
         "waits are for later workers",
         "x owns t, y takes an iteration of t, x != y: y > x",
         owned,
         y > x,
     )
-    yield Lemma(
+    yield line.lemma(
         "deadlock-freedom",
         "a worker waits last",
         "x owns t and waits for y, x takes an iteration of u: u <= t",
         [*owned, *line.part(x, j, u)],
         u <= t,
     )
-    yield Lemma(
+    yield line.lemma(
         "deadlock-freedom",
         "a worker posts first",
         "x does not own t but takes an iteration of it, and one of u: u >= t",
         [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t)), *line.part(x, j, u)],
         u >= t,
     )
-    yield Lemma(
+    yield line.lemma(
         "deadlock-freedom",
         "times of events rise",
         "x owns t, y takes an iteration of t, x != y: 0 < y < g",
@@ -204,14 +197,14 @@ def _waiting(line: Line) -> Iterator[Lemma]:
 def _races(line: Line) -> Iterator[Lemma]:
     x, y, i, j, k, t, u = z3.Ints("x y i j k t u")
     posted = [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t))]
-    yield Lemma(
+    yield line.lemma(
         "races",
         "one partial tile per worker",
         "x takes iterations of t and u and owns neither: t = u",
         [*posted, *line.part(x, j, u), z3.Not(line.owns(x, u))],
         t == u,
     )
-    yield Lemma(
+    yield line.lemma(
         "races",
         "what is posted is not received",
         "x posts a part of t, owns u and waits for y there: t != u",
@@ -224,7 +217,7 @@ def _limits(line: Line) -> Iterator[Lemma]:
     x, y, i, j, t, q, r = z3.Ints("x y i j t q r")
     g, n, p = line.workers, line.iterations, line.share
     of_one_tile = [*line.part(x, i, t), *line.part(y, j, t)]
-    yield Lemma(
+    yield line.lemma(
         LIMIT,
         "few workers share a tile",
         "x < y take iterations of t: (y - x - 1)*p <= n - 2",
@@ -232,7 +225,7 @@ def _limits(line: Line) -> Iterator[Lemma]:
         (y - x - 1) * p <= n - 2,
     )
     divided = q * g + r - line.rule.waves("two-tile", q, r) * g
-    yield Lemma(
+    yield line.lemma(
         LIMIT,
         "two-tile: two at most",
         "T >= g, x and y take iterations of t: y - x <= 1",
@@ -243,26 +236,8 @@ def _limits(line: Line) -> Iterator[Lemma]:
 
 def prove(seconds: float, rule: WorkRule = RULE) -> Iterator[PropertyResult]:
     """Yield the results of the properties, for every size; Z3 is asked for `seconds` at most."""
-    end = perf_counter() + seconds
     every = lemmas(rule)
-    for name in dict.fromkeys(lemma.property for lemma in every):
-        start = perf_counter()
-        of_property = [lemma for lemma in every if lemma.property == name]
-        open_ones = [lemma for lemma in of_property if not holds(lemma, end)]
-        fault = smallest_fault(rule, name) if open_ones else None
-        took = perf_counter() - start
-        if fault is not None:
-            yield PropertyResult(name, "refuted", took, counterexample=fault)
-        elif open_ones:
-            reason = f"lemma not proved: {open_ones[0].name}: {open_ones[0].statement}"
-            yield PropertyResult(name, "unknown", took, reason=reason)
-        else:
-            listed = "; ".join(lemma.name for lemma in of_property)
-            yield PropertyResult(name, "proved", took, reason=listed)
-
-
-def holds(lemma: Lemma, end: float) -> bool:
-    """Whether Z3 proves a lemma before `end`, a time of `perf_counter`."""
-    solver = z3.Solver()
-    solver.add(*lemma.given, z3.Not(lemma.claim))
-    return bool(check_by(solver, end) == z3.unsat)
+    properties = dict.fromkeys(name for lemma in every for name in lemma.properties)
+    return results(
+        every, seconds, properties, lambda _, names: "; ".join(names), partial(smallest_fault, rule)
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import perf_counter
 
 import z3
@@ -73,7 +73,8 @@ class Questions:
         self.solver.push()
         try:
             self.solver.add(question)
-            model = smallest_model(self.solver, self.space, perf_counter() + seconds_left())
+            sides = [side.term for side in self.space.sides]
+            model = smallest_model(self.solver, sides, perf_counter() + seconds_left())
         finally:
             self.solver.pop()
         if model is None:
@@ -82,8 +83,8 @@ class Questions:
                 for name, value in values.items()}  # fmt: skip
 
 
-def smallest_model(solver: z3.Solver, space: SymbolSpace, deadline: float) -> z3.ModelRef | None:
-    """A model with the smallest sum of the sides; None if there is none.
+def smallest_model(solver: z3.Solver, sizes: Sequence[Term], deadline: float) -> z3.ModelRef | None:
+    """A model with the smallest sum of the sizes, each 1 or more; None if there is none.
 
     The first model of Z3 need not have it, so the sum is bisected. Raises `UnansweredError` if Z3
     does not answer the first question in time.
@@ -93,9 +94,8 @@ def smallest_model(solver: z3.Solver, space: SymbolSpace, deadline: float) -> z3
         raise UnansweredError(SLOW)
     if answer == z3.unsat:
         return None
-    model, sides = solver.model(), [side.term for side in space.sides]
-    total = terms.Sum([*sides, terms.IntVal(0)])
-    low, high = len(sides), model.eval(total, model_completion=True).as_long()
+    model, total = solver.model(), terms.Sum([*sizes, terms.IntVal(0)])
+    low, high = len(sizes), model.eval(total, model_completion=True).as_long()
     while low < high:
         middle = min((low + high) // 2, 2 * low)
         solver.push()
