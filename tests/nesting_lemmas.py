@@ -15,19 +15,15 @@ from itertools import pairwise
 import z3
 
 from primepar.schedule.operators import PHASES
+from primepar.verify.every_size.lemmas import Lemma
 from primepar.verify.primitive.z3_symbols import Term
 
 BOOL, INT = z3.BoolSort(), z3.IntSort()
 
 
-@dataclass(frozen=True, eq=False)
-class Lemma:
-    """What holds of a nesting if all that is `given` holds of its members."""
-
-    property: str
-    sentence: str
-    given: tuple[Term, ...]
-    then: Term
+def lemma_of(property_: str, sentence: str, given: tuple[Term, ...], then: Term) -> Lemma:
+    """What holds of a nesting if all that is given holds of its members."""
+    return Lemma(sentence, (property_,), (), then, given)
 
 
 @dataclass(frozen=True)
@@ -103,13 +99,13 @@ def _indices() -> Iterator[Lemma]:
     outer, inner, other, another, count, radix = z3.Ints("o i o' i' count radix")
     digits = (inner >= 0, inner < radix, another >= 0, another < radix)
     flat = outer * radix + inner
-    yield Lemma(
+    yield lemma_of(
         "coverage",
         "no two pairs of digits make the same index",
         (*digits, flat == other * radix + another),
         z3.And(outer == other, inner == another),
     )
-    yield Lemma(
+    yield lemma_of(
         "coverage",
         "there are as many indices as pairs of digits",
         (outer >= 0, outer < count, *digits[:2]),
@@ -117,7 +113,7 @@ def _indices() -> Iterator[Lemma]:
     )
     next_inner = z3.And(other == outer, another == inner + 1)
     next_outer = z3.And(other == outer + 1, another == 0)
-    yield Lemma(
+    yield lemma_of(
         "coverage",
         "after a step comes the next inner one, after the last of these the next outer one",
         (*digits, other * radix + another == flat + 1),
@@ -137,7 +133,7 @@ def _once() -> Lemma:
         both.append(twice)
         alike.append(same)
     sentence = "no sub-operator is computed at two places or steps"
-    return Lemma("coverage", sentence, tuple(given), z3.Implies(z3.And(both), z3.And(alike)))
+    return lemma_of("coverage", sentence, tuple(given), z3.Implies(z3.And(both), z3.And(alike)))
 
 
 def _each() -> Lemma:
@@ -148,7 +144,7 @@ def _each() -> Lemma:
         given.append(z3.ForAll([what], z3.Exists([device, t], done[-1])))
         coordinates += [device, t]
     sentence = "every sub-operator is computed at some place and step"
-    return Lemma("coverage", sentence, tuple(given), z3.Exists(coordinates, z3.And(done)))
+    return lemma_of("coverage", sentence, tuple(given), z3.Exists(coordinates, z3.And(done)))
 
 
 # Placement
@@ -189,7 +185,7 @@ def _sent() -> Lemma:
     has = z3.Exists([member.device("'") for member in MEMBERS], z3.And([has for _, has in pairs]))
     need = z3.And([*within, *(need for need, _ in pairs)])
     turns = z3.Implies(OUTER.steps > 1, _turns(INNER))
-    return Lemma(
+    return lemma_of(
         "placement",
         "what a step needs, some device had at the step before",
         (_goes_on(OUTER), _goes_on(INNER), turns),
@@ -204,7 +200,7 @@ def _resident(name: str, sentence: str) -> Lemma:
         resident.append(member.has("home of")(member.device(), member.block()))
         given.append(z3.ForAll([member.block()], z3.Exists([member.device()], resident[-1])))
     homes = z3.Exists([member.device() for member in MEMBERS], z3.And(resident))
-    return Lemma(name, sentence, tuple(given), homes)
+    return lemma_of(name, sentence, tuple(given), homes)
 
 
 # Completion
@@ -230,13 +226,13 @@ def _sums() -> Iterator[Lemma]:
     computed_once = every([d, e, p], z3.And(new(d, p), z3.Or(new(e, p), part(e, p))),
                            z3.And(d == e, z3.Not(part(e, p))))  # fmt: skip
     one_taker = every([d, e], z3.And(takes(d), takes(e), source(d) == source(e)), d == e)
-    yield Lemma(
+    yield lemma_of(
         "completion",
         "no product is in the parts of two devices after a step",
         (in_one_part, computed_once, one_taker),
         z3.Implies(z3.And(after(one, what), after(other, what)), one == other),
     )
-    yield Lemma(
+    yield lemma_of(
         "completion",
         "every product is in the part of some device after a step",
         (z3.Or(part(one, what), new(one, what)),),
@@ -244,7 +240,7 @@ def _sums() -> Iterator[Lemma]:
     )
     home = z3.Function("sends its part to", device, device)
     summed = [z3.Exists([d], z3.And(part(d, what), home(d) == holder)) for holder in (one, other)]
-    yield Lemma(
+    yield lemma_of(
         "completion",
         "no product is in the sums of two homes",
         (in_one_part,),
@@ -271,7 +267,7 @@ def _stays() -> Lemma:
     ]
     starts, ends = (z3.And([has(member) for member in MEMBERS]) for has in (_starts, _ends))
     sentence = "a phase starts with what the one before it ended with"
-    return Lemma("alignment", sentence, tuple(given), z3.Implies(starts, ends))
+    return lemma_of("alignment", sentence, tuple(given), z3.Implies(starts, ends))
 
 
 def _ends_on_some() -> Lemma:
@@ -284,7 +280,7 @@ def _ends_on_some() -> Lemma:
         given.append(every([member.device(), member.block()], starts[-1], some))
     exists = z3.Exists([member.device("'") for member in MEMBERS], z3.And(ends))
     sentence = "what a phase starts with, some device had at the end of the one before"
-    return Lemma("alignment", sentence, tuple(given), z3.Implies(z3.And(starts), exists))
+    return lemma_of("alignment", sentence, tuple(given), z3.Implies(z3.And(starts), exists))
 
 
 # Deadlock-freedom
@@ -303,12 +299,12 @@ def _ranks() -> Iterator[Lemma]:
         right += [post + 3 < post + 4 * (later - t), post + 3 < opening + length]
     within = (t >= 0, t < later, later < steps)
     sentence = "every device posts, waits and finishes sums in growing rank"
-    yield Lemma("deadlock-freedom", sentence, within, z3.And(right))
+    yield lemma_of("deadlock-freedom", sentence, within, z3.And(right))
     one, other = ([*z3.Ints(f"m{tag} n{tag} k{tag}")] for tag in ("", "'"))
     differ = z3.Or([a != b for a, b in zip(one, other, strict=True)])
     sentence = "of two sums that a step finishes, all devices finish the same one first"
     then = precedes(one, other) != precedes(other, one)
-    yield Lemma("deadlock-freedom", sentence, (differ,), then)
+    yield lemma_of("deadlock-freedom", sentence, (differ,), then)
 
 
 def precedes(one: list[Term], other: list[Term]) -> Term:
@@ -330,7 +326,7 @@ def _in_flight() -> Iterator[Lemma]:
     )
     d, e = z3.Consts("d e", device)
     one, other = z3.Consts("one other", block)
-    yield Lemma(
+    yield lemma_of(
         "races",
         "what arrives during a step has a buffer that is not in use",
         (every([d, one], arrives(d, one), z3.Not(held(d, one))),),
@@ -340,7 +336,7 @@ def _in_flight() -> Iterator[Lemma]:
     takes, source = z3.Function("takes", device, BOOL), z3.Function("source", device, device)
     joins = z3.And(adds(d), z3.Not(part(d)))
     leaves = z3.And(part(source(d)), z3.Not(adds(source(d))))
-    yield Lemma(
+    yield lemma_of(
         "races",
         "a part of a sum that is sent is not added to, and arrives where there is none",
         (every([d], takes(d), joins), every([d], takes(d), leaves)),

@@ -7,9 +7,11 @@ from time import perf_counter
 import pytest
 import z3
 
+from primepar.partition.local_sgd import average_share, next_count
 from primepar.partition.pipeline.actions import CLOSED_FORMS
-from primepar.verify.every_size import attention, flux, local_sgd, pipelines, stream_k
+from primepar.verify.every_size import attention, flux, pipelines, stream_k
 from primepar.verify.every_size.lemmas import Lemma, Variable, failure, results
+from primepar.verify.every_size.local_sgd import period_lemmas, share_lemmas
 
 n, k = z3.Ints("n k")
 OVER = (Variable(n, 1), Variable(k, 0, n))
@@ -19,11 +21,12 @@ EVERY = {
     "ring-attention": attention.ring_lemmas(attention.RingOfKeys()),
     "ulysses": attention.exchange_lemmas(attention.HeadExchange()),
     "local-sgd": [
-        *local_sgd.period_lemmas(local_sgd.next_count),
-        *local_sgd.share_lemmas(local_sgd.average_share),
+        *period_lemmas(next_count),
+        *share_lemmas(average_share),
     ],
     "stream-k": stream_k.lemmas(),
-    **{name: pipelines.lemmas(name, form) for name, form in CLOSED_FORMS.items()},
+    "gpipe": pipelines.lemmas("gpipe", CLOSED_FORMS["gpipe"]),
+    "1f1b": pipelines.lemmas("1f1b", CLOSED_FORMS["1f1b"]),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Terms
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import z3
 from command import run
 from msgspec.structs import replace
-from nesting_lemmas import Lemma, lemmas
+from nesting_lemmas import lemmas
 from primitive_cases import Layers, TravellingSums
 from profiles import some
 from test_verify_primitive import RowThenColumn
@@ -28,6 +29,7 @@ from primepar.schedule import Movement, Sequence, lower
 from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.operators import PRODUCTS
 from primepar.schedule.primitive import Slices, Value
+from primepar.verify.every_size.lemmas import Lemma
 from primepar.verify.nesting.proof import verify_nesting
 from primepar.verify.primitive.claims_on_mesh import failing
 from primepar.verify.primitive.one_mesh import verify_side
@@ -61,14 +63,14 @@ def of(*members: Primitive) -> Nesting:
 # The theorem
 
 
-def answer(lemma: Lemma, given: tuple[z3.BoolRef, ...], *more: z3.BoolRef) -> z3.CheckSatResult:
+def answer(lemma: Lemma, given: Terms[z3.BoolRef], *more: z3.BoolRef) -> z3.CheckSatResult:
     solver = z3.Solver()
     solver.set("timeout", 20_000)
-    solver.add(*given, *more, z3.Not(lemma.then))
+    solver.add(*given, *more, z3.Not(lemma.claim))
     return solver.check()
 
 
-@pytest.mark.parametrize("lemma", [*lemmas()], ids=lambda lemma: lemma.sentence)
+@pytest.mark.parametrize("lemma", [*lemmas()], ids=lambda lemma: lemma.name)
 def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
     solver = z3.Solver()
     solver.add(*lemma.given)

@@ -85,7 +85,7 @@ def ring_lemmas(ring: RingOfKeys) -> list[Lemma]:
     """The lemmas on a ring: on two devices r and q, and two steps k and j."""
     devices = Devices(("r", "q", "k", "k'"))
     (r, q, k, j), p, over = devices.symbols, devices.count, devices.over
-    keys, source, target = map(devices.of, (ring.keys, ring.source, ring.target))
+    keys, source, target = (devices.of(f) for f in (ring.keys, ring.source, ring.target))
     there, back = ring.forward.index, ring.backward.index
     in_order = [  # pairs of actions of which the first must come before the second
         ((k, there("post keys")), (k, there("await keys"))),

@@ -123,8 +123,8 @@ class _Schedule:
             name = f"{earlier}(k) ends before a later {later}(j) starts"
             yield Lemma(name, (DEADLOCK,), OVER, claim)
         for later in KINDS:
-            for what, valid, earlier in self.awaited(later):
-                claim = implies(valid, earlier + 1 <= self.start(later, s, k))
+            for what, valid, needed in self.awaited(later):
+                claim = implies(valid, needed + 1 <= self.start(later, s, k))
                 yield Lemma(f"{later}(k) starts after {what}", (DEADLOCK,), OVER, claim)
 
     def awaited(self, kind: str) -> Iterator[tuple[str, SymbolCondition | bool, Symbol]]:
