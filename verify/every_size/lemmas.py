@@ -1,8 +1,8 @@
 """Lemmas: what holds for all numbers in their ranges, decided by Z3 once for every size.
 
 A method has a list of them, made of its own formulas with symbols in the place of numbers, and each
-of its properties rests on some. For example, at any number p of devices and any two steps k and k'
-below p: if a device has the keys of one part at both steps, they are one step.
+of its properties follows from some. For example, at any number p of devices and any two steps k and
+k' below p: if a device has the keys of one part at both steps, they are one step.
 
 A lemma without numbers that satisfy what it is given would hold of nothing, and proves nothing: so
 Z3 is asked for such numbers first, then for some at which the lemma fails.
@@ -58,7 +58,7 @@ class Lemma:
 
     name: str
     properties: tuple[str, ...]
-    """Those that rest on it."""
+    """Those that need it."""
     over: tuple[Variable, ...]
     """Sizes first."""
     claim: Statement
