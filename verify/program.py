@@ -45,7 +45,7 @@ def verify_program(
     program: Program,
     target: str = "program",
     buffered: bool = False,
-    timeout: float = 60.0,
+    timeout: float = 600.0,
     only: str | None = None,
     transport: Transport = RENDEZVOUS,
     solver: Solver = "search",
@@ -87,7 +87,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def first_violation(
-    program: Program, name: str, buffered: bool = False, timeout: float = 60.0
+    program: Program, name: str, buffered: bool = False, timeout: float = 600.0
 ) -> Violation | None:
     """The first violation of a property as data; None if there is none, or no answer in time."""
     case = _Case(Judge(program, Transport(None if buffered else 0)), "search")

@@ -134,7 +134,7 @@ def verify(
     *,
     side: Side | None = None,
     buffered: bool = False,
-    timeout: float = 60.0,
+    timeout: float = 600.0,
     batch: int | None = None,
     positions: int | None = None,
 ) -> Report:

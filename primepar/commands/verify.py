@@ -61,7 +61,7 @@ def verify(
         typer.Option(
             help="Seconds in all. A property that is not decided by then is unknown.",
         ),
-    ] = 60.0,
+    ] = 600.0,
     solver: Annotated[
         str | None,
         typer.Option(

@@ -12,7 +12,7 @@ from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report
 
 
-def verify_method(kind: type[ProgramMethod], timeout: float = 60.0) -> Report:
+def verify_method(kind: type[ProgramMethod], timeout: float = 600.0) -> Report:
     """Prove a method for every size, and the program of its default sizes.
 
     A property that has no proof for every size is that of the program, and is stated so. The
