@@ -35,7 +35,7 @@ from primepar.schedule import Program, lower
 from primepar.schedule.operators import Linear
 from primepar.verify import verify_program
 
-PROGRAMS = 500 if IS_LONG else 30
+PROGRAMS = 500 if IS_LONG else 40
 SEQUENCES = ("", "K", "N", "M", "Ks", "Ns", "P2x2", "S2x2", "K,N", "M,Ks", "Ks,M", "Ks,N", "K,P2x2")
 EACH = list(zip(PRESET_MESHES, cycle(SMALL), strict=False))[:: 1 if IS_LONG else 7]
 """Every preset plan once and every family several times; in the short profile every seventh."""
