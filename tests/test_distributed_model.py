@@ -31,7 +31,12 @@ PLANS = {
     ),
 }
 MORE = {
-    4: [("gpt2-dropout", "megatron-sp"), ("llama-tied", "primepar")],
+    4: [
+        ("gpt2-dropout", "megatron-sp"),
+        ("llama-tied", "primepar"),
+        ("opt", "data"),
+        ("opt", "megatron"),
+    ],
     8: [("gpt2-dropout", "3d"), ("llama-tied", "M2,stationary")],
 }
 MIXED = {

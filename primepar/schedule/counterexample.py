@@ -10,7 +10,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from primepar.schedule.evidence import Device
+from primepar.schedule.evidence import InvolvedDevice
 
 Kind = Literal[
     "waiting-cycle", "no-partner", "mismatch", "no-request", "done-twice", "never-done",
@@ -68,7 +68,7 @@ class Counterexample(Struct, frozen=True, omit_defaults=True):
     """Axis -> its length."""
     places: tuple[tuple[int, ...], ...] = ()
     """Coordinates of all devices of the mesh, by rank; empty if it is too large to be drawn."""
-    devices: tuple[Device, ...] = ()
+    devices: tuple[InvolvedDevice, ...] = ()
 
 
 WINDOW = 8

@@ -326,7 +326,7 @@ Violation = (
 )  # fmt: skip
 
 
-class Device(Struct, frozen=True, omit_defaults=True):
+class InvolvedDevice(Struct, frozen=True, omit_defaults=True):
     """A device of a mesh, and a step."""
 
     rank: int
@@ -341,7 +341,7 @@ class Device(Struct, frozen=True, omit_defaults=True):
         return f"device {self.rank}" + f" ({place})" * bool(place) + when
 
 
-class Mesh(NamedTuple):
+class MeshSides(NamedTuple):
     """The mesh on which a primitive or a sequence is wrong."""
 
     sides: dict[str, int]
@@ -363,7 +363,7 @@ class Miscomputed:
 
     phase: str
     sub_operator: SubOperator
-    devices: tuple[Device, ...] = ()
+    devices: tuple[InvolvedDevice, ...] = ()
     computed: Part | None = None
     """Sub-operators that are computed, where they were counted."""
 
@@ -386,7 +386,7 @@ class NoStep:
 class OutOfRange:
     """A device on which the home of a tensor is out of range, or a divisor is less than 1."""
 
-    device: Device
+    device: InvolvedDevice
     tensor: str | None = None
 
 
@@ -399,7 +399,7 @@ class Nowhere:
     """
 
     phase: str
-    device: Device
+    device: InvolvedDevice
     block: str
     home: str | None = None
     """The tensor whose home should assign it to a device, if there are homes."""
@@ -413,7 +413,7 @@ class Homeless:
     tensor: str
     block: str
     phase: str | None = None
-    device: Device | None = None
+    device: InvolvedDevice | None = None
     resident: Part | None = None
     """Blocks of the tensor that are resident, where they were counted."""
 
@@ -423,7 +423,7 @@ class Misaligned:
     """A block that a phase starts with on a device that has others at the end of `after`."""
 
     phase: str
-    device: Device
+    device: InvolvedDevice
     block: str
     after: str
     held: tuple[str, ...] = ()
@@ -437,7 +437,7 @@ class OverFormula:
     """More live elements on a device than `held` states for an operator of these sizes."""
 
     sizes: dict[str, int]
-    device: Device
+    device: InvolvedDevice
     stated: Fraction
     got: int
 

@@ -16,7 +16,7 @@ from itertools import product
 from math import prod
 
 from primepar.errors import PrimitiveError, SequenceError
-from primepar.schedule.evidence import Device, Mesh
+from primepar.schedule.evidence import InvolvedDevice, MeshSides
 from primepar.schedule.expression import evaluate
 from primepar.schedule.mesh_digits import Coordinates as Coordinates
 from primepar.schedule.mesh_digits import SliceIndex, digits_on, steps_on
@@ -272,18 +272,18 @@ class Sequence:
         return {dim: count for dim, count in slices.items() if dim != "B" or dim in named}
 
     @property
-    def mesh(self) -> Mesh:
+    def mesh(self) -> MeshSides:
         """The sides and the axes as evidence; names that several members share are numbered."""
         names = [name for element in self.elements for name in element.primitive.side_names]
         sides = [length for element in self.elements for length in element.sides]
-        return Mesh(
+        return MeshSides(
             dict(zip(numbered(names), sides, strict=True)),
             dict(zip(self.axes, self.axis_lengths, strict=True)),
         )
 
-    def device(self, rank: int, step: int | None = None) -> Device:
+    def device(self, rank: int, step: int | None = None) -> InvolvedDevice:
         """A device as evidence, at a step."""
-        return Device(rank, dict(zip(self.axes, self.coordinates[rank], strict=True)), step)
+        return InvolvedDevice(rank, dict(zip(self.axes, self.coordinates[rank], strict=True)), step)
 
     def place(self, rank: int) -> str:
         """How messages name a device, `device 2 (r=1, c=0)`."""

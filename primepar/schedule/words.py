@@ -20,7 +20,7 @@ from primepar.schedule.evidence import (
     Leaked,
     Lost,
     MapFault,
-    Mesh,
+    MeshSides,
     Misaligned,
     Miscomputed,
     Miscovered,
@@ -466,14 +466,14 @@ def likely_cause(got: Fraction, required: Fraction, scaled: bool = False) -> str
     return f"the scales on its way make {got}, so multiply one of them by {1 / ratio}"
 
 
-def mesh_text(mesh: Mesh) -> str:
+def mesh_text(mesh: MeshSides) -> str:
     """A mesh in a sentence, `s=2 (2x2 devices)`."""
     sides = ", ".join(f"{name}={length}" for name, length in mesh.sides.items()) or "any side"
     lengths = "x".join(map(str, mesh.axes.values())) or "1"
     return f"{sides} ({lengths} device{'s' * any(length > 1 for length in mesh.axes.values())})"
 
 
-def map_sentence(mesh: Mesh, fault: MapFault) -> str:
+def map_sentence(mesh: MeshSides, fault: MapFault) -> str:
     """One sentence about what is wrong with a primitive on a mesh."""
     return f"{mesh_text(mesh)}: {_map_fault(fault)}"
 

@@ -9,8 +9,8 @@ from math import prod
 
 from primepar.schedule.counterexample import Counterexample, Kind, Plane, plane_around
 from primepar.schedule.evidence import (
-    Device,
     Homeless,
+    InvolvedDevice,
     MapFault,
     Misaligned,
     Miscomputed,
@@ -65,7 +65,7 @@ def of_map(sequence: Sequence, fault: MapFault) -> Counterexample:
     )
 
 
-def _parts(fault: MapFault) -> tuple[Kind, tuple[Device, ...], tuple[str, ...]]:
+def _parts(fault: MapFault) -> tuple[Kind, tuple[InvolvedDevice, ...], tuple[str, ...]]:
     """The kind, devices and blocks of a fault; first the block that is missed."""
     match fault:
         case Miscomputed(devices=devices):

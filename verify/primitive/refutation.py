@@ -16,8 +16,8 @@ from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import SymbolicError
 from primepar.schedule.deadline import UnansweredError, in_time
 from primepar.schedule.evidence import (
-    Device,
     Homeless,
+    InvolvedDevice,
     MapFault,
     Misaligned,
     Miscomputed,
@@ -179,10 +179,12 @@ def _of_claim(subject: Subject, claim: Claim, point: Point) -> MapFault:
     return Nowhere(phase, _device(subject, point, point.get("t", 0) + 1), block)
 
 
-def _device(subject: Subject, point: Point, step: int | None = None) -> Device:
+def _device(subject: Subject, point: Point, step: int | None = None) -> InvolvedDevice:
     coordinates = {axis: point.get(axis, 0) for axis in subject.primitive.axis_sides}
     sequence = Sequence.of(subject.primitive, *_sides(subject, point))
-    return Device(sequence.coordinates.index(tuple(coordinates.values())), coordinates, step)
+    return InvolvedDevice(
+        sequence.coordinates.index(tuple(coordinates.values())), coordinates, step
+    )
 
 
 def _block(subject: Subject, claim: Claim, point: Point, tensor: str) -> str:
