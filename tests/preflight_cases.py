@@ -8,7 +8,14 @@ from captured import Case, captured
 from command import Done
 
 TWO, FOUR = ("-n", "2"), ("-n", "4")
-RANKS = {"ring.py": FOUR, "mlp.py": TWO, "llama.py": TWO, "fsdp.py": TWO, "pipeline.py": FOUR}
+RANKS = {
+    "ring.py": FOUR,
+    "mlp.py": TWO,
+    "llama.py": TWO,
+    "fsdp.py": TWO,
+    "pipeline.py": FOUR,
+    "gpu.py": TWO,
+}
 PROVED = {script: Case(script, ranks) for script, ranks in RANKS.items()}
 NORM = "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()"
 
@@ -53,7 +60,7 @@ OTHER = {
         "ring.py", changes=ring_with("if rank == 2:", "    raise ValueError('no\\nway')")
     ),
     "exits": Case("ring.py", TWO, changes=ring_with("if rank == 1:", "    raise SystemExit(3)")),
-    "gpu": Case("ring.py", TWO, changes=ring_with("total = total.cuda()")),
+    "gpu": Case("ring.py", (*TWO, "--device", "cpu"), ring_with("total = total.cuda()")),
     "endless": Case(
         "ring.py", (*TWO, "--limit", "0.5"), ring_with("while rank == 1:", "    pass")
     ),

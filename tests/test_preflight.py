@@ -17,6 +17,15 @@ def test_a_script_is_proved_as_it_is(script: str) -> None:
     assert done.out.startswith(f"{script}: proved on {RANKS[script][1]} ranks, ")
 
 
+def test_what_is_asked_of_a_gpu_that_is_not_there_is_listed() -> None:
+    assert answer(PROVED["gpu.py"]).out.splitlines()[-1] == (
+        "  a GPU is pretended, computed on the CPU: torch.cuda.is_available at gpu.py:12, "
+        "torch.accelerator.is_available at gpu.py:13, torch.cuda.device_count at gpu.py:15, "
+        "torch.cuda.set_device at gpu.py:17, torch.accelerator.current_accelerator at gpu.py:19, "
+        "torch.cuda.current_device at gpu.py:20, tensors at gpu.py:24"
+    )
+
+
 LINES = {
     "ring.py": "rank 0 waits in instruction 0 (send x0 -> 1) at ring.py:10 for rank 1 to reach "
     "instruction 1 (recv x1 <- 0) at ring.py:11",
@@ -45,7 +54,8 @@ WRONG = {
     "exits": "ring.py: expected rank 1 to run to its end, got SystemExit: 3 at ring.py:17: correct "
     "it there, or give the script its arguments after its name",
     "gpu": f"ring.py: expected rank 0 to run to its end, got {NO_CUDA} at ring.py:16: preflight "
-    "has no GPU: let the script choose device cpu or meta where there is none",
+    "has no GPU: leave --device cpu out, or let the script choose the CPU where it needs more of a "
+    "GPU than is pretended",
     "endless": "ring.py: expected rank 1 to end within 0.5 s, got no end at ring.py:16: run fewer "
     "steps, or give more time with --limit",
     "dies": "ring.py: expected rank 0 to run to its end, got its process ended by exit code 7: run "

@@ -50,6 +50,9 @@ def preflight(
     limit: Annotated[
         float, typer.Option(metavar="S", help="Seconds that each rank of a script may run.")
     ] = 60.0,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="cuda: each rank finds a pretended GPU; or cpu.")
+    ] = "cuda",
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = 60.0,
@@ -86,15 +89,23 @@ def preflight(
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
     transport = _transport(order, slots)
+    if device not in ("cuda", "cpu"):
+        raise ConfigError(f"--device: expected cuda or cpu, got {device!r}")
+    from primepar.preflight.recording import all_pretended
     from primepar.preflight.report.findings import findings
     from primepar.preflight.verdict import verdict_of
 
-    program, recorded = _program(target, arguments or [], ranks, limit)
+    program, recorded = _program(target, arguments or [], ranks, limit, device == "cuda")
+    pretended = all_pretended(recorded)
     report = verdict_of(program, recorded, target, timeout, transport)
     if json:
-        typer.echo(json_text(report_json(report) | {"ranks": program.ranks}), nl=False)
+        more = {"ranks": program.ranks, "pretended": pretended}
+        typer.echo(json_text(report_json(report) | more), nl=False)
     else:
         typer.echo("\n".join(_lines(report, program, transport)))
+        if pretended:
+            asked = ", ".join(f"{name} at {source}" for name, source in pretended.items())
+            typer.echo(f"  a GPU is pretended, computed on the CPU: {asked}")
     if output is not None:
         save_program(program, output)
         typer.echo(f"wrote {output}", err=True)
@@ -137,7 +148,7 @@ def _transport(order: str, slots: str) -> Transport:
 
 
 def _program(
-    target: str, arguments: list[str], ranks: int | None, limit: float
+    target: str, arguments: list[str], ranks: int | None, limit: float, gpu: bool
 ) -> tuple[Program, list[RankRecording]]:
     """The program of a target, and what was recorded if it is a script."""
     from primepar.preflight.importers import SCHEDULE, read_program
@@ -154,7 +165,7 @@ def _program(
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
 
-    recorded = capture_torch(path, arguments, _ranks_of(path, ranks), limit)
+    recorded = capture_torch(path, arguments, _ranks_of(path, ranks), limit, gpu)
     return program_of(recorded, target), recorded
 
 

@@ -36,6 +36,8 @@ class RankRecording(Struct):
     """What its gradients are made of."""
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
+    pretended: dict[str, str] = {}
+    """What was asked of a GPU that is not there, and the first line that did."""
 
 
 def program_of(ranks: Sequence[RankRecording], script: str) -> Program:
@@ -60,3 +62,11 @@ def all_gaps(ranks: Sequence[RankRecording]) -> list[str]:
         for gap in recorded.gaps:
             first.setdefault((gap.source, gap.what), rank)
     return [f"{source}: rank {rank} {what}" for (source, what), rank in first.items()]
+
+
+def all_pretended(ranks: Sequence[RankRecording]) -> dict[str, str]:
+    """Return what ranks asked of GPUs that are not there, each with the first line that did."""
+    first: dict[str, str] = {}
+    for recorded in ranks:
+        first = recorded.pretended | first
+    return first

@@ -56,13 +56,15 @@ class BufferFlight(NamedTuple):
 class _Storage:
     """One storage that communicates, or whose contents depend on what others sent."""
 
-    __slots__ = ("contents", "number", "reference")
+    __slots__ = ("contents", "device", "number", "reference")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self.reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.number: int | None = None
         self.contents = _NO_CONTENTS
+        self.device: int | None = None
+        """The pretended GPU that it is on."""
 
 
 class BufferTable:
@@ -110,6 +112,20 @@ class BufferTable:
         """Set what a tensor's storage depends on."""
         if contents.depends or storage_id(tensor) in self._storages:
             self._storage(tensor).contents = contents
+
+    def device(self, tensor: torch.Tensor) -> int | None:
+        """The pretended GPU that a tensor is on; None for the CPU."""
+        return self.device_of(tensor.untyped_storage())
+
+    def device_of(self, storage: Any) -> int | None:
+        """The pretended GPU that a storage is on; None for the CPU."""
+        known = self._storages.get(int(storage._cdata))
+        return None if known is None else known.device
+
+    def place(self, tensor: torch.Tensor, device: int | None) -> None:
+        """Set the pretended GPU that a tensor's storage is on."""
+        if device is not None or storage_id(tensor) in self._storages:
+            self._storage(tensor).device = device
 
     def mix(self, tensors: Iterable[torch.Tensor]) -> StorageContents:
         """What a result of several tensors depends on."""

@@ -218,7 +218,10 @@ def _how(status: int) -> str:
 
 def _advice(raised: str) -> str:
     if "CUDA" in raised or "NVIDIA" in raised or "accelerator" in raised:
-        return "preflight has no GPU: let the script choose device cpu or meta where there is none"
+        return (
+            "preflight has no GPU: leave --device cpu out, or let the script choose the CPU where "
+            "it needs more of a GPU than is pretended"
+        )
     return "correct it there, or give the script its arguments after its name"
 
 

@@ -19,6 +19,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
 from primepar.preflight.capture.communicator import Communicator
+from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
 from primepar.preflight.capture.recorder import RankRecorder
@@ -33,7 +34,7 @@ BACKEND = "preflight"
 
 
 def run_script(
-    script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink
+    script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink, gpu: bool = True
 ) -> RankRecording:
     """Return what a script does on one rank. Raises `ScriptRaisedError` where it raises.
 
@@ -45,11 +46,15 @@ def run_script(
     sys.path.insert(0, str(script.parent))
     torch.set_num_threads(1)
     _StandIns(recorder, link, rank, ranks).install()
+    gpus = PretendedGpus(recorder.buffers, ranks) if gpu else None
+    if gpus is not None:
+        gpus.install()
+        recorder.recording.pretended = gpus.asked
     watch_numbers(recorder)
     try:
         follow_gradients(recorder.terms)
         follow_labels(recorder.terms)
-        with WatchedOperations(recorder), recorder.terms:
+        with WatchedOperations(recorder, gpus), recorder.terms:
             runpy.run_path(str(script), run_name="__main__")
     except NeverComesError:
         pass

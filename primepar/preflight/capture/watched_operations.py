@@ -15,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.recorder import RankRecorder
 
 _SHAPES_ONLY = frozenset(
@@ -45,6 +46,7 @@ class _Kind(NamedTuple):
     """Whether it returns a number of Python's, or a shape that depends on values."""
     lanes: bool
     """Whether it works on lists of tensors, place by place."""
+    random: bool
 
 
 @cache
@@ -68,15 +70,16 @@ def _kind(operator: Any) -> _Kind:
         in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
         steers=bool(steering & set(operator.tags)),
         lanes=name.startswith("aten::_foreach"),
+        random=torch.Tag.nondeterministic_seeded in operator.tags,
     )
 
 
 class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operation as it is, and keeps the table of buffers up to date."""
 
-    def __init__(self, recorder: RankRecorder) -> None:
+    def __init__(self, recorder: RankRecorder, gpus: PretendedGpus | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._recorder = recorder
+        self._recorder, self._gpus = recorder, gpus
         self._table = recorder.buffers
 
     def __torch_dispatch__(
@@ -90,6 +93,28 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = _kind(func)
         if kind.views:
             return func(*args, **kwargs)
+        if self._gpus is not None:
+            return self._on_gpu(self._gpus, kind, func, args, kwargs)
+        return self._watch(kind, func, args, kwargs)
+
+    def _on_gpu(self, gpus: PretendedGpus, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation on the CPU, whose result is on the GPU of its inputs."""
+        index = gpus.index(kwargs.get("device"))
+        if index is not None:
+            kwargs = kwargs | {"device": torch.device("cpu")}
+        else:
+            devices = map(gpus.of, _tensors((*args, *kwargs.values())))
+            index = next((device for device in devices if device is not None), None)
+        if kind.random and (index is not None or gpus.creating) and _drawn_by_default(args, kwargs):
+            with gpus.random_numbers():
+                result = self._watch(kind, func, args, kwargs)
+        else:
+            result = self._watch(kind, func, args, kwargs)
+        if index is not None and not kind.writes:
+            gpus.place(result, index)
+        return result
+
+    def _watch(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         if kind.communicates:
             return self._communicate(func, args, kwargs)
         inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
@@ -158,6 +183,11 @@ def _lanes(
     for place in range(len(lists[0])):
         reads = [value[place] for value in lists]
         yield reads, outputs[place : place + 1], written[place : place + 1]
+
+
+def _drawn_by_default(args: Any, kwargs: Any) -> bool:
+    """Whether an operation draws its random numbers of the default generator."""
+    return not any(isinstance(value, torch._C.Generator) for value in (*args, *kwargs.values()))
 
 
 def _whole(tensor: torch.Tensor) -> bool:

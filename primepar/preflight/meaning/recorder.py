@@ -193,7 +193,7 @@ def _local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and tensor.device.type == "cpu"
+    return tensor.layout is torch.strided and not tensor.is_meta
 
 
 def _address(tensor: torch.Tensor) -> int:
