@@ -1,7 +1,6 @@
-"""A GPU for each rank that is not there: its tensors are on the CPU, and say `cuda:0`.
+"""A GPU for each rank that is not there: its tensors are on the CPU, and their device is `cuda:0`.
 
-A script that asks whether there is a GPU is told that there is one for each local rank. What it
-puts there is computed on the CPU, by the same operations in the same order. For example
+A script that asks whether there is a GPU finds one for each local rank. What it puts there is computed on the CPU, by the same operations in the same order. For example
 
     layer = nn.Linear(4, 4).to("cuda:1")
     layer.weight.device                     # device(type='cuda', index=1), an answer of this file
@@ -349,7 +348,7 @@ class PretendedGpus:
             setattr(torch, name, _on_cpu(getattr(torch, name)))
 
     def _location(self, storage: Any) -> str | None:
-        """Where `torch.save` says that a storage was."""
+        """Where a storage is, for `torch.save`."""
         index = self._table.device_of(storage)
         return None if index is None else f"cuda:{index}"
 

@@ -40,7 +40,7 @@ def capture_torch(
 
 
 def import_libraries(script: Path) -> None:
-    """Import what is installed of what a script, and its own modules beside it, import.
+    """Import what is installed of what a script, and its own modules next to it, import.
 
     What cannot be imported is left to the script, which may do without it.
     """
