@@ -1,6 +1,7 @@
 """A GPU for each rank that is not there: its tensors are on the CPU, and their device is `cuda:0`.
 
-A script that asks whether there is a GPU finds one for each local rank. What it puts there is computed on the CPU, by the same operations in the same order. For example
+A script that asks whether there is a GPU finds one for each local rank. What it puts there is
+computed on the CPU, by the same operations in the same order. For example
 
     layer = nn.Linear(4, 4).to("cuda:1")
     layer.weight.device                     # device(type='cuda', index=1), an answer of this file
