@@ -467,7 +467,8 @@ def _attention(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
         ):
             return original(*parts, *args, **named)
         mesh = parts[0].device_mesh  # type: ignore[attr-defined]
-        result = original(*(part.to_local() for part in parts), *args, **named)  # type: ignore[attr-defined]
+        local = [part.to_local() for part in parts]  # type: ignore[attr-defined]
+        result = original(*local, *args, **named)
         return from_local(result, mesh, places)
 
     from_local = DTensor.from_local
