@@ -5,7 +5,7 @@
 | program | what is hard |
 |---|---|
 | FLUX, 8 devices, 16 chunks | many terms in many sums, each in pieces |
-| 1,200 posted receives | each is in flight beside all others: races |
+| 1,200 posted receives | each is in flight together with all others: races |
 | a sum of 4,000 products | one block with 4,000 terms |
 | a ring of 1,000 ranks | a wait graph as deep as it is large |
 | Cannon, 64 x 64 x 64 | half a million instructions, each message in a group, on 4,096 ranks |

@@ -77,6 +77,6 @@ def _imports(file: Path) -> Iterator[tuple[str, list[str]]]:
 
 def _installed(name: str) -> bool:
     """Whether a package is installed, and not a module of the user or of Python."""
-    found = importlib.util.find_spec(name)
-    origin = (found.origin or "") if found is not None else ""
+    spec = importlib.util.find_spec(name)
+    origin = (spec.origin or "") if spec is not None else ""
     return "site-packages" in origin or "dist-packages" in origin
