@@ -50,13 +50,13 @@ def import_libraries(script: Path) -> None:
         while ready:
             for module, names in _imports(ready.pop()):
                 top = script.parent / module.replace(".", "/")
-                own = [
+                local = [
                     path for path in (top.with_suffix(".py"), top / "__init__.py") if path.is_file()
                 ]
-                ready += [path for path in own if path not in seen]
-                seen.update(own)
+                ready += [path for path in local if path not in seen]
+                seen.update(local)
                 with suppress(Exception, SystemExit):
-                    if not own and _installed(module.partition(".")[0]):
+                    if not local and _installed(module.partition(".")[0]):
                         library = importlib.import_module(module)
                         for name in names:
                             getattr(library, name, None)  # libraries import many of theirs late
