@@ -53,7 +53,7 @@ def captured(cases: tuple[Case, ...]) -> list[Done]:
 def _run(cases: tuple[Case, ...]) -> list[Done]:
     done = subprocess.run(
         [sys.executable, __file__], input=json.dumps(cases), text=True, stdout=subprocess.PIPE,
-        check=True, timeout=240,
+        check=True, timeout=600,
     )  # fmt: skip
     return [Done(*each) for each in json.loads(done.stdout)]
 

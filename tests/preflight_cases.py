@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from textwrap import indent
 
 from captured import Case, captured
 from command import Done
@@ -116,7 +117,137 @@ OTHER = {
         "dist.broadcast_object_list(objects)",
         "assert objects[0]['lr'] == 0.1")),
 }  # fmt: skip
-CASES = (*PROVED.values(), *REFUTED.values(), *OTHER.values())
+DDP, BY_HAND = "ddp.py", "by_hand.py"
+OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+STEP = "    optimizer.step()\n"
+CLEAR = ("    optimizer.zero_grad()\n", "    model.zero_grad()\n")
+FORWARD = "    loss = model(torch.randn(3, 4, generator=data)).pow(2).mean()\n    loss.backward()\n"
+REDUCTION = """    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= ranks
+"""
+
+
+def two(*synchronised: bool) -> tuple[tuple[str, str]]:
+    """Two micro-batches, each with or without DDP's reduction."""
+    texts = [
+        FORWARD if whole else "    with model.no_sync():\n" + indent(FORWARD, "    ")
+        for whole in synchronised
+    ]
+    return ((FORWARD, "".join(texts)),)
+
+
+def zero(source: str) -> tuple[tuple[str, str], ...]:
+    """Each rank updates every second parameter, and sends it from a rank."""
+    owned = "owned = list(model.parameters())[rank::ranks]\n"
+    send = f"        dist.broadcast(parameter.data, {source})\n"
+    return (
+        CLEAR,
+        (OPTIMIZER, f"{owned}optimizer = torch.optim.SGD(owned, lr=0.1)\n"),
+        (STEP, f"{STEP}    for place, parameter in enumerate(model.parameters()):\n{send}"),
+    )
+
+
+def sharded(part: str) -> tuple[tuple[str, str], ...]:
+    """Each rank updates a part of all parameters with a part of their gradients, and gathers."""
+    return (
+        CLEAR,
+        (
+            OPTIMIZER,
+            """flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+half = flat.numel() // ranks
+shard = nn.Parameter(flat[rank * half : (rank + 1) * half].clone())
+optimizer = torch.optim.SGD([shard], lr=0.1)
+""",
+        ),
+        (
+            REDUCTION,
+            f"""    grads = torch.cat([each.grad.reshape(-1) for each in model.parameters()])
+    dist.all_reduce(grads)
+    place = 0
+    for parameter in model.parameters():
+        parameter.grad.copy_(grads[place : place + parameter.numel()].view_as(parameter))
+        place += parameter.numel()
+    shard.grad = grads[{part} * half : ({part} + 1) * half] / ranks
+""",
+        ),
+        (
+            STEP,
+            f"""{STEP}    dist.all_gather_into_tensor(flat, shard.detach())
+    nn.utils.vector_to_parameters(flat, model.parameters())
+""",
+        ),
+    )
+
+
+SEED = ("torch.manual_seed(0)\n", "")
+EQUAL = "4 parameters equal on ranks 0,1 after step 2, each by the same sum of"
+TRAINED = {
+    "ddp": (Case(DDP, TWO), f"{EQUAL} 2 gradients times 1/2"),
+    "by hand": (Case(BY_HAND, TWO), f"{EQUAL} 2 gradients times 1/2"),
+    "accumulates": (Case(DDP, TWO, two(False, True)), f"{EQUAL} 4 gradients times 1/2"),
+    "broadcast flat": (Case(BY_HAND, TWO, (SEED, (OPTIMIZER, """flat = (
+    nn.utils.parameters_to_vector(model.parameters()).detach())
+dist.broadcast(flat, 0)
+nn.utils.vector_to_parameters(flat, model.parameters())
+""" + OPTIMIZER))), f"{EQUAL} 2 gradients times 1/2"),
+    "zero": (Case(BY_HAND, TWO, zero("place % ranks")),
+             "2 parameters equal on ranks 0,1 after step 2, each by the same sum of 2 gradients "
+             "times 1/2; 2 parameters equal on ranks 0,1 after step 2"),
+    "sharded": (Case(BY_HAND, TWO, sharded("rank")), "4 parameters equal on ranks 0,1 at the end"),
+    "averages data": (Case(BY_HAND, TWO, (
+        (REDUCTION, ""), (STEP, STEP + REDUCTION.replace(".grad", ".data")))),
+        "4 parameters equal on ranks 0,1 after step 2, made equal after other gradients"),
+    "clips before": (Case(BY_HAND, TWO, ((
+        REDUCTION, "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" + REDUCTION),)),
+        f"{EQUAL} 2 gradients times 1/2; rank 0, gradient of 0.weight at by_hand.py:21: each rank "
+        "scales its part by a number of its own before the sum, such as a clip by its own norm: "
+        "clip after the sum, if all are meant alike"),
+    "weighs": (Case(BY_HAND, TWO, ((
+        "        parameter.grad /= ranks\n", ""), (
+        "        dist.all", "        parameter.grad *= (1 + rank) / 3\n        dist.all"))),
+        f"{EQUAL} 2 gradients; each rank scales by its own factor: 1/3 on rank 0, 2/3 on rank 1"),
+}  # fmt: skip
+"""Correct training steps, and what their proof says."""
+DRIFT = (
+    "expected the data of rank 0, which holds a replica, got data that is computed otherwise: "
+    "update both by the same gradient, learning rate and state"
+)
+BROKEN = {
+    "never reduced": (Case(DDP, TWO, two(False, False)),
+        "rank 1, gradient of module.2.weight at ddp.py:20: expected the gradient of rank 0, which "
+        "holds a replica, that is a sum over rank 0, got a sum over rank 1: reduce it over ranks "
+        "0,1"),
+    "inverted": (Case(DDP, TWO, two(True, False)),
+        "rank 1, gradient of module.2.weight at ddp.py:19: expected the gradient of rank 0, which "
+        "holds a replica, that is a sum over ranks 0,1, got one of other terms or factors: reduce "
+        "it over ranks 0,1"),
+    "learning rates": (Case(DDP, TWO, (("lr=0.1", "lr=0.1 * (1 + rank)"),)),
+        f"rank 1, module.2.weight after step 1 at ddp.py:17: {DRIFT}"),
+    "no seed": (Case(BY_HAND, TWO, (SEED,)),
+        "rank 1, gradient of 2.weight at by_hand.py:19: expected the data of rank 0, as both get "
+        "one sum of gradients, got other data from the start: seed both alike, or broadcast the "
+        "parameters before the first step"),
+    "reduced again": (Case(BY_HAND, TWO, ((FORWARD, FORWARD + REDUCTION.replace(
+        "        parameter.grad /= ranks\n", "") + FORWARD),)),
+        "rank 0, gradient of 0.weight at by_hand.py:24: expected one coefficient for all of its "
+        "terms, got 1/2 and 1: reduce every gradient once, and scale all ranks alike"),
+    "not sent": (Case(BY_HAND, TWO, zero("place % ranks if place < 3 else 0")),
+        "rank 1, 2.bias after step 2 at by_hand.py:21: expected the data that the optimizer has "
+        "written, got those of before the step: send it from the rank that updates it"),
+    "other part": (Case(BY_HAND, TWO, sharded("(1 - rank)")),
+        "rank 0, 2.weight at by_hand.py:28: expected elements 0 to 7 to be updated by their own "
+        "gradients, got gradients of other elements: let each rank update the part that it sends"),
+}  # fmt: skip
+"""Broken training steps, and the sentence that refutes them."""
+OWN_READS = Case(
+    "ring.py",
+    TWO,
+    ring_with("both = torch.arange(8.0)", "dist.all_reduce(both[:4])", "dist.all_reduce(both * 2)"),
+)
+"""The recorder reads the second half of a buffer whose first half other ranks computed."""
+MEANING = (OWN_READS, *(case for case, _ in (*TRAINED.values(), *BROKEN.values())))
+CASES = (*PROVED.values(), *REFUTED.values(), *OTHER.values(), *MEANING)
 NO_CUDA = (
     "RuntimeError: No CUDA GPUs are available"
     if "+cpu" not in version("torch")

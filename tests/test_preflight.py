@@ -7,7 +7,19 @@ from pathlib import Path
 
 import pytest
 from captured import SCRIPTS
-from preflight_cases import NO_CUDA, OTHER, PROVED, RANKS, RECEIVING, REFUTED, SENDING, answer
+from preflight_cases import (
+    BROKEN,
+    NO_CUDA,
+    OTHER,
+    OWN_READS,
+    PROVED,
+    RANKS,
+    RECEIVING,
+    REFUTED,
+    SENDING,
+    TRAINED,
+    answer,
+)
 
 
 @pytest.mark.parametrize("script", PROVED)
@@ -31,8 +43,8 @@ LINES = {
     "instruction 1 (recv x1 <- 0) at ring.py:11",
     "mlp.py": "rank 1, instruction 7 (all_reduce x5 over 0,1) at mlp.py:20: expected to meet "
     "rank 0, instruction 7 (all_gather x1 -> x9.0 x9.1 over 0,1) at mlp.py:25",
-    "llama.py": "rank 1, instruction 79 (all_reduce x69 over 0,1) at llama.py:89: expected count "
-    "21 as in rank 0, instruction 79 (all_reduce x89 over 0,1) at llama.py:87, got 32",
+    "llama.py": "rank 1, instruction 79 (all_reduce x69 over 0,1) at llama.py:90: expected count "
+    "21 as in rank 0, instruction 79 (all_reduce x89 over 0,1) at llama.py:88, got 32",
     "fsdp.py": "rank 1, instruction 9 (all_gather x8@1104+1104 -> x8.0 x8.1 over 0,1) at "
     "fsdp.py:19: expected to meet rank 0, instruction 9 (all_reduce x8 over 0,1) at fsdp.py:22",
     "pipeline.py": "rank 3 waits in instruction 9 (recv x8 <- 2) at pipeline.py:20 for rank 2 to "
@@ -118,6 +130,26 @@ def test_a_fault_is_refuted_with_its_lines(name: str) -> None:
     done = answer(OTHER[name])
     assert done.code == 1
     assert FAULTS[name] in done.out
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_proof_of_gradients_says_what_it_compared(name: str) -> None:
+    case, said = TRAINED[name]
+    done = answer(case)
+    assert (done.code, done.err) == (0, "")
+    assert f"\n      {said}\n" in done.out
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_replicas_that_go_apart_are_refuted_with_their_line(name: str) -> None:
+    case, said = BROKEN[name]
+    done = answer(case)
+    assert done.code == 1
+    assert f"\n      {said}\n" in done.out
+
+
+def test_what_the_recorder_reads_is_no_decision_of_the_script() -> None:
+    assert answer(OWN_READS).code == 0
 
 
 def test_the_page_shows_the_hang_and_its_repair_as_they_are_printed() -> None:

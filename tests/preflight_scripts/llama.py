@@ -59,6 +59,7 @@ class Llama(nn.Module):
         return self.output(self.norm(x))
 
 
+torch.manual_seed(0)
 model = Llama(layers=2)
 parallelize_module(model, mesh, {
     "embedding": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),

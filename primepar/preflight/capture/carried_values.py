@@ -13,6 +13,8 @@ import msgspec
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from primepar.preflight.meaning.storages import NUMPY
+
 LARGEST_WHOLE = 1 << 26
 """Bytes of integers that are passed on."""
 LARGEST_FRACTIONAL = 64
@@ -46,7 +48,7 @@ def packed(tensors: Sequence[torch.Tensor]) -> bytes | None:
 
 def _bytes(tensor: torch.Tensor) -> bytes:
     flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return flat.numpy().tobytes()
+    return NUMPY(flat).tobytes()
 
 
 def unpacked(value: bytes, like: torch.Tensor) -> list[torch.Tensor]:

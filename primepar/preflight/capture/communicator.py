@@ -14,7 +14,7 @@ from primepar.preflight.capture.carried_values import packed, put, small, unpack
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
 from primepar.preflight.capture.recorder import RankRecorder, posted_form
 from primepar.preflight.capture.works import RecordedWork
-from primepar.schedule.program import Group, Instruction, Recv, Send
+from primepar.schedule.program import Broadcast, Group, Instruction, Recv, Send
 
 Tensors = Sequence[torch.Tensor]
 Fill = Callable[[list[list[torch.Tensor]]], None]
@@ -104,10 +104,14 @@ class Communicator:
     ) -> RecordedWork:
         recorder = self.recorder
         request = recorder.request()
-        recorder.add(make(request))
+        instruction = make(request)
+        recorder.add(instruction)
         place = len(recorder.recording.instructions) - 1
         written = [buffer.tensor for buffer in writes]
-        recorder.terms.call(place, [buffer.tensor for buffer in reads], written)
+        read = [buffer.tensor for buffer in reads]
+        # After a broadcast the root's tensor is what everybody has: it gets the same term.
+        shared = read if isinstance(instruction, Broadcast) else []
+        recorder.terms.call(place, read, written or shared)
         work = RecordedWork(recorder, request, written)
         for tensor, block in writes:
             recorder.written(tensor, block)

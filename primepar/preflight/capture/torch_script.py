@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
@@ -45,6 +46,9 @@ def run_script(
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
     torch.set_num_threads(1)
+    # Ranks are forked from one process; those of a run do not draw the same numbers by themselves.
+    torch.manual_seed(2**32 + rank)
+    np.random.seed(rank)
     _StandIns(recorder, link, rank, ranks).install()
     gpus = PretendedGpus(recorder.buffers, ranks) if gpu else None
     if gpus is not None:

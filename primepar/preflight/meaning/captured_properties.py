@@ -15,10 +15,15 @@ from primepar.verify.report import PropertyResult
 def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterator[PropertyResult]:
     """Yield those that are asked, of a program that runs to its end.
 
-    Gradients are asked if an optimizer reads some, replication if a tensor is labelled so.
+    Gradients are asked if an optimizer reads some or a parameter was changed, replication if a
+    tensor is labelled so.
     """
     values = TermValues(program, terms)
-    if any(of_rank.claims for of_rank in terms):
+    if any(of_rank.claims or _changed(of_rank) for of_rank in terms):
         yield gradients(values, terms)
     if any(of_rank.replicas for of_rank in terms):
         yield replication(values, terms)
+
+
+def _changed(terms: RankTerms) -> bool:
+    return any(parameter.start != parameter.end for parameter in terms.trained)

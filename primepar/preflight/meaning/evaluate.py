@@ -73,6 +73,8 @@ class TermValues:
         self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
         self.origins: dict[str, str] = {}
         """An atom after linear operations -> what it was before them."""
+        self.weights: dict[str, tuple[str, ...]] = {}
+        """An atom after linear operations -> the computed numbers that it was multiplied by."""
         self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
@@ -88,6 +90,12 @@ class TermValues:
             if place not in self._values:
                 self._values[place] = self._value(place)
         return self._values[TermPlace(rank, node)]
+
+    def members(self, rank: int, call: int) -> tuple[int, ...]:
+        """The ranks that meet in a call of a rank, itself included."""
+        sides = self.matches.sides((rank, self.calls[rank][call].instruction))
+        met = {other for side in sides for other, _, _ in self.matches.partners.get(side, ())}
+        return tuple(sorted(met | {rank}))
 
     def _needs(self, place: TermPlace) -> list[TermPlace]:
         rank, node = place.rank, self.nodes[place.rank][place.node]
@@ -117,7 +125,7 @@ class TermValues:
                 return self._mapped(name, inputs[0], length)
             case WeightedTerm(divides=divides):
                 name = digest_of(f"divided {divides}", digest(inputs[1]))
-                return self._mapped(name, inputs[0], size(inputs[0]))
+                return self._mapped(name, inputs[0], size(inputs[0]), weighs=True)
             case Scaled(factor=factor):
                 return scaled(inputs[0], Fraction(factor))
             case Added():
@@ -132,12 +140,13 @@ class TermValues:
             case _:
                 return self._delivered(rank, node, inputs)
 
-    def _mapped(self, name: str, value: Value, length: int) -> Value:
+    def _mapped(self, name: str, value: Value, length: int, weighs: bool = False) -> Value:
         """A linear operation of a value; what its atoms were before stays known."""
         for segment in value:
             for atom, _ in segment.form:
-                before = self.origins.get(atom[0], atom[0])
-                self.origins[mapped_atom(name, atom)] = before
+                after = mapped_atom(name, atom)
+                self.origins[after] = self.origins.get(atom[0], atom[0])
+                self.weights[after] = self.weights.get(atom[0], ()) + (name,) * weighs
         return mapped(name, value, length)
 
     def _sources(self, rank: int, received: Received) -> list[TermPlace]:

@@ -1,10 +1,11 @@
 """Gradients that optimizers read: summed over all replicas, once, with one coefficient.
 
-Ranks whose parameters of one name start with the same data hold replicas of it. Their gradients
-must be the same sums, or they drift apart. And the gradients of all parameters must have one
-coefficient: if a parameter's is `1/8` of a sum and that of all others `1/4`, it is scaled by the
-wrong count. A coefficient that all parameters share is accepted: a loss may be a mean or a sum.
-This property is ours; `docs/preflight.md` lists what it cannot see.
+Replicas of a parameter (`replicas.py`) must get the same sums, and must be the same at the end, or
+they drift apart. All terms of a gradient must have one coefficient, and all parameters the same: if
+one's is `1/8` of a sum and that of all others `1/4`, it is scaled by the wrong count. A coefficient
+that all share is accepted and printed: a loss may be a mean or a sum. A proof says what it has
+compared, and is none where it compared nothing. This property is ours; `docs/preflight.md` lists
+what it cannot see.
 """
 
 from __future__ import annotations
@@ -12,22 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from functools import cached_property
 from itertools import chain, combinations
 from time import perf_counter
-
-from scipy.cluster.hierarchy import DisjointSet
+from typing import NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.replicas import Holder, ReplicaQuestions, Replicas
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
-from primepar.preflight.meaning.values import Value, digest
+from primepar.preflight.meaning.values import Value, digest, part, size
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.schedule.words import ranks_text
-from primepar.verify.report import PropertyResult
+from primepar.verify.report import PropertyResult, Verdict
 
 NAME = "gradients"
-Replicas = dict[int, GradientClaim]
-"""Rank -> its claim, of ranks that hold replicas of one parameter."""
 
 
 def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
@@ -35,26 +33,37 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     start = perf_counter()
     asked = _GradientQuestions(values, terms)
     wrong = asked.first_certain()
+    compared = asked.compared() if wrong is None else []
     seconds = perf_counter() - start
+    if wrong is None and compared:
+        return PropertyResult(NAME, "proved", seconds, reason="; ".join(compared + asked.notes()))
     if wrong is None:
-        return PropertyResult(NAME, "proved", seconds, reason=asked.notes())
+        verdict, reason = asked.nothing()
+        return PropertyResult(NAME, verdict, seconds, reason=reason)
     sentence, details, certain = wrong
     if not certain:
         return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
     return PropertyResult(NAME, "refuted", seconds, counterexample=sentence, details=details)
 
 
-Wrong = tuple[str, Counterexample, bool]
-"""A sentence, the places, and whether it is certain."""
+class Wrong(NamedTuple):
+    """A fault: a sentence, the places, and whether it is certain."""
+
+    sentence: str
+    details: Counterexample
+    certain: bool
 
 
 class _GradientQuestions:
     def __init__(self, values: TermValues, terms: Sequence[RankTerms]) -> None:
         self.values, self.terms = values, terms
+        self.replicas = ReplicaQuestions(values, terms)
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
         self.stages = False
         """Whether equal data on several ranks were taken for different layers."""
+        self.averaged: set[str] = set()
+        """Parameters that were made equal after other gradients, which says nothing of factors."""
         self.constant: set[str] = set()
         """Those with equal elements; ranks may compute the same one from different data."""
         for rank, of_rank in enumerate(terms):
@@ -66,108 +75,281 @@ class _GradientQuestions:
                     if isinstance(data, Leaf) and data.constant:
                         self.constant.add(atom)
 
-    @cached_property
-    def summed(self) -> DisjointSet:
-        """The ranks over which gradients are summed."""
-        union = DisjointSet(range(len(self.terms)))
-        for rank, of_rank in enumerate(self.terms):
-            for claim in of_rank.claims:
-                for other in self._ranks_of(self._gradient(rank, claim)):
-                    union.merge(rank, other)
-        return union
-
-    @cached_property
-    def messages(self) -> DisjointSet:
-        """The ranks that exchange messages, also through those that they sum gradients with."""
-        union = DisjointSet(range(len(self.terms)))
-        for first, *others in self.summed.subsets():
-            for other in others:
-                union.merge(first, other)
-        for source, destination, _ in self.values.matches.channels:
-            union.merge(source, destination)
-        return union
-
     def first_certain(self) -> Wrong | None:
         """The first fault that is certain, else the first one, if there is any."""
         first: Wrong | None = None
-        for wrong in chain(self.unequal(), self.wrong_scale()):
+        for wrong in chain(
+            self.unequal(), self.misplaced(), self.apart(), self.wrong_scale(), self.lost()
+        ):
             first = first or wrong
-            if wrong[2]:
+            if wrong.certain:
                 return wrong
         return first
 
     def unequal(self) -> Iterator[Wrong]:
-        """Yield where replicas of a parameter have different gradients."""
-        for holders in self._replicas():
-            names = {rank: digest(self._gradient(rank, holders[rank])) for rank in holders}
-            kinds = {
-                (names[rank], self.summed[rank], self.messages[rank]): rank for rank in holders
-            }
-            for one, other in combinations(sorted(kinds.values()), 2):
-                if names[one] == names[other]:
-                    continue
-                if self._are_replicas(one, other):
-                    yield self._differ(holders, one, other)
-                else:
-                    self.stages = True
+        """Yield where replicas get different gradients, or hold different data at the end.
 
-    def _are_replicas(self, one: int, other: int) -> bool:
-        """Whether equal data on two ranks are one parameter, and not two layers that start equal.
-
-        They are if gradients are summed over both ranks. Ranks that only exchange messages are
-        stages of a pipeline, which may start from one seed.
+        What counts is what a parameter holds: where a later average or broadcast has made replicas
+        equal again, their gradients may differ.
         """
-        are_summed = bool(self.summed[one] == self.summed[other])
-        return are_summed or bool(self.messages[one] != self.messages[other])
+        for holders in self.replicas.groups:
+            kinds = {self._history(holder): rank for rank, holder in holders.items()}
+            for one, other in combinations(sorted(kinds.values()), 2):
+                pair = holders[one], holders[other]
+                if self.replicas.sharded(*pair):
+                    continue
+                if self._reunited(*pair):
+                    if self._first_difference(*pair) is not None:
+                        self.averaged |= {each.parameter.name for each in pair}
+                    continue
+                if self.replicas.layers(*pair):
+                    self.stages = True
+                    continue
+                step = self._first_difference(*pair)
+                if step is not None:
+                    yield self._differ(holders, one, other, step)
+                elif self.replicas.end(pair[0]) != self.replicas.end(pair[1]):
+                    yield self._drifts(*pair)
+
+    def _history(self, holder: Holder) -> tuple[object, ...]:
+        """All that is compared of a replica; equal ones are looked at once."""
+        summed, messages = self.replicas.summed[holder.rank], self.replicas.messages[holder.rank]
+        return (*self._gradients(holder), self.replicas.end(holder), summed, messages)
+
+    def _gradients(self, holder: Holder) -> tuple[tuple[int, str], ...]:
+        """The steps of a replica, with names of its gradients."""
+        claims = sorted(holder.claims.items())
+        return tuple((step, digest(self._gradient(holder.rank, claim))) for step, claim in claims)
+
+    def _reunited(self, one: Holder, other: Holder) -> bool:
+        """Whether two replicas were changed and are equal at the end."""
+        ends = self.replicas.end(one), self.replicas.end(other)
+        return ends[0] == ends[1] != self.replicas.start(one)
+
+    def _first_difference(self, one: Holder, other: Holder) -> int | None:
+        """The first step whose gradients differ, of those that both ranks take."""
+        for step in sorted(one.claims.keys() & other.claims.keys()):
+            pair = [self._gradient(each.rank, each.claims[step]) for each in (one, other)]
+            if digest(pair[0]) != digest(pair[1]):
+                return step
+        return None
+
+    def apart(self) -> Iterator[Wrong]:
+        """Yield parameters that get one sum on two ranks, and started with different data."""
+        by_name: dict[tuple[str, int], list[Holder]] = {}
+        for holder in self.replicas.holders:
+            length = size(self.values.of(holder.rank, holder.parameter.start))
+            by_name.setdefault((holder.parameter.name, length), []).append(holder)
+        for holders in by_name.values():
+            for one, other in combinations(_kinds(holders, self.replicas.start), 2):
+                step = min(one.claims.keys() & other.claims.keys(), default=None)
+                if step is None or self.replicas.end(one) == self.replicas.end(other):
+                    continue
+                sums = [self._gradient(each.rank, each.claims[step]) for each in (one, other)]
+                if {one.rank, other.rank} <= self._ranks_of(sums[0]) and (
+                    digest(sums[0]) == digest(sums[1])
+                ):
+                    yield self._started_apart(one, other, step)
+
+    def lost(self) -> Iterator[Wrong]:
+        """Yield parameters whose update a communication has overwritten with the data of before."""
+        for holder in self.replicas.holders:
+            rank, parameter = holder.rank, holder.parameter
+            if parameter.updated is None or parameter.updated == parameter.end:
+                continue
+            claim = holder.claims[max(holder.claims)]
+            before, end = claim.parameter, parameter.end
+            names = [digest(self.values.of(rank, node)) for node in (before, end)]
+            sources = [members for members in self.replicas.sources(rank, end) if len(members) > 1]
+            if names[0] == names[1] != digest(self.values.of(rank, parameter.updated)) and sources:
+                sentence = (
+                    f"rank {rank}, {claim.name} after step {claim.step + 1} at {claim.source}: "
+                    "expected the data that the optimizer has written, got those of before the "
+                    "step: send it from the rank that updates it"
+                )
+                yield Wrong(sentence, _details(claim.name, {rank: claim}), True)
+
+    def misplaced(self) -> Iterator[Wrong]:
+        """Yield parameters that were updated by gradients of other elements or parameters.
+
+        Decided where the update is a sum that is looked into, as that of SGD.
+        """
+        for rank in range(len(self.terms)):
+            holders = [each for each in self.replicas.holders if each.rank == rank]
+            sums = {
+                each.parameter.name: self.values.of(rank, each.parameter.gradient)
+                for each in holders
+                if each.parameter.gradient is not None
+            }
+            known = {atom for value in sums.values() for atom in _names(value)}
+            for holder in holders:
+                name, place = holder.parameter.name, 0
+                for length, form in self.values.of(rank, holder.parameter.end):
+                    right = part(sums.get(name, ()), place, place + length)
+                    here = {atom for segment in right[:1] for atom, _ in segment.form}
+                    if any(atom[0] in known and atom not in here for atom, _ in form):
+                        elements = f"elements {place} to {place + length - 1}"
+                        last = self.terms[rank].claims[-1:]
+                        claims = dict(zip([rank], last, strict=False))
+                        line = "".join(f" at {claim.source}" for claim in claims.values())
+                        sentence = (
+                            f"rank {rank}, {name}{line}: expected {elements} to be updated by "
+                            "their own gradients, got gradients of other elements: let each rank "
+                            "update the part that it sends"
+                        )
+                        yield Wrong(sentence, _details(name, claims), True)
+                        break
+                    place += length
 
     def wrong_scale(self) -> Iterator[Wrong]:
-        """Yield parameters whose gradients have other coefficients than most."""
+        """Yield parameters whose gradients have other coefficients than most, or several."""
         numbers = {
             (rank, number): set(self._coefficients(self._gradient(rank, claim)))
             for rank, of_rank in enumerate(self.terms)
             for number, claim in enumerate(of_rank.claims)
+            if claim.name not in self.averaged
         }
-        usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
-        if not usual:
+        if self._weighted_mean():
             return
-        common, _ = usual.most_common(1)[0]
-        model = next(place for place, some in numbers.items() if some == {common})
-        name = self.terms[model[0]].claims[model[1]].name
+        usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
+        model = ""
+        if usual:
+            common, _ = usual.most_common(1)[0]
+            rank, number = next(place for place, some in numbers.items() if some == {common})
+            model = self.terms[rank].claims[number].name
         for (rank, number), some in numbers.items():
-            if some - {common}:
-                yield self._scaled(rank, self.terms[rank].claims[number], common, name)
+            if len(some) > 1 and not usual:
+                yield self._scaled(rank, self.terms[rank].claims[number], min(some), model)
+            elif usual and some - {common}:
+                yield self._scaled(rank, self.terms[rank].claims[number], common, model)
 
-    def notes(self) -> str | None:
-        """What was not decided: the scale of gradients whose terms are opaque, and tied layers."""
+    def _weighted_mean(self) -> dict[int, Fraction]:
+        """The weight of each rank, if all gradients are one weighted mean over ranks."""
+        weights: dict[int, set[Fraction]] = {}
+        for rank, of_rank in enumerate(self.terms):
+            for claim in of_rank.claims:
+                for atom, number in self._atoms(self._gradient(rank, claim)):
+                    for maker in self.made.get(atom, ()):
+                        weights.setdefault(maker, set()).add(number)
+        if any(len(some) > 1 for some in weights.values()):
+            return {}
+        mean = {rank: next(iter(some)) for rank, some in weights.items()}
+        differ = len(set(mean.values())) > 1
+        return mean if differ and sum(mean.values()) == 1 else {}
+
+    def compared(self) -> list[str]:
+        """What was compared: how many parameters, on which ranks, and how."""
+        kinds: Counter[str] = Counter()
+        grouped: set[tuple[int, str]] = set()
+        for holders in self.replicas.groups:
+            equal: dict[tuple[object, ...], list[Holder]] = {}
+            for holder in holders.values():
+                changed = self.replicas.end(holder) != self.replicas.start(holder)
+                kind = (self.replicas.end(holder),) if changed else self._gradients(holder)
+                equal.setdefault(kind, []).append(holder)
+            for same in equal.values():
+                if len(same) > 1 and any(
+                    not self.replicas.sharded(*pair) for pair in combinations(same, 2)
+                ):
+                    ranks = ranks_text([holder.rank for holder in same])
+                    alike = len({self._gradients(each) for each in same if each.claims}) < 2
+                    by = self._by(same[0]) if alike else ", made equal after other gradients"
+                    steps = max((len(holder.claims) for holder in same), default=0)
+                    after = f"after step {steps}" if steps else "at the end"
+                    kinds[f"equal on ranks {ranks} {after}{by}"] += 1
+                    grouped |= {(holder.rank, holder.parameter.name) for holder in same}
+        for holders in self._shards(grouped):
+            ranks = ranks_text([holder.rank for holder in holders])
+            ends = {self.replicas.end(holder) for holder in holders}
+            kind = f"in parts on ranks {ranks}{self._by(holders[0])}"
+            if len(ends) == 1:
+                kind = f"equal on ranks {ranks} at the end, after other data at the start"
+            kinds[kind] += 1
+        return [f"{count} parameter{'s' * (count > 1)} {kind}" for kind, count in kinds.items()]
+
+    def _shards(self, grouped: set[tuple[int, str]]) -> Iterator[list[Holder]]:
+        """Parameters in parts whose gradients are parts of one sum over ranks."""
+        by_name: dict[str, list[Holder]] = {}
+        for holder in self.replicas.holders:
+            if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
+                by_name.setdefault(holder.parameter.name, []).append(holder)
+        for holders in by_name.values():
+            sums = [self._gradient(each.rank, min_claim(each)) for each in holders]
+            ranks = set.union(*map(self._ranks_of, sums))
+            if len(holders) > 1 and {holder.rank for holder in holders} <= ranks and (
+                len({frozenset(self._atoms(value)) for value in sums}) == 1
+            ):  # fmt: skip
+                yield holders
+
+    def _by(self, holder: Holder) -> str:
+        """How a replica's gradients are made."""
+        if not holder.claims:
+            return ""
+        gradient = self._gradient(holder.rank, holder.claims[max(holder.claims)])
+        atoms = {atom for atom, _ in self._atoms(gradient)}
+        if not atoms:
+            return ", each by gradients that are computed alike"
+        factors = set(self._coefficients(gradient))
+        times = f" times {next(iter(factors))}" if len(factors) == 1 and factors != {1} else ""
+        sums = f"sum of {len(atoms)} gradients" if len(atoms) > 1 else "gradient"
+        return f", each by the same {sums}{times}"
+
+    def nothing(self) -> tuple[Verdict, str]:
+        """What it means that no parameter was compared: nothing, where layers are on one rank."""
+        replicas = self.replicas
+        names: dict[str, list[Holder]] = {}
+        for holder in replicas.holders:
+            names.setdefault(holder.parameter.name, []).append(holder)
+        if all(
+            replicas.sharded(one, other)
+            or replicas.linked(one.rank, other.rank)
+            or replicas.messages[one.rank] == replicas.messages[other.rank]
+            for holders in names.values()
+            for one, other in combinations(holders, 2)
+        ):
+            return "not asked", "no parameter is on two ranks that do not exchange activations"
+        count = len(names)
+        return "unknown", (
+            f"none of {count} parameters was compared: no two ranks start with the same data, or "
+            "get parts of one sum: seed all ranks alike or broadcast the parameters, if they are "
+            "replicas"
+        )
+
+    def notes(self) -> list[str]:
+        """What was not decided, or is meant otherwise: weights, opaque terms, and tied layers."""
         claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
+        weights = self._weighted_mean()
+        if weights:
+            listed = ", ".join(f"{number} on rank {rank}" for rank, number in weights.items())
+            notes.append(f"each rank scales by its own factor: {listed}")
+        for rank, claim in claims:
+            atoms = [name for part in self._gradient(rank, claim) for (name, _), _ in part.form]
+            own = {self.values.weights.get(name, ()) for name in atoms}
+            if len(own) > 1:
+                where = _place(rank, claim.name, claim)
+                notes.append(
+                    f"{where}: each rank scales its part by a number of its own before the sum, "
+                    "such as a clip by its own norm: clip after the sum, if all are meant alike"
+                )
+                break
         if self.stages:
             notes.append(
                 "parameters with equal data on stages that exchange messages were taken for "
                 "different layers"
             )
-        return "; ".join(notes) or None
-
-    def _replicas(self) -> Iterator[Replicas]:
-        """Ranks that hold one parameter, tied ones too, at an optimizer's step."""
-        groups: dict[tuple[str, int, str], Replicas] = {}
-        for rank, of_rank in enumerate(self.terms):
-            for claim in of_rank.claims:
-                parameter = digest(self.values.of(rank, claim.parameter))
-                name = claim.name if self._constant(rank, claim) else ""
-                groups.setdefault((name, claim.step, parameter), {})[rank] = claim
-        for replicas in groups.values():
-            if len(replicas) > 1:
-                yield replicas
-
-    def _constant(self, rank: int, claim: GradientClaim) -> bool:
-        """Whether all elements of a parameter were equal, so that equal ones prove nothing."""
-        node = self.terms[rank].nodes[claim.parameter]
-        return isinstance(node, Leaf) and node.constant
+        return notes
 
     def _gradient(self, rank: int, claim: GradientClaim) -> Value:
         return self.values.of(rank, claim.gradient)
+
+    def _atoms(self, gradient: Value) -> Iterator[tuple[str, Fraction]]:
+        """The computed gradients in a sum, with their coefficients."""
+        for (atom, _), number in (term for _, form in gradient for term in form):
+            origin = self.values.origins.get(atom, atom)
+            if origin in self.made:
+                yield origin, number
 
     def _coefficients(self, gradient: Value) -> dict[Fraction, int]:
         """The coefficients of computed gradients in a sum, and how many ranks compute such a one.
@@ -175,33 +357,69 @@ class _GradientQuestions:
         Those with equal elements are left out.
         """
         ranks: dict[Fraction, int] = {}
-        for (atom, _), number in (term for _, form in gradient for term in form):
-            origin = self.values.origins.get(atom, atom)
-            if origin in self.made and origin not in self.constant:
+        for origin, number in self._atoms(gradient):
+            if origin not in self.constant:
                 ranks[number] = max(ranks.get(number, 0), len(self.made[origin]))
         return ranks
 
-    def _differ(self, replicas: Replicas, first: int, rank: int) -> Wrong:
-        one, other = (
-            self._summed(self._gradient(holder, replicas[holder])) for holder in (first, rank)
-        )
-        certain = not self._constant(rank, replicas[rank])
-        name = replicas[rank].name
-        where = _place(rank, name, replicas[rank])
+    def _differ(self, replicas: Replicas, first: int, rank: int, step: int) -> Wrong:
+        claims = {holder: replicas[holder].claims[step] for holder in (rank, first)}
+        one, other = (self._summed(self._gradient(each, claims[each])) for each in (first, rank))
+        if one == other and one.startswith("a sum"):
+            other = "one of other terms or factors"
+        name = claims[rank].name
         sentence = (
-            f"{where}: expected the gradient of rank {first}, which holds a replica, that is "
-            f"{one}, got {other}: reduce it over ranks {ranks_text(sorted(replicas))}"
+            f"{_place(rank, name, claims[rank])}: expected the gradient of rank {first}, which "
+            f"holds a replica, that is {one}, got {other}: reduce it over ranks "
+            f"{ranks_text(sorted(replicas))}"
         )
-        if not certain:
-            sentence = (
-                f"{sentence}, if they are replicas: all elements are equal at the start, so that "
+        return self._if_replicas(replicas[rank], replicas[first], sentence, claims)
+
+    def _drifts(self, one: Holder, other: Holder) -> Wrong:
+        """Replicas that got the same gradients and end with different data."""
+        pair, name = (other, one), other.parameter.name
+        claims = {each.rank: min_claim(each) for each in pair if each.claims}
+        for step in sorted(one.claims.keys() & other.claims.keys()):
+            data = [self.values.of(each.rank, each.claims[step].parameter) for each in pair]
+            if digest(data[0]) != digest(data[1]):
+                break
+            claims = {each.rank: each.claims[step] for each in pair}
+        step = claims[other.rank].step if other.rank in claims else None
+        when = "at the end" if step is None else f"after step {step + 1}"
+        after = " at" if step is not None else ", after the step at"
+        line = "".join(f"{after} {claim.source}" for claim in list(claims.values())[:1])
+        sentence = (
+            f"rank {other.rank}, {name} {when}{line}: expected the data of rank {one.rank}, which "
+            "holds a replica, got data that is computed otherwise: update both by the same "
+            "gradient, learning rate and state"
+        )
+        return self._if_replicas(other, one, sentence, claims)
+
+    def _if_replicas(
+        self, holder: Holder, other: Holder, sentence: str, claims: dict[int, GradientClaim]
+    ) -> Wrong:
+        """The fault, which is a question where only equal data speak for replicas."""
+        certain = self.replicas.certain(holder, other)
+        if not certain and self.replicas.constant(holder):
+            sentence += (
+                ", if they are replicas: all elements are equal at the start, so that "
                 "parts of a sharded parameter would look the same"
             )
-        return (
-            sentence,
-            _details(name, {holder: replicas[holder] for holder in (rank, first)}),
-            certain,
+        elif not certain:
+            sentence += (
+                ", if they are replicas: only equal data at the start speak for it, and these "
+                "ranks exchange activations as those of a sharded layer do"
+            )
+        return Wrong(sentence, _details(holder.parameter.name, claims), certain)
+
+    def _started_apart(self, one: Holder, other: Holder, step: int) -> Wrong:
+        claims = {each.rank: each.claims[step] for each in (other, one)}
+        sentence = (
+            f"{_place(other.rank, other.parameter.name, claims[other.rank])}: expected the data of "
+            f"rank {one.rank}, as both get one sum of gradients, got other data from the start: "
+            "seed both alike, or broadcast the parameters before the first step"
         )
+        return Wrong(sentence, _details(other.parameter.name, claims), True)
 
     def _summed(self, gradient: Value) -> str:
         ranks = self._ranks_of(gradient)
@@ -211,20 +429,23 @@ class _GradientQuestions:
 
     def _ranks_of(self, gradient: Value) -> set[int]:
         """The ranks whose gradients are in a sum."""
-        atoms = [atom for segment in gradient for (atom, _), _ in segment.form]
-        origins = [self.values.origins.get(atom, atom) for atom in atoms]
-        return {rank for atom in origins for rank in self.made.get(atom, ())}
+        return {rank for atom, _ in self._atoms(gradient) for rank in self.made[atom]}
 
     def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> Wrong:
-        """A gradient with other coefficients than that of the parameter `model`.
+        """A gradient with other coefficients than that of the parameter `model`, or with several.
 
         Not certain where several ranks compute the same gradient, and each may count for itself.
         """
         ranks = self._coefficients(self._gradient(rank, claim))
+        expected = "one coefficient for all of its terms"
+        if model:
+            expected = f"its terms with the coefficient {common}, as in the gradient of {model}"
         fix = "count every rank once" if len(ranks) > 1 else "scale it like the others"
+        if not model:
+            fix = "reduce every gradient once, and scale all ranks alike"
         sentence = (
-            f"{_place(rank, claim.name, claim)}: expected its terms with the coefficient {common}, "
-            f"as in the gradient of {model}, got {' and '.join(map(str, sorted(ranks)))}: {fix}"
+            f"{_place(rank, claim.name, claim)}: expected {expected}, "
+            f"got {' and '.join(map(str, sorted(ranks)))}: {fix}"
         )
         times = {number / common: count for number, count in ranks.items()}
         certain = any(
@@ -232,7 +453,21 @@ class _GradientQuestions:
         )
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
-        return sentence, _details(claim.name, {rank: claim}), certain
+        return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
+
+
+def min_claim(holder: Holder) -> GradientClaim:
+    """The claim of the first step."""
+    return holder.claims[min(holder.claims)]
+
+
+def _names(value: Value) -> set[str]:
+    return {name for _, form in value for (name, _), _ in form}
+
+
+def _kinds(holders: list[Holder], name: object) -> list[Holder]:
+    """One holder of each kind."""
+    return list({name(holder): holder for holder in reversed(holders)}.values())[::-1]  # type: ignore[operator]
 
 
 def _place(rank: int, name: str, claim: GradientClaim) -> str:
@@ -240,7 +475,7 @@ def _place(rank: int, name: str, claim: GradientClaim) -> str:
     return f"rank {rank}, gradient of {name}{line}"
 
 
-def _details(name: str, claims: Replicas) -> Counterexample:
+def _details(name: str, claims: dict[int, GradientClaim]) -> Counterexample:
     events = tuple(
         InvolvedInstruction(
             rank, f"the optimizer reads the gradient of {name}", role="reads it",

@@ -11,7 +11,10 @@ import torch
 from torch.distributed import get_process_group_ranks
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from primepar.preflight.meaning.recorder import TermRecorder
 
@@ -46,6 +49,8 @@ class _Hooks:
         self.recorder = recorder
         self.names: dict[int, str] = {}
         """Parameter -> its name in the outermost module that was called."""
+        self.used: Counter[str] = Counter()
+        """Name -> parameters that have it; the second one of another model is `weight #2`."""
         self.known: set[int] = set()
         """Parameters whose gradients are seen."""
         self.nodes: list[object] = []
@@ -55,12 +60,20 @@ class _Hooks:
     def install(self) -> None:
         register_module_forward_pre_hook(self._name)
         register_optimizer_step_pre_hook(self._step)
+        register_optimizer_step_post_hook(self._stepped)
         original = vars(torch.autograd)["_engine_run_backward"]
         vars(torch.autograd)["_engine_run_backward"] = self._with_hooks(original)
 
     def _name(self, module: torch.nn.Module, _: Any) -> None:
         for name, parameter in module.named_parameters():
-            self.names.setdefault(id(parameter), name)
+            if id(parameter) not in self.names:
+                self._give(parameter, name)
+
+    def _give(self, parameter: torch.Tensor, name: str) -> str:
+        self.used[name] += 1
+        count = self.used[name]
+        self.names[id(parameter)] = name if count == 1 else f"{name} #{count}"
+        return self.names[id(parameter)]
 
     def _with_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -71,9 +84,21 @@ class _Hooks:
                     self.known.add(id(parameter))
                     self.nodes.append(node)
                     node.register_prehook(self._arrives)
+                if id(parameter) in self.names:
+                    self._trained(parameter)
             return original(roots, *arguments, **named)
 
         return run_backward
+
+    def _trained(self, parameter: torch.Tensor) -> None:
+        replicated: list[tuple[int, ...]] = []
+        sharded: list[tuple[int, ...]] = []
+        if isinstance(parameter, DTensor):
+            for dim, placement in enumerate(parameter.placements):
+                group = tuple(get_process_group_ranks(parameter.device_mesh.get_group(dim)))
+                (replicated if placement.is_replicate() else sharded).append(group)
+        name = self.names[id(parameter)]
+        self.recorder.trained(name, parameter, tuple(replicated), tuple(sharded))
 
     def _arrives(self, gradients: Sequence[torch.Tensor | None]) -> None:
         for gradient in gradients:
@@ -83,10 +108,19 @@ class _Hooks:
     def _step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
         for place, parameter in enumerate(parameters):
-            if parameter.grad is not None and not _summed_in_step(parameter.grad):
-                name = self.names.get(id(parameter), f"parameter {place}")
-                self.recorder.claim(name, self.steps[place], parameter, parameter.grad)
-            self.steps[place] += 1
+            if parameter.grad is None:
+                continue
+            name = self.names.get(id(parameter)) or self._give(parameter, f"parameter {place}")
+            self._trained(parameter)
+            if not _summed_in_step(parameter.grad):
+                step = self.steps[id(parameter)]
+                new = self.recorder.claim(name, step, parameter, parameter.grad)
+                self.steps[id(parameter)] += new
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        for parameter in (tensor for group in optimizer.param_groups for tensor in group["params"]):
+            if self.steps[id(parameter)]:
+                self.recorder.updated(self.names[id(parameter)])
 
 
 def _summed_in_step(gradient: torch.Tensor) -> bool:

@@ -13,6 +13,8 @@ from primepar.preflight.meaning.factors import meant
 from primepar.preflight.meaning.storages import Storages, span
 from primepar.preflight.meaning.terms import Added, Joined, Mapped, Scaled, WeightedTerm
 
+_ITEM = torch.Tensor.item
+"""As it was before a script's reads are watched: a factor that is read decides nothing."""
 _COPIES = {"aten::clone", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
 _PRODUCTS = {"aten::mul", "aten::mul_"}
 _QUOTIENTS = {"aten::div", "aten::div_"}
@@ -106,5 +108,5 @@ def _number(storages: Storages, value: Any) -> Fraction | None:
         if value.numel() != 1 or storages.tracked(value):
             return None
         with _disable_current_modes():
-            value = value.item()
+            value = _ITEM(value)
     return meant(value) if isinstance(value, int | float) else None

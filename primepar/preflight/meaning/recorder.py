@@ -12,6 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -20,7 +21,7 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.linear import LinearTerms
-from primepar.preflight.meaning.storages import Storages, span
+from primepar.preflight.meaning.storages import NUMPY, Storages, span
 from primepar.preflight.meaning.terms import (
     Applied,
     CapturedCall,
@@ -29,6 +30,7 @@ from primepar.preflight.meaning.terms import (
     RankTerms,
     Received,
     ReplicaClaim,
+    TrainedParameter,
 )
 
 _COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
@@ -51,6 +53,9 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.claims: list[GradientClaim] = []
         self.replicas: list[ReplicaClaim] = []
         self.calls: list[CapturedCall] = []
+        self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
+        self._last: dict[str, tuple[int, int]] = {}
+        """Parameter -> the terms of its last claim."""
         self._functional: list[int] = []
         """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
@@ -79,24 +84,64 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.storages.read(local)
             self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
-    def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Note that an optimizer reads a parameter and its gradient."""
+    def trained(
+        self,
+        name: str,
+        parameter: torch.Tensor,
+        replicated: tuple[tuple[int, ...], ...] = (),
+        sharded: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        """Note what a parameter holds in a backward pass, before it gets its gradient.
+
+        `replicated` and `sharded` are the groups of ranks that its placement names.
+        """
+        node = self._held(parameter)
+        if name not in self._trained:
+            noted = TrainedParameter(name, node, node, replicated, sharded)
+            self._trained[name] = parameter, noted
+            return
+        noted = self._trained[name][1]
+        if node not in (noted.start, *noted.held):
+            self._trained[name] = parameter, replace(noted, held=(*noted.held, node))
+
+    def updated(self, name: str) -> None:
+        """Note what a parameter holds after a step of an optimizer."""
+        parameter, noted = self._trained[name]
+        self._trained[name] = parameter, replace(noted, updated=self._held(parameter))
+
+    def _held(self, tensor: torch.Tensor) -> int:
         with _disable_current_modes():
-            data = self.storages.read(_local(parameter).detach())
-            sums = self.storages.read(_local(gradient).detach())
+            return self.storages.read(_local(tensor).detach())
+
+    def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
+        """Note that an optimizer reads a parameter and its gradient.
+
+        Returns whether it is a new step, and not that of an optimizer within another one.
+        """
+        self.trained(name, parameter)
+        data, sums = self._held(parameter), self._held(gradient)
+        before = self._last.get(name)
+        self._last[name] = data, sums
+        if before == (data, sums) and self.storages.tracked(_local(parameter)):
+            return False
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
+        return True
 
     def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Note that a tensor is labelled as replicated over a group of ranks."""
-        with _disable_current_modes():
-            node = self.storages.read(_local(tensor).detach())
-        self.replicas.append(ReplicaClaim(group, node, self.source()))
+        self.replicas.append(ReplicaClaim(group, self._held(tensor), self.source()))
 
     def result(self) -> RankTerms:
-        """What was recorded."""
+        """What was recorded, and what parameters hold now."""
+        trained = []
+        for parameter, noted in self._trained.values():
+            last = parameter.grad
+            gradient = None if last is None else self._held(last)
+            trained.append(replace(noted, end=self._held(parameter), gradient=gradient))
         return RankTerms(
-            tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims), tuple(self.replicas)
-        )
+            tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
+            tuple(self.replicas), tuple(trained),
+        )  # fmt: skip
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -164,6 +209,9 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return linear
         shapes = [(str(tensor.dtype), *tensor.size(), *tensor.stride()) for tensor in tensors]
         rest = [_text(leaf) for leaf in tree_leaves((args, kwargs))]
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            # Dropout on two ranks is one operation only where both draw the same numbers.
+            rest.append(NUMPY(torch.get_rng_state()).tobytes().hex())
         digest = sha256(repr((str(func), shapes, rest)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
         return self.storages.add(Applied(digest, nodes, span(outputs[0])))

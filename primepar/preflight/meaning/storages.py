@@ -11,8 +11,12 @@ from typing import NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.meaning.terms import Applied, Joined, Leaf, Term
+
+NUMPY = torch.Tensor.numpy
+"""As it was before a script's reads are watched: what is read for a term decides nothing."""
 
 
 class Held(NamedTuple):
@@ -52,10 +56,11 @@ def span(tensor: torch.Tensor) -> int:
 def content(tensor: torch.Tensor) -> Leaf:
     """The name of data that is there: of all elements that the tensor spans."""
     # A copy, as a storage that NumPy shares can no longer be resized, which FSDP does.
-    flat = tensor.detach().as_strided((span(tensor),), (1,)).clone()
-    data = flat.view(torch.uint8).numpy().tobytes()
+    with _disable_current_modes():
+        flat = tensor.detach().as_strided((span(tensor),), (1,)).clone()
+        data = NUMPY(flat.view(torch.uint8)).tobytes()
+        constant = bool((flat == flat[:1]).all()) if flat.numel() else True
     digest = sha256(f"{tensor.dtype}".encode() + data).hexdigest()[:32]
-    constant = bool((flat == flat[:1]).all()) if flat.numel() else True
     return Leaf(digest, flat.numel(), constant)
 
 

@@ -104,6 +104,24 @@ class GradientClaim(Struct, frozen=True, array_like=True):
     """Where the optimizer's step is called, `train.py:42`."""
 
 
+class TrainedParameter(Struct, frozen=True, array_like=True):
+    """A parameter that got gradients: what it held before the first one, and holds at the end."""
+
+    name: str
+    start: int
+    end: int
+    replicated: tuple[tuple[int, ...], ...] = ()
+    """The groups of a DTensor's mesh over which its placement states that it is one value."""
+    sharded: tuple[tuple[int, ...], ...] = ()
+    """The groups of a DTensor's mesh whose ranks hold other parts of it."""
+    held: tuple[int, ...] = ()
+    """What it held at later backward passes."""
+    updated: int | None = None
+    """What it held right after the last step of an optimizer."""
+    gradient: int | None = None
+    """Its gradient at the end."""
+
+
 class ReplicaClaim(Struct, frozen=True, array_like=True):
     """A tensor that a script labels as replicated over a group of ranks."""
 
@@ -120,3 +138,4 @@ class RankTerms(Struct, frozen=True, array_like=True):
     calls: tuple[CapturedCall, ...]
     claims: tuple[GradientClaim, ...]
     replicas: tuple[ReplicaClaim, ...] = ()
+    trained: tuple[TrainedParameter, ...] = ()

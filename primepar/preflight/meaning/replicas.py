@@ -1,0 +1,195 @@
+"""Which ranks hold one parameter, and what speaks for it.
+
+Equal data at the start are no proof: two shards may be initialised from one seed, and parts of a
+sharded norm are all ones. What speaks for replicas is a collective that gave the data to both ranks
+(a broadcast by hand, or by DDP's constructor), DTensor's placement, or one seed on ranks that
+exchange no activations. On ranks that do, such as tensor parallel ones, equal data are a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+from scipy.cluster.hierarchy import DisjointSet
+
+from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.terms import (
+    Added,
+    Applied,
+    Gradient,
+    GradientClaim,
+    Joined,
+    Leaf,
+    Mapped,
+    RankTerms,
+    Received,
+    Scaled,
+    TrainedParameter,
+    WeightedTerm,
+)
+from primepar.preflight.meaning.values import digest
+
+
+class Holder(NamedTuple):
+    """A parameter of one rank, and its gradients step by step."""
+
+    rank: int
+    parameter: TrainedParameter
+    claims: dict[int, GradientClaim]
+
+
+Replicas = dict[int, Holder]
+"""Rank -> what it holds of one parameter."""
+
+
+class ReplicaQuestions:
+    """The parameters of all ranks, and which of them are one."""
+
+    def __init__(self, values: TermValues, terms: Sequence[RankTerms]) -> None:
+        self.values, self.terms = values, terms
+        self.holders: list[Holder] = []
+        for rank, of_rank in enumerate(terms):
+            claims: dict[str, dict[int, GradientClaim]] = {}
+            for claim in of_rank.claims:
+                claims.setdefault(claim.name, {})[claim.step] = claim
+            for parameter in of_rank.trained:
+                self.holders.append(Holder(rank, parameter, claims.get(parameter.name, {})))
+
+    def start(self, holder: Holder) -> str:
+        """A name of what a parameter held before its first gradient."""
+        return digest(self.values.of(holder.rank, holder.parameter.start))
+
+    def end(self, holder: Holder) -> str:
+        """A name of what a parameter holds at the end."""
+        return digest(self.values.of(holder.rank, holder.parameter.end))
+
+    @cached_property
+    def groups(self) -> list[Replicas]:
+        """Parameters that start with the same data on two ranks or more.
+
+        Tied layers of two stages have two names. Where one rank holds equal data twice, as biases
+        of zeros, the name decides too.
+        """
+        by_data: dict[str, list[Holder]] = {}
+        for holder in self.holders:
+            by_data.setdefault(self.start(holder), []).append(holder)
+        groups: list[Replicas] = []
+        for same in by_data.values():
+            twice = len({holder.rank for holder in same}) < len(same)
+            by_name: dict[str, Replicas] = {}
+            for holder in same:
+                name = holder.parameter.name if twice or self.constant(holder) else ""
+                by_name.setdefault(name, {})[holder.rank] = holder
+            groups += [group for group in by_name.values() if len(group) > 1]
+        return groups
+
+    def constant(self, holder: Holder) -> bool:
+        """Whether all elements were equal, so that equal ones prove nothing."""
+        node = self.terms[holder.rank].nodes[holder.parameter.start]
+        return isinstance(node, Leaf) and node.constant
+
+    def sharded(self, one: Holder, other: Holder) -> bool:
+        """Whether a placement states that two ranks hold different parts."""
+        return any(other.rank in group for group in one.parameter.sharded)
+
+    def explicit(self, one: Holder, other: Holder) -> bool:
+        """Whether a placement, or a call that gave both ranks their data, makes them replicas."""
+        if any(other.rank in group for group in one.parameter.replicated):
+            return True
+        groups = [set(self.sources(holder.rank, holder.parameter.start)) for holder in (one, other)]
+        return any({one.rank, other.rank} <= set(group) for group in groups[0] & groups[1])
+
+    def layers(self, one: Holder, other: Holder) -> bool:
+        """Whether equal data are rather two layers: of stages, which may start from one seed."""
+        if self.explicit(one, other) or self.summed[one.rank] == self.summed[other.rank]:
+            return False
+        return bool(self.messages[one.rank] == self.messages[other.rank])
+
+    def certain(self, one: Holder, other: Holder) -> bool:
+        """Whether more than equal data speaks for replicas."""
+        if self.explicit(one, other):
+            return True
+        return not self.constant(one) and not self.linked(one.rank, other.rank)
+
+    def linked(self, one: int, other: int) -> bool:
+        """Whether a gradient of some rank is computed from what these two exchange."""
+        return bool(self.activations[one] == self.activations[other])
+
+    def sources(self, rank: int, node: int) -> Iterator[tuple[int, ...]]:
+        """The ranks of each call that a tensor came through, if only copied, scaled and summed."""
+        yield from (members for members in self._calls(rank, [node], linear=True, stops=set()))
+
+    @cached_property
+    def summed(self) -> DisjointSet:
+        """The ranks over which gradients are summed."""
+        return self._union(
+            (members for rank, of_rank in enumerate(self.terms) for members in self._calls(
+                rank, [claim.gradient for claim in of_rank.claims], linear=True, stops=set()
+            ))
+        )  # fmt: skip
+
+    @cached_property
+    def activations(self) -> DisjointSet:
+        """The ranks that exchange what gradients are computed from, parameters left out."""
+
+        def exchanged() -> Iterator[tuple[int, ...]]:
+            for rank, of_rank in enumerate(self.terms):
+                roots = [node.input for node in of_rank.nodes if isinstance(node, Gradient)]
+                stops = {claim.parameter for claim in of_rank.claims}
+                for parameter in of_rank.trained:
+                    stops |= {parameter.start, *parameter.held}
+                yield from self._calls(rank, roots, linear=False, stops=stops)
+
+        return self._union(exchanged())
+
+    @cached_property
+    def messages(self) -> DisjointSet:
+        """The ranks that exchange messages, also through those that they sum gradients with."""
+        union = self._union(tuple(subset) for subset in self.summed.subsets())
+        for source, destination, _ in self.values.matches.channels:
+            union.merge(source, destination)
+        return union
+
+    def _union(self, groups: Iterable[tuple[int, ...]]) -> DisjointSet:
+        union = DisjointSet(range(len(self.terms)))
+        for first, *others in groups:
+            for other in others:
+                union.merge(first, other)
+        return union
+
+    def _calls(
+        self, rank: int, roots: Sequence[int], linear: bool, stops: set[int]
+    ) -> Iterator[tuple[int, ...]]:
+        """The members of the calls that terms of a rank came through.
+
+        `linear` follows copies, factors and sums alone; `stops` are not looked into.
+        """
+        nodes, calls = self.terms[rank].nodes, self.terms[rank].calls
+        ready, seen, known = list(roots), set(roots), set()
+        while ready:
+            number = ready.pop()
+            if number in stops:
+                continue
+            later: Iterable[int]
+            match nodes[number]:
+                case Received(call=call):
+                    later = calls[call].reads
+                    if call not in known:
+                        known.add(call)
+                        yield self.values.members(rank, call)
+                case Joined(parts=parts):
+                    later = [part for part, _, _ in parts]
+                case Mapped(input=only) | Scaled(input=only) | WeightedTerm(input=only):
+                    later = [only]
+                case Added(inputs=inputs):
+                    later = inputs
+                case Applied(inputs=inputs) if not linear:
+                    later = inputs
+                case Gradient(input=only) if not linear:
+                    later = [only]
+                case _:
+                    later = ()
+            ready += [node for node in later if node not in seen]
+            seen.update(later)
