@@ -143,12 +143,13 @@ class _GradientQuestions:
         for holders in by_name.values():
             for one, other in combinations(_kinds(holders, self.replicas.start), 2):
                 step = min(one.claims.keys() & other.claims.keys(), default=None)
-                if step is None or self.replicas.end(one) == self.replicas.end(other):
+                same = self.replicas.end(one) == self.replicas.end(other)
+                if step is None or same or self.replicas.sharded(one, other):
                     continue
                 sums = [self._gradient(each.rank, each.claims[step]) for each in (one, other)]
-                if {one.rank, other.rank} <= self._ranks_of(sums[0]) and (
-                    digest(sums[0]) == digest(sums[1])
-                ):
+                pair = {one.rank, other.rank}
+                calls = self.replicas.sources(one.rank, one.claims[step].gradient)
+                if digest(sums[0]) == digest(sums[1]) and any(pair <= set(each) for each in calls):
                     yield self._started_apart(one, other, step)
 
     def lost(self) -> Iterator[Wrong]:
@@ -258,13 +259,12 @@ class _GradientQuestions:
                     after = f"after step {steps}" if steps else "at the end"
                     kinds[f"equal on ranks {ranks} {after}{by}"] += 1
                     grouped |= {(holder.rank, holder.parameter.name) for holder in same}
-        for holders in self._shards(grouped):
-            ranks = ranks_text([holder.rank for holder in holders])
-            ends = {self.replicas.end(holder) for holder in holders}
-            kind = f"in parts on ranks {ranks}{self._by(holders[0])}"
-            if len(ends) == 1:
-                kind = f"equal on ranks {ranks} at the end, after other data at the start"
-            kinds[kind] += 1
+        for parts in self._shards(grouped):
+            ranks = ranks_text([holder.rank for holder in parts])
+            text = f"in parts on ranks {ranks}{self._by(parts[0])}"
+            if len({self.replicas.end(holder) for holder in parts}) == 1:
+                text = f"equal on ranks {ranks} at the end, after other data at the start"
+            kinds[text] += 1
         return [f"{count} parameter{'s' * (count > 1)} {kind}" for kind, count in kinds.items()]
 
     def _shards(self, grouped: set[tuple[int, str]]) -> Iterator[list[Holder]]:
@@ -384,9 +384,9 @@ class _GradientQuestions:
             if digest(data[0]) != digest(data[1]):
                 break
             claims = {each.rank: each.claims[step] for each in pair}
-        step = claims[other.rank].step if other.rank in claims else None
-        when = "at the end" if step is None else f"after step {step + 1}"
-        after = " at" if step is not None else ", after the step at"
+        last = claims[other.rank].step if other.rank in claims else None
+        when = "at the end" if last is None else f"after step {last + 1}"
+        after = " at" if last is not None else ", after the step at"
         line = "".join(f"{after} {claim.source}" for claim in list(claims.values())[:1])
         sentence = (
             f"rank {other.rank}, {name} {when}{line}: expected the data of rank {one.rank}, which "
