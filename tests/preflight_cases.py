@@ -208,18 +208,18 @@ nn.utils.vector_to_parameters(flat, model.parameters())
         "        dist.all", "        parameter.grad *= (1 + rank) / 3\n        dist.all"))),
         f"{EQUAL} 2 gradients; each rank scales by its own factor: 1/3 on rank 0, 2/3 on rank 1"),
 }  # fmt: skip
-"""Correct training steps, and what their proof says."""
+"""Correct training steps, and what their proof states."""
 DRIFT = (
     "expected the data of rank 0, which holds a replica, got data that is computed otherwise: "
     "update both by the same gradient, learning rate and state"
 )
 BROKEN = {
     "never reduced": (Case(DDP, TWO, two(False, False)),
-        "rank 1, gradient of module.2.weight at ddp.py:20: expected the gradient of rank 0, which "
+        "rank 1, gradient of module.2.weight at ddp.py:21: expected the gradient of rank 0, which "
         "holds a replica, that is a sum over rank 0, got a sum over rank 1: reduce it over ranks "
         "0,1"),
     "inverted": (Case(DDP, TWO, two(True, False)),
-        "rank 1, gradient of module.2.weight at ddp.py:19: expected the gradient of rank 0, which "
+        "rank 1, gradient of module.2.weight at ddp.py:20: expected the gradient of rank 0, which "
         "holds a replica, that is a sum over ranks 0,1, got one of other terms or factors: reduce "
         "it over ranks 0,1"),
     "learning rates": (Case(DDP, TWO, (("lr=0.1", "lr=0.1 * (1 + rank)"),)),
@@ -236,7 +236,7 @@ BROKEN = {
         "rank 1, 2.bias after step 2 at by_hand.py:21: expected the data that the optimizer has "
         "written, got those of before the step: send it from the rank that updates it"),
     "other part": (Case(BY_HAND, TWO, sharded("(1 - rank)")),
-        "rank 0, 2.weight at by_hand.py:28: expected elements 0 to 7 to be updated by their own "
+        "rank 0, 2.weight at by_hand.py:27: expected elements 0 to 7 to be updated by their own "
         "gradients, got gradients of other elements: let each rank update the part that it sends"),
 }  # fmt: skip
 """Broken training steps, and the sentence that refutes them."""

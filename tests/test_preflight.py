@@ -133,19 +133,19 @@ def test_a_fault_is_refuted_with_its_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_proof_of_gradients_says_what_it_compared(name: str) -> None:
-    case, said = TRAINED[name]
+def test_a_proof_of_gradients_states_what_it_compared(name: str) -> None:
+    case, sentence = TRAINED[name]
     done = answer(case)
     assert (done.code, done.err) == (0, "")
-    assert f"\n      {said}\n" in done.out
+    assert f"\n      {sentence}\n" in done.out
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_replicas_that_go_apart_are_refuted_with_their_line(name: str) -> None:
-    case, said = BROKEN[name]
+    case, sentence = BROKEN[name]
     done = answer(case)
     assert done.code == 1
-    assert f"\n      {said}\n" in done.out
+    assert f"\n      {sentence}\n" in done.out
 
 
 def test_what_the_recorder_reads_is_no_decision_of_the_script() -> None:

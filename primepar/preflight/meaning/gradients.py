@@ -3,7 +3,7 @@
 Replicas of a parameter (`replicas.py`) must get the same sums, and must be the same at the end, or
 they drift apart. All terms of a gradient must have one coefficient, and all parameters the same: if
 one's is `1/8` of a sum and that of all others `1/4`, it is scaled by the wrong count. A coefficient
-that all share is accepted and printed: a loss may be a mean or a sum. A proof says what it has
+that all share is accepted and printed: a loss may be a mean or a sum. A proof states what it has
 compared, and is none where it compared nothing. This property is ours; `docs/preflight.md` lists
 what it cannot see.
 """
@@ -63,7 +63,7 @@ class _GradientQuestions:
         self.stages = False
         """Whether equal data on several ranks were taken for different layers."""
         self.averaged: set[str] = set()
-        """Parameters that were made equal after other gradients, which says nothing of factors."""
+        """Parameters that were made equal after other gradients, which shows nothing of factors."""
         self.constant: set[str] = set()
         """Those with equal elements; ranks may compute the same one from different data."""
         for rank, of_rank in enumerate(terms):
@@ -100,7 +100,7 @@ class _GradientQuestions:
                     continue
                 if self._reunited(*pair):
                     if self._first_difference(*pair) is not None:
-                        self.averaged |= {each.parameter.name for each in pair}
+                        self.averaged |= {holder.parameter.name for holder in pair}
                     continue
                 if self.replicas.layers(*pair):
                     self.stages = True
@@ -129,7 +129,7 @@ class _GradientQuestions:
     def _first_difference(self, one: Holder, other: Holder) -> int | None:
         """The first step whose gradients differ, of those that both ranks take."""
         for step in sorted(one.claims.keys() & other.claims.keys()):
-            pair = [self._gradient(each.rank, each.claims[step]) for each in (one, other)]
+            pair = [self._gradient(holder.rank, holder.claims[step]) for holder in (one, other)]
             if digest(pair[0]) != digest(pair[1]):
                 return step
         return None
@@ -146,10 +146,12 @@ class _GradientQuestions:
                 same = self.replicas.end(one) == self.replicas.end(other)
                 if step is None or same or self.replicas.sharded(one, other):
                     continue
-                sums = [self._gradient(each.rank, each.claims[step]) for each in (one, other)]
+                sums = [self._gradient(holder.rank, holder.claims[step]) for holder in (one, other)]
                 pair = {one.rank, other.rank}
                 calls = self.replicas.sources(one.rank, one.claims[step].gradient)
-                if digest(sums[0]) == digest(sums[1]) and any(pair <= set(each) for each in calls):
+                if digest(sums[0]) == digest(sums[1]) and any(
+                    pair <= set(members) for members in calls
+                ):
                     yield self._started_apart(one, other, step)
 
     def lost(self) -> Iterator[Wrong]:
@@ -176,11 +178,11 @@ class _GradientQuestions:
         Decided where the update is a sum that is looked into, as that of SGD.
         """
         for rank in range(len(self.terms)):
-            holders = [each for each in self.replicas.holders if each.rank == rank]
+            holders = [holder for holder in self.replicas.holders if holder.rank == rank]
             sums = {
-                each.parameter.name: self.values.of(rank, each.parameter.gradient)
-                for each in holders
-                if each.parameter.gradient is not None
+                holder.parameter.name: self.values.of(rank, holder.parameter.gradient)
+                for holder in holders
+                if holder.parameter.gradient is not None
             }
             known = {atom for value in sums.values() for atom in _names(value)}
             for holder in holders:
@@ -253,7 +255,7 @@ class _GradientQuestions:
                     not self.replicas.sharded(*pair) for pair in combinations(same, 2)
                 ):
                     ranks = ranks_text([holder.rank for holder in same])
-                    alike = len({self._gradients(each) for each in same if each.claims}) < 2
+                    alike = len({self._gradients(holder) for holder in same if holder.claims}) < 2
                     by = self._by(same[0]) if alike else ", made equal after other gradients"
                     steps = max((len(holder.claims) for holder in same), default=0)
                     after = f"after step {steps}" if steps else "at the end"
@@ -274,7 +276,7 @@ class _GradientQuestions:
             if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
                 by_name.setdefault(holder.parameter.name, []).append(holder)
         for holders in by_name.values():
-            sums = [self._gradient(each.rank, min_claim(each)) for each in holders]
+            sums = [self._gradient(holder.rank, min_claim(holder)) for holder in holders]
             ranks = set.union(*map(self._ranks_of, sums))
             if len(holders) > 1 and {holder.rank for holder in holders} <= ranks and (
                 len({frozenset(self._atoms(value)) for value in sums}) == 1
@@ -320,14 +322,14 @@ class _GradientQuestions:
         claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
-        weights = self._weighted_mean()
+        weights = sorted(self._weighted_mean().items())
         if weights:
-            listed = ", ".join(f"{number} on rank {rank}" for rank, number in weights.items())
+            listed = ", ".join(f"{number} on rank {rank}" for rank, number in weights)
             notes.append(f"each rank scales by its own factor: {listed}")
         for rank, claim in claims:
             atoms = [name for part in self._gradient(rank, claim) for (name, _), _ in part.form]
-            own = {self.values.weights.get(name, ()) for name in atoms}
-            if len(own) > 1:
+            factors = {self.values.weights.get(name, ()) for name in atoms}
+            if len(factors) > 1:
                 where = _place(rank, claim.name, claim)
                 notes.append(
                     f"{where}: each rank scales its part by a number of its own before the sum, "
@@ -364,7 +366,7 @@ class _GradientQuestions:
 
     def _differ(self, replicas: Replicas, first: int, rank: int, step: int) -> Wrong:
         claims = {holder: replicas[holder].claims[step] for holder in (rank, first)}
-        one, other = (self._summed(self._gradient(each, claims[each])) for each in (first, rank))
+        one, other = (self._summed(self._gradient(at, claims[at])) for at in (first, rank))
         if one == other and one.startswith("a sum"):
             other = "one of other terms or factors"
         name = claims[rank].name
@@ -378,12 +380,12 @@ class _GradientQuestions:
     def _drifts(self, one: Holder, other: Holder) -> Wrong:
         """Replicas that got the same gradients and end with different data."""
         pair, name = (other, one), other.parameter.name
-        claims = {each.rank: min_claim(each) for each in pair if each.claims}
+        claims = {holder.rank: min_claim(holder) for holder in pair if holder.claims}
         for step in sorted(one.claims.keys() & other.claims.keys()):
-            data = [self.values.of(each.rank, each.claims[step].parameter) for each in pair]
+            data = [self.values.of(holder.rank, holder.claims[step].parameter) for holder in pair]
             if digest(data[0]) != digest(data[1]):
                 break
-            claims = {each.rank: each.claims[step] for each in pair}
+            claims = {holder.rank: holder.claims[step] for holder in pair}
         last = claims[other.rank].step if other.rank in claims else None
         when = "at the end" if last is None else f"after step {last + 1}"
         after = " at" if last is not None else ", after the step at"
@@ -413,7 +415,7 @@ class _GradientQuestions:
         return Wrong(sentence, _details(holder.parameter.name, claims), certain)
 
     def _started_apart(self, one: Holder, other: Holder, step: int) -> Wrong:
-        claims = {each.rank: each.claims[step] for each in (other, one)}
+        claims = {holder.rank: holder.claims[step] for holder in (other, one)}
         sentence = (
             f"{_place(other.rank, other.parameter.name, claims[other.rank])}: expected the data of "
             f"rank {one.rank}, as both get one sum of gradients, got other data from the start: "
