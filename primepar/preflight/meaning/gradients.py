@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermValues
-from primepar.preflight.meaning.replicas import Holder, ReplicaQuestions, Replicas
+from primepar.preflight.meaning.replicas import ReplicaHolder, ReplicaQuestions, Replicas
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
 from primepar.preflight.meaning.values import Value, digest, part, size
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
@@ -111,22 +111,22 @@ class _GradientQuestions:
                 elif self.replicas.end(pair[0]) != self.replicas.end(pair[1]):
                     yield self._drifts(*pair)
 
-    def _history(self, holder: Holder) -> tuple[object, ...]:
+    def _history(self, holder: ReplicaHolder) -> tuple[object, ...]:
         """All that is compared of a replica; equal ones are looked at once."""
         summed, messages = self.replicas.summed[holder.rank], self.replicas.messages[holder.rank]
         return (*self._gradients(holder), self.replicas.end(holder), summed, messages)
 
-    def _gradients(self, holder: Holder) -> tuple[tuple[int, str], ...]:
+    def _gradients(self, holder: ReplicaHolder) -> tuple[tuple[int, str], ...]:
         """The steps of a replica, with names of its gradients."""
         claims = sorted(holder.claims.items())
         return tuple((step, digest(self._gradient(holder.rank, claim))) for step, claim in claims)
 
-    def _reunited(self, one: Holder, other: Holder) -> bool:
+    def _reunited(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether two replicas were changed and are equal at the end."""
         ends = self.replicas.end(one), self.replicas.end(other)
         return ends[0] == ends[1] != self.replicas.start(one)
 
-    def _first_difference(self, one: Holder, other: Holder) -> int | None:
+    def _first_difference(self, one: ReplicaHolder, other: ReplicaHolder) -> int | None:
         """The first step whose gradients differ, of those that both ranks take."""
         for step in sorted(one.claims.keys() & other.claims.keys()):
             pair = [self._gradient(holder.rank, holder.claims[step]) for holder in (one, other)]
@@ -136,7 +136,7 @@ class _GradientQuestions:
 
     def apart(self) -> Iterator[Wrong]:
         """Yield parameters that get one sum on two ranks, and started with different data."""
-        by_name: dict[tuple[str, int], list[Holder]] = {}
+        by_name: dict[tuple[str, int], list[ReplicaHolder]] = {}
         for holder in self.replicas.holders:
             length = size(self.values.of(holder.rank, holder.parameter.start))
             by_name.setdefault((holder.parameter.name, length), []).append(holder)
@@ -245,7 +245,7 @@ class _GradientQuestions:
         kinds: Counter[str] = Counter()
         grouped: set[tuple[int, str]] = set()
         for holders in self.replicas.groups:
-            equal: dict[tuple[object, ...], list[Holder]] = {}
+            equal: dict[tuple[object, ...], list[ReplicaHolder]] = {}
             for holder in holders.values():
                 changed = self.replicas.end(holder) != self.replicas.start(holder)
                 kind = (self.replicas.end(holder),) if changed else self._gradients(holder)
@@ -269,9 +269,9 @@ class _GradientQuestions:
             kinds[text] += 1
         return [f"{count} parameter{'s' * (count > 1)} {kind}" for kind, count in kinds.items()]
 
-    def _shards(self, grouped: set[tuple[int, str]]) -> Iterator[list[Holder]]:
+    def _shards(self, grouped: set[tuple[int, str]]) -> Iterator[list[ReplicaHolder]]:
         """Parameters in parts whose gradients are parts of one sum over ranks."""
-        by_name: dict[str, list[Holder]] = {}
+        by_name: dict[str, list[ReplicaHolder]] = {}
         for holder in self.replicas.holders:
             if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
                 by_name.setdefault(holder.parameter.name, []).append(holder)
@@ -283,7 +283,7 @@ class _GradientQuestions:
             ):  # fmt: skip
                 yield holders
 
-    def _by(self, holder: Holder) -> str:
+    def _by(self, holder: ReplicaHolder) -> str:
         """How a replica's gradients are made."""
         if not holder.claims:
             return ""
@@ -299,7 +299,7 @@ class _GradientQuestions:
     def nothing(self) -> tuple[Verdict, str]:
         """What it means that no parameter was compared: nothing, where layers are on one rank."""
         replicas = self.replicas
-        names: dict[str, list[Holder]] = {}
+        names: dict[str, list[ReplicaHolder]] = {}
         for holder in replicas.holders:
             names.setdefault(holder.parameter.name, []).append(holder)
         if all(
@@ -366,7 +366,9 @@ class _GradientQuestions:
 
     def _differ(self, replicas: Replicas, first: int, rank: int, step: int) -> Wrong:
         claims = {holder: replicas[holder].claims[step] for holder in (rank, first)}
-        one, other = (self._summed(self._gradient(at, claims[at])) for at in (first, rank))
+        one, other = (
+            self._summed(self._gradient(number, claims[number])) for number in (first, rank)
+        )
         if one == other and one.startswith("a sum"):
             other = "one of other terms or factors"
         name = claims[rank].name
@@ -377,7 +379,7 @@ class _GradientQuestions:
         )
         return self._if_replicas(replicas[rank], replicas[first], sentence, claims)
 
-    def _drifts(self, one: Holder, other: Holder) -> Wrong:
+    def _drifts(self, one: ReplicaHolder, other: ReplicaHolder) -> Wrong:
         """Replicas that got the same gradients and end with different data."""
         pair, name = (other, one), other.parameter.name
         claims = {holder.rank: min_claim(holder) for holder in pair if holder.claims}
@@ -398,7 +400,11 @@ class _GradientQuestions:
         return self._if_replicas(other, one, sentence, claims)
 
     def _if_replicas(
-        self, holder: Holder, other: Holder, sentence: str, claims: dict[int, GradientClaim]
+        self,
+        holder: ReplicaHolder,
+        other: ReplicaHolder,
+        sentence: str,
+        claims: dict[int, GradientClaim],
     ) -> Wrong:
         """The fault, which is a question where only equal data speak for replicas."""
         certain = self.replicas.certain(holder, other)
@@ -414,7 +420,7 @@ class _GradientQuestions:
             )
         return Wrong(sentence, _details(holder.parameter.name, claims), certain)
 
-    def _started_apart(self, one: Holder, other: Holder, step: int) -> Wrong:
+    def _started_apart(self, one: ReplicaHolder, other: ReplicaHolder, step: int) -> Wrong:
         claims = {holder.rank: holder.claims[step] for holder in (other, one)}
         sentence = (
             f"{_place(other.rank, other.parameter.name, claims[other.rank])}: expected the data of "
@@ -458,7 +464,7 @@ class _GradientQuestions:
         return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
 
 
-def min_claim(holder: Holder) -> GradientClaim:
+def min_claim(holder: ReplicaHolder) -> GradientClaim:
     """The claim of the first step."""
     return holder.claims[min(holder.claims)]
 
@@ -467,7 +473,7 @@ def _names(value: Value) -> set[str]:
     return {name for _, form in value for (name, _), _ in form}
 
 
-def _kinds(holders: list[Holder], name: object) -> list[Holder]:
+def _kinds(holders: list[ReplicaHolder], name: object) -> list[ReplicaHolder]:
     """One holder of each kind."""
     return list({name(holder): holder for holder in reversed(holders)}.values())[::-1]  # type: ignore[operator]
 

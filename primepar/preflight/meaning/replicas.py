@@ -32,7 +32,7 @@ from primepar.preflight.meaning.terms import (
 from primepar.preflight.meaning.values import digest
 
 
-class Holder(NamedTuple):
+class ReplicaHolder(NamedTuple):
     """A parameter of one rank, and its gradients step by step."""
 
     rank: int
@@ -40,7 +40,7 @@ class Holder(NamedTuple):
     claims: dict[int, GradientClaim]
 
 
-Replicas = dict[int, Holder]
+Replicas = dict[int, ReplicaHolder]
 """Rank -> what it holds of one parameter."""
 
 
@@ -49,19 +49,19 @@ class ReplicaQuestions:
 
     def __init__(self, values: TermValues, terms: Sequence[RankTerms]) -> None:
         self.values, self.terms = values, terms
-        self.holders: list[Holder] = []
+        self.holders: list[ReplicaHolder] = []
         for rank, of_rank in enumerate(terms):
             claims: dict[str, dict[int, GradientClaim]] = {}
             for claim in of_rank.claims:
                 claims.setdefault(claim.name, {})[claim.step] = claim
             for parameter in of_rank.trained:
-                self.holders.append(Holder(rank, parameter, claims.get(parameter.name, {})))
+                self.holders.append(ReplicaHolder(rank, parameter, claims.get(parameter.name, {})))
 
-    def start(self, holder: Holder) -> str:
+    def start(self, holder: ReplicaHolder) -> str:
         """A name of what a parameter held before its first gradient."""
         return digest(self.values.of(holder.rank, holder.parameter.start))
 
-    def end(self, holder: Holder) -> str:
+    def end(self, holder: ReplicaHolder) -> str:
         """A name of what a parameter holds at the end."""
         return digest(self.values.of(holder.rank, holder.parameter.end))
 
@@ -72,7 +72,7 @@ class ReplicaQuestions:
         Tied layers of two stages have two names. Where one rank holds equal data twice, as biases
         of zeros, the name decides too.
         """
-        by_data: dict[str, list[Holder]] = {}
+        by_data: dict[str, list[ReplicaHolder]] = {}
         for holder in self.holders:
             by_data.setdefault(self.start(holder), []).append(holder)
         groups: list[Replicas] = []
@@ -85,29 +85,29 @@ class ReplicaQuestions:
             groups += [group for group in by_name.values() if len(group) > 1]
         return groups
 
-    def constant(self, holder: Holder) -> bool:
+    def constant(self, holder: ReplicaHolder) -> bool:
         """Whether all elements were equal, so that equal ones prove nothing."""
         node = self.terms[holder.rank].nodes[holder.parameter.start]
         return isinstance(node, Leaf) and node.constant
 
-    def sharded(self, one: Holder, other: Holder) -> bool:
+    def sharded(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether a placement states that two ranks hold different parts."""
         return any(other.rank in group for group in one.parameter.sharded)
 
-    def explicit(self, one: Holder, other: Holder) -> bool:
+    def explicit(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether a placement, or a call that gave both ranks their data, makes them replicas."""
         if any(other.rank in group for group in one.parameter.replicated):
             return True
         groups = [set(self.sources(holder.rank, holder.parameter.start)) for holder in (one, other)]
         return any({one.rank, other.rank} <= set(group) for group in groups[0] & groups[1])
 
-    def layers(self, one: Holder, other: Holder) -> bool:
+    def layers(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether equal data are rather two layers: of stages, which may start from one seed."""
         if self.explicit(one, other) or self.summed[one.rank] == self.summed[other.rank]:
             return False
         return bool(self.messages[one.rank] == self.messages[other.rank])
 
-    def certain(self, one: Holder, other: Holder) -> bool:
+    def certain(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether more than equal data speaks for replicas."""
         if self.explicit(one, other):
             return True
