@@ -11,7 +11,7 @@ what it cannot see.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import chain, combinations
 from time import perf_counter
@@ -473,9 +473,11 @@ def _names(value: Value) -> set[str]:
     return {name for _, form in value for (name, _), _ in form}
 
 
-def _kinds(holders: list[ReplicaHolder], name: object) -> list[ReplicaHolder]:
+def _kinds(
+    holders: list[ReplicaHolder], kind: Callable[[ReplicaHolder], object]
+) -> list[ReplicaHolder]:
     """One holder of each kind."""
-    return list({name(holder): holder for holder in reversed(holders)}.values())[::-1]  # type: ignore[operator]
+    return list({kind(holder): holder for holder in reversed(holders)}.values())[::-1]
 
 
 def _place(rank: int, name: str, claim: GradientClaim) -> str:
