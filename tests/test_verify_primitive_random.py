@@ -12,6 +12,7 @@ from primepar.reference.check import check
 from primepar.schedule import Movement, Sequence
 from primepar.schedule.evidence import MapFault
 from primepar.schedule.operators import PHASES
+from primepar.schedule.words import map_sentence
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER
@@ -142,8 +143,8 @@ def agrees_with_every_small_side(primitive: Primitive) -> None:
         if first is None:
             assert result.verdict != "refuted"
         elif first * first <= MOST_DEVICES_AFTER:
-            mesh = f"s={first} ({first}x{first} device{'s' * (first > 1)})"
-            assert result.counterexample == f"{mesh}: {wrong[first][result.name]}"
+            mesh = Sequence.of(primitive, first).mesh
+            assert result.counterexample == map_sentence(mesh, wrong[first][result.name])
         else:
             assert result.verdict != "proved"
     assert (report.verdict == "refuted") == any(wrong.values())
