@@ -127,11 +127,12 @@ def test_a_plan_may_cut_attention_otherwise_than_its_neighbours(family: str, tex
     assert difference(with_attention(SHAPES[family], text), 1, 4) < 1e-10
 
 
-AMID = [("K2", 3), ("K4", 3), ("K4,R2", 2), ("K8", 6)]
+MID_SEQUENCE = [("K2", 3), ("K4", 3), ("K4,R2", 2), ("K8", 6)]
 
 
 @pytest.mark.parametrize(
-    ("family", "text", "batch"), some([(family, *case) for case in AMID for family in SHAPES])
+    ("family", "text", "batch"),
+    some([(family, *case) for case in MID_SEQUENCE for family in SHAPES]),
 )
 def test_blocks_of_other_operators_may_begin_and_end_amid_a_sequence(
     family: str, text: str, batch: int

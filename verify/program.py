@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from primepar.certify.judge import Judge
 from primepar.certify.origins import origin
 from primepar.errors import UnknownSizeError
-from primepar.schedule.deadline import UnansweredError, deadline
+from primepar.schedule.deadline import TIMEOUT, UnansweredError, deadline
 from primepar.schedule.evidence import Violation, WrongEnd, WrongRead
 from primepar.schedule.ledger import Memory, peak, resident_copies
 from primepar.schedule.one_order import out_of_order
@@ -45,7 +45,7 @@ def verify_program(
     program: Program,
     target: str = "program",
     buffered: bool = False,
-    timeout: float = 600.0,
+    timeout: float = TIMEOUT,
     only: str | None = None,
     transport: Transport = RENDEZVOUS,
     solver: Solver = "search",
@@ -87,7 +87,7 @@ def _collector_paused() -> Iterator[None]:
 
 
 def first_violation(
-    program: Program, name: str, buffered: bool = False, timeout: float = 600.0
+    program: Program, name: str, buffered: bool = False, timeout: float = TIMEOUT
 ) -> Violation | None:
     """The first violation of a property as data; None if there is none, or no answer in time."""
     case = _Case(Judge(program, Transport(None if buffered else 0)), "search")

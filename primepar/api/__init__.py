@@ -16,6 +16,7 @@ from primepar.api.placement import Shape, Side
 from primepar.api.questions import check_target, simulate_target, verify_target
 from primepar.plan.plan import Plan
 from primepar.schedule import Program
+from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.operators import Phase
 from primepar.schedule.program_method import ProgramMethod
 
@@ -134,7 +135,7 @@ def verify(
     *,
     side: Side | None = None,
     buffered: bool = False,
-    timeout: float = 600.0,
+    timeout: float = TIMEOUT,
     batch: int | None = None,
     positions: int | None = None,
 ) -> Report:

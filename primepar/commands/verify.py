@@ -38,6 +38,7 @@ from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.plan import Plan
 from primepar.schedule import Primitive
+from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def verify(
         typer.Option(
             help="Seconds in all. A property that is not decided by then is unknown.",
         ),
-    ] = 600.0,
+    ] = TIMEOUT,
     solver: Annotated[
         str | None,
         typer.Option(

@@ -20,6 +20,8 @@ from types import FrameType
 from typing import TypeVar
 
 T = TypeVar("T")
+TIMEOUT = 600.0
+"""Seconds of a proof where no other limit is given: the last resort."""
 
 
 class UnansweredError(Exception):

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
+from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.program_method import ProgramMethod
 from primepar.verify.every_size import EVERY_SIZE
 from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report
 
 
-def verify_method(kind: type[ProgramMethod], timeout: float = 600.0) -> Report:
+def verify_method(kind: type[ProgramMethod], timeout: float = TIMEOUT) -> Report:
     """Prove a method for every size, and the program of its default sizes.
 
     A property that has no proof for every size is that of the program, and is stated so. The

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain, combinations
 from time import perf_counter
 from typing import NamedTuple
@@ -160,7 +161,7 @@ class _GradientQuestions:
             rank, parameter = holder.rank, holder.parameter
             if parameter.updated is None or parameter.updated == parameter.end:
                 continue
-            claim = holder.claims[max(holder.claims)]
+            claim = holder.last
             before, end = claim.parameter, parameter.end
             names = [digest(self.values.of(rank, node)) for node in (before, end)]
             sources = [members for members in self.replicas.sources(rank, end) if len(members) > 1]
@@ -212,7 +213,7 @@ class _GradientQuestions:
             for number, claim in enumerate(of_rank.claims)
             if claim.name not in self.averaged
         }
-        if self._weighted_mean():
+        if self._weighted_mean:
             return
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         model = ""
@@ -226,6 +227,7 @@ class _GradientQuestions:
             elif usual and some - {common}:
                 yield self._scaled(rank, self.terms[rank].claims[number], common, model)
 
+    @cached_property
     def _weighted_mean(self) -> dict[int, Fraction]:
         """The weight of each rank, if all gradients are one weighted mean over ranks."""
         weights: dict[int, set[Fraction]] = {}
@@ -276,7 +278,7 @@ class _GradientQuestions:
             if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
                 by_name.setdefault(holder.parameter.name, []).append(holder)
         for holders in by_name.values():
-            sums = [self._gradient(holder.rank, min_claim(holder)) for holder in holders]
+            sums = [self._gradient(holder.rank, holder.first) for holder in holders]
             ranks = set.union(*map(self._ranks_of, sums))
             if len(holders) > 1 and {holder.rank for holder in holders} <= ranks and (
                 len({frozenset(self._atoms(value)) for value in sums}) == 1
@@ -287,7 +289,7 @@ class _GradientQuestions:
         """How a replica's gradients are made."""
         if not holder.claims:
             return ""
-        gradient = self._gradient(holder.rank, holder.claims[max(holder.claims)])
+        gradient = self._gradient(holder.rank, holder.last)
         atoms = {atom for atom, _ in self._atoms(gradient)}
         if not atoms:
             return ", each by gradients that are computed alike"
@@ -322,7 +324,7 @@ class _GradientQuestions:
         claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
-        weights = sorted(self._weighted_mean().items())
+        weights = sorted(self._weighted_mean.items())
         if weights:
             listed = ", ".join(f"{number} on rank {rank}" for rank, number in weights)
             notes.append(f"each rank scales by its own factor: {listed}")
@@ -382,7 +384,7 @@ class _GradientQuestions:
     def _drifts(self, one: ReplicaHolder, other: ReplicaHolder) -> Wrong:
         """Replicas that got the same gradients and end with different data."""
         pair, name = (other, one), other.parameter.name
-        claims = {holder.rank: min_claim(holder) for holder in pair if holder.claims}
+        claims = {holder.rank: holder.first for holder in pair if holder.claims}
         for step in sorted(one.claims.keys() & other.claims.keys()):
             data = [self.values.of(holder.rank, holder.claims[step].parameter) for holder in pair]
             if digest(data[0]) != digest(data[1]):
@@ -462,11 +464,6 @@ class _GradientQuestions:
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
         return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
-
-
-def min_claim(holder: ReplicaHolder) -> GradientClaim:
-    """The claim of the first step."""
-    return holder.claims[min(holder.claims)]
 
 
 def _names(value: Value) -> set[str]:

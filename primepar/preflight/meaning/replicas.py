@@ -38,6 +38,17 @@ class ReplicaHolder(NamedTuple):
     rank: int
     parameter: TrainedParameter
     claims: dict[int, GradientClaim]
+    """Step -> what an optimizer read."""
+
+    @property
+    def first(self) -> GradientClaim:
+        """The claim of the first step that there is."""
+        return self.claims[min(self.claims)]
+
+    @property
+    def last(self) -> GradientClaim:
+        """The claim of the last step that there is."""
+        return self.claims[max(self.claims)]
 
 
 Replicas = dict[int, ReplicaHolder]
@@ -119,7 +130,7 @@ class ReplicaQuestions:
 
     def sources(self, rank: int, node: int) -> Iterator[tuple[int, ...]]:
         """The ranks of each call that a tensor came through, if only copied, scaled and summed."""
-        yield from (members for members in self._calls(rank, [node], linear=True, stops=set()))
+        return self._calls(rank, [node], linear=True, stops=set())
 
     @cached_property
     def summed(self) -> DisjointSet:
