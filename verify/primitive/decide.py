@@ -1,9 +1,10 @@
 """Decides the claims of a primitive: finds expressions for the witnesses, and asks Z3.
 
-Expressions are found at points of small meshes first. Z3 then proves the claim with them, or gives
-a point where they are wrong. If other values are right there, the search continues with that point
-(counterexample-guided synthesis). If none are, the claim is wrong, and the point is a
-counterexample.
+A claim is evaluated on all small meshes first: most wrong maps are wrong on two devices a side, and
+Z3 has no question then. Expressions that are right at points of these meshes are found next. Z3
+proves the claim with them, or gives a point where they are wrong. If other values are right there,
+the search continues with that point (counterexample-guided synthesis). If none are, the claim is
+wrong, and the point is a counterexample.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from time import perf_counter
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import ClaimError, SymbolicError
 from primepar.schedule.deadline import UnansweredError, in_time
-from primepar.verify.primitive.claims_on_mesh import Point, choices
+from primepar.schedule.expression import evaluate
+from primepar.verify.primitive.claims_on_mesh import Point, choices, failing
 from primepar.verify.primitive.witness import NoWitnessError, Points, Witnesses, find
 from primepar.verify.primitive.z3_question import Questions
 
 LONGEST = 5
-"""Largest side of the meshes on which expressions are found first."""
+"""Largest side of the meshes on which a claim is evaluated and expressions are found first."""
 MAX_POINTS_ON_MESH = 40
 """Largest number of points of one mesh."""
 ROUNDS = 60
@@ -56,20 +58,34 @@ def decisions(subject: Subject) -> Iterator[Decision]:
     longest = LONGEST if len(names) < 3 else 3
     lengths = product(range(1, longest + 1), repeat=len(names))
     meshes = [dict(zip(names, mesh, strict=True)) for mesh in lengths]
+    wrong: set[str] = set()
     for claim in claims(subject):
         start = perf_counter()
+        if wrong.issuperset(claim.properties) and not claim.is_precondition:
+            yield Decision(claim, 0.0, {}, reason="a small mesh refutes what it is about")
+            continue
         witnesses: Witnesses = {}
-        point, reason = None, None
+        reason = None
+        point = next(filter(None, (failing(claim, sides) for sides in meshes)), None)
+        if point is not None and not is_idle(subject, point):
+            wrong |= set(claim.properties)
         try:
-            witnesses, point = _decided(claim, questions, meshes)
+            if point is None:
+                witnesses, point = _decided(claim, questions, meshes)
         except (SymbolicError, UnansweredError, ClaimError) as error:
             reason = str(error)
         yield Decision(claim, perf_counter() - start, witnesses, point, reason)
 
 
+def is_idle(subject: Subject, sides: Point) -> bool:
+    """Whether a phase has no step on a mesh."""
+    return bool(evaluate(subject.maps.steps, sides) < 1)
+
+
 def _decided(
     claim: Claim, questions: Questions, meshes: list[dict[str, int]]
 ) -> tuple[Witnesses, Point | None]:
+    """`claim` holds on the small `meshes`."""
     if not claim.witnesses:
         return {}, questions.counterexample(claim, {})
     points = Points.of(claim, meshes, MAX_POINTS_ON_MESH)

@@ -23,9 +23,9 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
 from primepar.verify.counterexample.primitive import MeshFault, refuted
-from primepar.verify.primitive.decide import Decision, decisions
+from primepar.verify.primitive.decide import Decision, decisions, is_idle
 from primepar.verify.primitive.equal_on_meshes import formula_results
-from primepar.verify.primitive.refutation import faults, is_idle
+from primepar.verify.primitive.refutation import faults
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.report import PropertyResult, Report
 

@@ -32,7 +32,7 @@ from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 from primepar.verify.counterexample.primitive import MeshFault
 from primepar.verify.primitive.claims_on_mesh import Point, failing, points_on
-from primepar.verify.primitive.decide import Decision
+from primepar.verify.primitive.decide import Decision, is_idle
 from primepar.verify.primitive.slice_counts import counts_on
 from primepar.verify.primitive.smallest_mesh import meshes_of, smallest_faults
 
@@ -94,11 +94,6 @@ def _on_meshes(primitive: Primitive) -> dict[str, MeshFault]:
                 fault = _fault(subject, claim, point, start)
                 refutations |= dict.fromkeys(set(claim.properties) - refutations.keys(), fault)
     return refutations
-
-
-def is_idle(subject: Subject, sides: Point) -> bool:
-    """Whether a phase has no step on a mesh."""
-    return bool(evaluate(subject.maps.steps, sides) < 1)
 
 
 def _sides(subject: Subject, point: Point) -> tuple[int, ...]:
