@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import pytest
@@ -10,33 +11,39 @@ from planner_cases import cluster
 
 from primepar.operators.single_operator import lower_move
 from primepar.partition import parse_sequence
-from primepar.plan.cluster import Link
+from primepar.plan.cluster import Collective, Link
 from primepar.plan.cost.candidate import candidate_of
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training, linear_cost
-from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.links import ClusterLinks, PortLoad
 from primepar.plan.profile.fit import Sample, fit
 from primepar.plan.simulator.run import simulate
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Linear
+from primepar.schedule.program import AllGather, AllReduce, Instruction, Program
+from primepar.schedule.signature import Tensor
 
 LATENCY, BANDWIDTH, GAP = 2.0**-10, 2.0**20, 2.0**-8
 LINK = Link(4, LATENCY, BANDWIDTH, False, gap=GAP)
 SIZE = 64 * 64 * 4
 
 
+@pytest.mark.parametrize("stream", [None, BANDWIDTH / 2, BANDWIDTH / 8])
 @pytest.mark.parametrize(
     ("source", "target", "messages", "share"),
     [("M4", "K4", 3, 3 / 16), ("M4", "M2,K2", 1, 1 / 8), ("M4", "K2,N2", 3, 3 / 8),
      ("N4", "M4", 0, 0.0)],
 )  # fmt: skip
-def test_each_message_after_the_first_takes_the_gap(
-    source: str, target: str, messages: int, share: float
+def test_each_message_after_the_first_takes_the_gap_and_none_gets_more_than_its_stream(
+    source: str, target: str, messages: int, share: float, stream: float | None
 ) -> None:
     """By the cost model, and by the simulator of the program that is executed."""
-    expected = LATENCY + (messages - 1) * GAP + share * SIZE / BANDWIDTH if messages else 0.0
-    sequences, machine = [parse_sequence(source), parse_sequence(target)], cluster(LINK)
+    rate = min(BANDWIDTH, messages * (stream or BANDWIDTH))
+    gaps = 0.0 if stream else GAP  # with both, messages that start late do not all share
+    expected = LATENCY + (messages - 1) * gaps + share * SIZE / rate if messages else 0.0
+    machine = cluster(replace(LINK, stream=stream, gap=gaps))
+    sequences = [parse_sequence(source), parse_sequence(target)]
     layouts = Layouts(ClusterLinks(machine, 2))
     before, after = (layouts.number(candidate_of(text, "O").spread["O"]) for text in sequences)
     assert before is not None
@@ -51,9 +58,39 @@ def test_hops_of_a_step_are_messages_of_a_port() -> None:
     """P2x2 sends a block of I and one of W in a step; without a gap that is one latency."""
     links = ClusterLinks(cluster(LINK), 2)
     bytes_ = SIZE / BANDWIDTH
-    assert links.transfer({0: (SIZE, 2)}) == LATENCY + GAP + bytes_
-    assert links.transfer({0: (SIZE, 1)}) == LATENCY + bytes_
-    assert links.transfer({}) == links.transfer({0: (0.0, 0)}) == 0.0
+    assert links.transfer({0: PortLoad(SIZE, SIZE / 2, 2)}) == LATENCY + GAP + bytes_
+    assert links.transfer({0: PortLoad(SIZE, SIZE, 1)}) == LATENCY + bytes_
+    assert links.transfer({}) == links.transfer({0: PortLoad(0.0, 0.0, 0)}) == 0.0
+
+
+WAYS: tuple[tuple[Collective, Callable[..., Instruction]], ...] = (
+    ("all_reduce", lambda group: AllReduce(group, block="x[0]")),
+    ("all_gather", lambda group: AllGather(
+        group, block="x[0]", blocks=tuple(f"x[{rank}]" for rank in group))),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("inner", [2.0**20, 2.0**24])
+@pytest.mark.parametrize("outer", [2.0**19, 2.0**22])
+@pytest.mark.parametrize("bits", [(0,), (1,), (2,), (0, 1), (1, 2), (0, 2), (0, 1, 2)])
+def test_a_ring_is_as_slow_as_the_slowest_level_that_it_crosses(
+    inner: float, outer: float, bits: tuple[int, ...]
+) -> None:
+    """Priced as simulated, where a level within is slower than one around it, or is shared."""
+    machine = cluster(Link(2, LATENCY, inner, False), Link(4, 2 * LATENCY, 2.0**21, False),
+                      Link(8, LATENCY, outer, True, stream=outer / 4))  # fmt: skip
+    links, blocks = ClusterLinks(machine, 3), 2**12
+    weights = [4 >> bit for bit in bits]
+    for name, call in WAYS:
+        programs = []
+        for rank in range(8):
+            base = rank & ~sum(weights)
+            members = sorted(other for other in range(8) if other & ~sum(weights) == base)
+            programs.append((call(tuple(members)),))
+        tensors = {"x": Tensor((tuple(range(0, 9 * blocks, blocks)),))}
+        program = Program("primepar-program", 1, 8, programs=tuple(programs), tensors=tensors)
+        priced = getattr(links, name)(bits, 4 * blocks)
+        assert priced == pytest.approx(simulate(program, machine, "float32").seconds, rel=1e-12)
 
 
 def test_small_gradients_share_the_start_of_a_call() -> None:

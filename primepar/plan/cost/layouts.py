@@ -248,9 +248,11 @@ class Ways:
         """Seconds of each redistribution for a tensor of `size` bytes."""
         longest = np.zeros(self.moved_PQ.shape)
         for link, load in zip(self.links.by_level, self.loads, strict=True):
-            of_level = load * np.float64(size / link.bandwidth)
+            largest = np.minimum(load, self.pieces_PQ)
+            of_level = np.maximum(load * np.float64(size / link.bandwidth),
+                                  largest * np.float64(size / link.alone))  # fmt: skip
             further = load / self.pieces_PQ - 1
-            start = link.messages(load * np.float64(size)) + link.gap * further
+            start = link.messages(largest * np.float64(size)) + link.gap * further
             np.add(of_level, start, out=of_level, where=load > 0)
             np.maximum(longest, of_level, out=longest)
         copies = self.links.rearranged(self.copied_PQ * np.float64(size))

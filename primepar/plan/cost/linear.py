@@ -17,8 +17,7 @@ from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.collective_calls import RingCall, sent
-from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.replica_links import ReplicaLinks
+from primepar.plan.cost.links import ClusterLinks, PortLoad
 from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
 
@@ -36,7 +35,7 @@ class Training:
     dtype: str
     batch: int
     positions: int
-    replicas: ReplicaLinks | None = None
+    replicas: ClusterLinks | None = None
     """Where there are replicas: links over which gradients are summed, instead of `links`."""
 
     @property
@@ -327,12 +326,16 @@ class _Linear:
 
     def _transfer(self, loads: tuple[Load, ...]) -> float:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""
-        busiest = {}
-        for load in loads:
-            behind = self._behind(load.level)
-            sent = behind * max(map(self._sent, load.ports))
-            busiest[load.level] = sent, behind * load.messages
-        return self.links.transfer(busiest)
+        return self.links.transfer({
+            load.level: self._load(load, max(map(self._sent, load.ports)), load.messages)
+            for load in loads
+        })  # fmt: skip
+
+    def _load(self, load: Load, sent: float, messages: int) -> PortLoad:
+        """What a port receives, with all devices behind it."""
+        behind = self._behind(load.level)
+        largest = max(self._sent((piece,)) for piece in load.pieces)
+        return PortLoad(behind * sent, min(sent, largest), behind * messages)
 
     def _joined(self, stages: tuple[SweepStage, ...]) -> float:
         """Seconds to join what arrives before the first products to what is there.
@@ -370,10 +373,9 @@ class _Linear:
         """
         seconds: dict[tuple[int, int], float] = {}
         for load in loads:
-            behind = self._behind(load.level)
             for port, mix, messages in load.by_port:
-                arrival = self.links.arrival(load.level, behind * self._sent(mix),
-                                             behind * messages)  # fmt: skip
+                received = self._load(load, self._sent(mix), messages)
+                arrival = self.links.arrival(load.level, received)
                 place = load.level, port
                 seconds[place] = seconds.get(place, 0.0) + arrival
         return max(seconds.values(), default=0.0)

@@ -1,7 +1,13 @@
-"""Seconds of transfers on the links of a cluster, by the device bits that they cross.
+"""Seconds of messages and rings on the links of a cluster, by the device bits that they cross.
 
 The numbers of 2^n devices have n bits, the outermost first. Two devices that differ in a bit are
-joined by that bit's level of links. A ring is as slow as the slowest level that it crosses.
+joined by that bit's level of links. There may be several replicas of the devices, in several
+stages: a sum of gradients is over the replicas too.
+
+The rules are those of the simulator, where all devices do the same at once. Example: a node of 2
+devices at 12 GB/s, and 4 nodes that share 100 GB/s a node, with 20 GB/s for one message. Of a ring
+over all 8 devices one message leaves each node. Between nodes it gets 20 GB/s, and within a node
+12, so that the ring is as fast as the slower level: 12 GB/s.
 """
 
 from __future__ import annotations
@@ -9,18 +15,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from primepar.errors import ClusterError
 from primepar.plan.cluster import Cluster, Collective, Link
 
 
+class PortLoad(NamedTuple):
+    """What a port receives at once: all bytes, the largest message, and the number of messages."""
+
+    all: float
+    largest: float
+    messages: int
+
+
 @dataclass(frozen=True)
 class ClusterLinks:
-    """The links among the first 2^`bits` devices of a cluster."""
+    """The links among the first 2^`bits` devices of a cluster, and of equal groups after them.
+
+    With `replicas` collectives are over all of these, and in each over the devices that differ in
+    some bits. Replica r of a stage has the r-th of its groups of 2^`bits` devices.
+    """
 
     cluster: Cluster
     bits: int
+    replicas: int = 1
+    stages: int = 1
 
     def __post_init__(self) -> None:
         for level, link in enumerate(self.cluster.links[:-1]):
@@ -32,7 +53,7 @@ class ClusterLinks:
 
     @property
     def devices(self) -> int:
-        """Number of devices."""
+        """Number of devices of a replica."""
         return 1 << self.bits
 
     @cached_property
@@ -50,20 +71,38 @@ class ClusterLinks:
             for weight in weights
         )
 
+    @cached_property
+    def between_replicas(self) -> frozenset[int]:
+        """The levels between consecutive replicas of some stage; they close a ring, too."""
+        size = self.replicas * self.devices
+        firsts = [
+            [*range(stage * size, (stage + 1) * size, self.devices)] for stage in range(self.stages)
+        ]
+        return frozenset(
+            level_between(self.cluster, one, other)
+            for ring in firsts
+            for one, other in pairwise([*ring, ring[0]])
+            if self.replicas > 1
+        )
+
     def below(self, level: int) -> int:
         """Number of the innermost bits, those joined by the levels below this one."""
         return sum(bit_level < level for bit_level in self.levels)
 
-    def transfer(self, loads: Mapping[int, tuple[float, int]]) -> float:
-        """Seconds until every level has carried the bytes and messages of its busiest port."""
-        return max((self.arrival(level, *load) for level, load in loads.items()), default=0.0)
+    def transfer(self, loads: Mapping[int, PortLoad]) -> float:
+        """Seconds until every level has carried what its busiest port receives."""
+        return max((self.arrival(level, load) for level, load in loads.items()), default=0.0)
 
-    def arrival(self, level: int, load: float, messages: int) -> float:
-        """Seconds until a port of a level has received bytes in some messages at once."""
-        if not load:
+    def arrival(self, level: int, load: PortLoad) -> float:
+        """Seconds until a port of a level has received some messages at once.
+
+        They share its bandwidth, and none gets more than a message alone.
+        """
+        if not load.all:
             return 0.0
         link = self.by_level[level]
-        return float(link.message(load) + load / link.bandwidth + (messages - 1) * link.gap)
+        bytes_ = max(load.all / link.bandwidth, load.largest / link.alone)
+        return float(link.message(load.largest) + bytes_ + (load.messages - 1) * link.gap)
 
     def rearranged(self, size: Any) -> Any:
         """Seconds to copy `size` bytes of blocks; 0 where the cluster has no such time."""
@@ -76,26 +115,34 @@ class ClusterLinks:
     ) -> float:  # fmt: skip
         """Seconds of a ring over the devices that differ in these bits, all such rings at once.
 
-        Every device sends `sent` bytes in `steps` steps. Where the slowest link is shared, all
-        rings that leave a group of its devices share it.
+        Every device sends `sent` bytes in `steps` steps. The ring crosses several levels, and the
+        slowest decides. Where it is shared, all rings that leave a group of its devices share it.
         """
-        if not bits or steps < 1:
+        crossed = self.between_replicas.union(self.levels[bit] for bit in bits)
+        if not crossed or steps < 1:
             return 0.0
-        level = max(self.levels[bit] for bit in bits)
-        times = self.by_level[level].collective(collective, self.group(bits), sent, steps)
-        share = min(times.bandwidth / self.streams(bits, level), times.alone)
-        return float(calls * times.start + sent / share)
+        start = bytes_ = 0.0
+        for level in crossed:
+            link = self.cluster.links[level]
+            times = link.line(collective, steps)
+            if level == max(crossed):
+                times = link.collective(collective, self.group(bits), sent, steps)
+            share = min(times.bandwidth / self.streams(bits, level), times.alone)
+            start, bytes_ = max(start, times.start), max(bytes_, sent / share)
+        return float(calls * start + bytes_)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
-        if not self.by_level[level].shared:
+        links = self.cluster.links
+        if not links[level].shared or not level:
             return 1
-        inside = sum(self.levels[bit] < level for bit in bits)
-        return 1 << self.below(level) - inside
+        behind = links[level - 1].joins
+        inside = sum(links[self.levels[bit]].joins <= behind for bit in bits)
+        return max(1, min(self.devices, behind) >> inside)
 
     def group(self, bits: Sequence[int]) -> int:
         """Number of devices of a collective over these bits."""
-        return 1 << len(bits)
+        return self.replicas << len(bits)
 
     def all_reduce(self, bits: Sequence[int], size: float, calls: float = 1.0) -> float:
         """Seconds of a ring all-reduce of `size` bytes on each device.
@@ -115,3 +162,9 @@ class ClusterLinks:
         """Seconds of a ring reduce-scatter that leaves `size` bytes on each device."""
         group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "reduce_scatter")
+
+
+def level_between(cluster: Cluster, first: int, second: int) -> int:
+    """The innermost level of links that joins two devices."""
+    return next(level for level, link in enumerate(cluster.links)
+                if first // link.joins == second // link.joins)  # fmt: skip

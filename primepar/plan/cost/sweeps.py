@@ -29,13 +29,14 @@ class Load(NamedTuple):
     """What the ports of one level of links receive at once: the mix of tensors of each port.
 
     `messages` is the largest number of messages of a port. `by_port` has the number of every port,
-    what it receives, and in how many messages.
+    what it receives, and in how many messages. `pieces` has the largest message of every tensor.
     """
 
     level: int
     ports: tuple[Shares, ...]
     messages: int
     by_port: tuple[tuple[int, Shares, int], ...]
+    pieces: Shares
 
 
 class SweepStage(NamedTuple):
@@ -314,17 +315,22 @@ class _Ports:
 def _loads(amounts: Iterable[Amount]) -> tuple[Load, ...]:
     ports: dict[tuple[int, int], dict[str, float]] = {}
     messages: Counter[tuple[int, int]] = Counter()
+    pieces: dict[int, dict[str, float]] = {}
     for level, port, tensor, share, number in amounts:
         mix = ports.setdefault((level, port), {})
         mix[tensor] = mix.get(tensor, 0.0) + share
         messages[level, port] += number
+        largest = pieces.setdefault(level, {})
+        largest[tensor] = max(share / number, largest.get(tensor, 0.0))
     levels: dict[int, list[tuple[int, Shares, int]]] = {}
     for (level, port), mix in ports.items():
         received = port, tuple(sorted(mix.items())), messages[level, port]
         levels.setdefault(level, []).append(received)
-    return tuple(_load(level, by_port) for level, by_port in sorted(levels.items()))
+    return tuple(_load(level, by_port, tuple(pieces[level].items()))
+                 for level, by_port in sorted(levels.items()))  # fmt: skip
 
 
-def _load(level: int, by_port: list[tuple[int, Shares, int]]) -> Load:
+def _load(level: int, by_port: list[tuple[int, Shares, int]], pieces: Shares) -> Load:
     mixes = sorted({mix for _, mix, _ in by_port})
-    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(by_port))
+    return Load(level, tuple(mixes), max(count for *_, count in by_port), tuple(by_port),
+                pieces)  # fmt: skip

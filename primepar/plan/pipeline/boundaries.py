@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from primepar.plan.cluster import Cluster
-from primepar.plan.cost.replica_links import level_between
+from primepar.plan.cost.links import level_between
 from primepar.plan.pipeline.stage import Stage
 
 

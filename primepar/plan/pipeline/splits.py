@@ -22,7 +22,6 @@ from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.cost.replica_links import ReplicaLinks
 from primepar.plan.pipeline.all_splits import all_splits, divisors, no_split
 from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.operator_choice import fastest_choice
@@ -284,8 +283,8 @@ class Splits:
         """The devices of a replica of a stage, for micro-batches of `size` sequences."""
         tied = self.model.tied and split.stages == 1
         bits = split.parts.bit_length() - 1
-        sums = ReplicaLinks(self.cluster, bits, split.replicas, split.stages)
-        key = split.parts, size, tied, split.replicas, sums.across
+        sums = ClusterLinks(self.cluster, bits, split.replicas, split.stages)
+        key = split.parts, size, tied, split.replicas, sums.between_replicas
         if key not in self._groups:
             model = replace(self.model, tied=tied)
             training = Training(ClusterLinks(self.cluster, bits), self.dtype, size,
