@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from itertools import product
 
 import pytest
+from lowered_steps import lower_step
 from msgspec.structs import replace as changed
 from planner_cases import SMALL, TWO_LEVELS, UNTIED
 
@@ -19,7 +21,8 @@ from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.schedule import bubble, step_seconds
 from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import PLAIN, Splits
-from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.pipeline.training_options import OptionChoices
+from primepar.plan.pipeline_layout import layer_of, layers_by_stage
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import search
@@ -93,7 +96,8 @@ def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, par
     assert pipeline.microbatches == 1
     assert pipeline.seconds == pytest.approx(result.seconds)
     assert pipeline.memory == pytest.approx(result.memory)
-    assert pipeline.stages[0].result.sequences == result.sequences
+    chosen = {known.name: known.candidate.text for known in pipeline.stages[0].chosen}
+    assert chosen == result.sequences
 
 
 def test_stages_have_all_operators_of_the_model_once() -> None:
@@ -101,11 +105,33 @@ def test_stages_have_all_operators_of_the_model_once() -> None:
     kinds = [
         operator.kind
         for stage in pipeline.stages
-        for operator in stage.result.planner.operators
+        for operator in stage.operators
         if operator.name != "stream"
     ]
     assert kinds == [operator.kind for operator in operators(FOUR)]
-    assert pipeline.stages[1].result.planner.operators[0].name == "stream"
+    assert pipeline.stages[1].operators[0].name == "stream"
+
+
+def test_a_ranking_keeps_the_tables_of_no_search() -> None:
+    planned = splits(devices=8, batch=8)
+    ranked = planned.ranked()
+    gc.collect()
+    assert len(ranked) > 5
+    assert not [known for known in gc.get_objects() if isinstance(known, Planner)]
+
+
+def test_stages_of_unequal_chunks_are_interleaved() -> None:
+    """7 layers on 2 stages: 3 chunks of each. The first and the last chunk have one layer."""
+    planned = splits(replace(FOUR, layers=7), 2, 4)
+    planned = replace(planned, choices=OptionChoices(schedules=("interleaved-1f1b",)))
+    pipeline = planned.best(Split(2, 1, 1))
+    assert pipeline.options.chunks == 3
+    assert [len({layer_of(name.name) for name in stage.chosen} - {None})
+            for stage in pipeline.stages] == [1, 1, 1, 1, 2, 1]  # fmt: skip
+    plan = split_plan(pipeline, planned.model)
+    assert plan.pipeline is not None
+    assert plan.pipeline.chunks == 3
+    assert lower_step(plan, 4, 8).ranks == 2
 
 
 def test_memory_is_that_of_the_stage_with_the_most() -> None:

@@ -86,7 +86,7 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
     among = few_options(planner, draw)
 
     def seconds(choices: dict[str, int]) -> float:
-        stage = Stage(group, SearchResult(planner, 0.0, choices))
+        stage = Stage.of(group, SearchResult(planner, 0.0, choices))
         return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
 
     cost, numbers_of = Exact(planner, among).search()
@@ -140,7 +140,7 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     options = TrainingOptions(shard=shard)
 
     def cost(choices: dict[str, int]) -> float:
-        chunk = StageCost(Stage(group, SearchResult(planner, 0.0, choices)))
+        chunk = StageCost(Stage.of(group, SearchResult(planner, 0.0, choices)))
         sizes = chunk.bytes(options)
         kept = sizes.parameters + sizes.gradients + sizes.states + 3 * sizes.stash
         return sum(chunk.seconds(options)) + alpha * kept
@@ -165,7 +165,7 @@ def test_the_operators_that_run_again_are_those_of_trying_all(seed: int) -> None
         numbers = {planner.key(known.name): draw.randrange(len(planner.options(known.name)))
                    for known in planner.operators}  # fmt: skip
         drawn = {known.name: numbers[planner.key(known.name)] for known in planner.operators}
-        chunks.append(StageCost(Stage(group, SearchResult(planner, 0.0, drawn))))
+        chunks.append(StageCost(Stage.of(group, SearchResult(planner, 0.0, drawn))))
     pipeline = Pipeline(planned.cluster, split, size, 4 // size, TrainingOptions(), tuple(chunks))
     names = layer_operators(planned.model)
     every = [with_choice(pipeline, chosen or "none")
@@ -324,9 +324,9 @@ QUESTION = ("pipeline", "docs/examples/config.json", "--cluster", "v100-8x4")
         ),
         (
             ("--devices", "1", "--schedule", "interleaved-1f1b"),
-            "expected layers in a multiple of the stages, 2 or more, times 2 chunks or more, and "
-            "micro-batches in a multiple of the stages, for interleaved-1f1b, got 4 layers, a "
-            "batch of 8 and 1 device: take --schedule 1f1b",
+            "expected layers for 2 stages of 2 chunks or more, and micro-batches in a multiple of "
+            "the stages, for interleaved-1f1b, got 4 layers, a batch of 8 and 1 device: take "
+            "--schedule 1f1b",
         ),
         (
             ("--devices", "2", "--shard", "gradients", "-o", "plan.json"),

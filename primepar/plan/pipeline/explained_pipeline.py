@@ -15,7 +15,6 @@ from primepar.plan.pipeline.pipeline_cost import Pipeline
 from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.stage import ChosenOption
-from primepar.plan.pipeline.stage_cost import StageCost
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.explain import Baseline, ChosenSequence, Explanation, folded
 
@@ -99,15 +98,11 @@ def _choices(given: Pipeline) -> Iterator[ChosenSequence]:
     """The operators of all chunks. What is received from another stage moves to the first."""
     first = 0
     for chunk, received in zip(given.chunks, (0.0, *given.boundaries), strict=True):
-        runs = repeated(chunk.stage.result.planner.operators, given.options.recompute)
+        runs = repeated(chunk.stage.operators, given.options.recompute)
         for chosen in chunk.stage.chosen:
             yield _choice(given, runs, chosen, first, received)
             received = 0.0
-        first += _layers(chunk)
-
-
-def _layers(chunk: StageCost) -> int:
-    return chunk.stage.result.planner.model.layers
+        first += sum(count for _, count in chunk.layers)
 
 
 def _choice(
@@ -138,7 +133,7 @@ def _choice(
     return ChosenSequence(
         operator=_name(chosen.name, first),
         layers=1,
-        sequence=chosen.options.candidates[chosen.number].text,
+        sequence=chosen.candidate.text,
         terms=priced._asdict(),
         seconds=priced.compute + priced.communication + priced.reduction + priced.update,
         moving=times * moved / stages,

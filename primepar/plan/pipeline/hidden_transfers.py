@@ -20,7 +20,7 @@ def hidden_seconds(group: StageDevices, chosen: ChosenOption, bucket: float) -> 
 
     Only operators with one step and transfers of their own have them. `bucket` is in bytes.
     """
-    candidate, cost = chosen.options.candidates[chosen.number], chosen.cost
+    candidate, cost = chosen.candidate, chosen.cost
     if candidate.mover is None or candidate.steps > 1 or chosen.operator.kind != "linear":
         return 0.0, 0.0
     devices = 1 << len(candidate.mover[1])

@@ -55,9 +55,10 @@ def _sequences(pipeline: Pipeline, model: ModelConfig) -> dict[str, str]:
     first = 0
     layers = layers_by_stage(model.layers, len(pipeline.stages))
     for stage, count in zip(pipeline.stages, layers, strict=True):
-        for name, text in stage.result.sequences.items():
-            if _later(name, first) in known:
-                sequences[_later(name, first)] = _within(pipeline.split.replicas, text)
+        for chosen in stage.chosen:
+            name = _later(chosen.name, first)
+            if name in known:
+                sequences[name] = _within(pipeline.split.replicas, chosen.candidate.text)
         first += count
     return sequences
 

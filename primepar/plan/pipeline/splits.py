@@ -93,8 +93,8 @@ class Splits:
     def _no_interleaving(self) -> PlanError:
         devices = f"{self.devices} device{'s' * (self.devices != 1)}"
         return PlanError(
-            "expected layers in a multiple of the stages, 2 or more, times 2 chunks or more, and "
-            "micro-batches in a multiple of the stages, for interleaved-1f1b, got "
+            "expected layers for 2 stages of 2 chunks or more, and micro-batches in a multiple of "
+            "the stages, for interleaved-1f1b, got "
             f"{self.model.layers} layers, a batch of {self.batch} and {devices}: take "
             "--schedule 1f1b"
         )
@@ -261,7 +261,7 @@ class Splits:
         self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
         group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
-        passes = microbatches + (split.stages - 1) / chunks
+        passes = microbatches + split.stages - 1  # without chunks: one search for any number
         aim = ChunkAim(1 / passes, options.shard, options.recompute)
         if weight:
             plain = self.pipeline(split, size, None, options)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
+from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.lower_bounds import LeastWays
@@ -82,13 +83,13 @@ class StageDevices:
         """The best plan of a chunk."""
         key = place, objective
         if key not in self._stages:
-            self._stages[key] = Stage(self, search(self.planner(place, objective)))
+            self._stages[key] = Stage.of(self, search(self.planner(place, objective)))
         return self._stages[key]
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
         """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
         planner = self.planner(place, ChunkAim())
-        return Stage(self, Given.with_sequences(planner, sequences).result)
+        return Stage.of(self, Given.with_sequences(planner, sequences).result)
 
 
 @dataclass
@@ -171,12 +172,13 @@ def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operat
 
 
 class ChosenOption(NamedTuple):
-    """An operator of a chunk with its option: the terms of its cost, and its redistributions."""
+    """An operator of a chunk with its sequence: the terms of its cost, and its redistributions."""
 
     operator: Operator
-    options: Options
-    number: int
+    candidate: Candidate
     cost: Cost
+    leaves: int
+    """Number of the layout of the operator's output."""
     forward: float
     """Seconds of the redistribution of its inputs."""
     backward: float
@@ -186,40 +188,26 @@ class ChosenOption(NamedTuple):
         """The name of the operator."""
         return self.operator.name
 
-    @property
-    def leaves(self) -> int:
-        """Number of the layout of the operator's output."""
-        return int(self.options.leaves[self.number])
-
 
 @dataclass(frozen=True)
 class Stage:
-    """A plan of one chunk, with its layouts at both ends."""
+    """A plan of one chunk: its operators in order of execution, with what is chosen for them.
+
+    The tables of the search are not kept: there is a search for every size and every option.
+    """
 
     group: StageDevices
-    result: SearchResult
+    chosen: tuple[ChosenOption, ...]
+
+    @classmethod
+    def of(cls, group: StageDevices, result: SearchResult) -> Stage:
+        """The plan that a search chose."""
+        return cls(group, tuple(_chosen(result)))
 
     @cached_property
-    def chosen(self) -> tuple[ChosenOption, ...]:
-        """The operators, in order of execution."""
-        return tuple(self._chosen())
-
-    def _chosen(self) -> Iterator[ChosenOption]:
-        planner, choices = self.result.planner, self.result.choices
-        costs: dict[object, Cost] = {}
-        for operator in planner.operators:
-            options, number = planner.options(operator.name), choices[operator.name]
-            key = id(options), number
-            if key not in costs:
-                costs[key] = Cost(**{term: float(amounts[number])
-                                     for term, amounts in options.terms.items()})  # fmt: skip
-            ways = [tuple(float(way[choices[producer], number])
-                          for way in planner.both_ways(producer, operator.name))
-                    for producer in operator.inputs]  # fmt: skip
-            forward, backward = (sum(way) for way in zip(*ways, strict=True)) if ways else (0, 0)
-            if operator.name == "head" and planner.tied:
-                backward += float(planner.tie()[choices["embedding"], number])
-            yield ChosenOption(operator, options, number, costs[key], forward, backward)
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators."""
+        return tuple(chosen.operator for chosen in self.chosen)
 
     @property
     def takes(self) -> int:
@@ -230,3 +218,22 @@ class Stage:
     def leaves(self) -> int:
         """Number of the layout in which the chunk sends."""
         return self.chosen[-1].leaves
+
+
+def _chosen(result: SearchResult) -> Iterator[ChosenOption]:
+    planner, choices = result.planner, result.choices
+    costs: dict[object, Cost] = {}
+    for operator in planner.operators:
+        options, number = planner.options(operator.name), choices[operator.name]
+        key = id(options), number
+        if key not in costs:
+            costs[key] = Cost(**{term: float(amounts[number])
+                                 for term, amounts in options.terms.items()})  # fmt: skip
+        ways = [tuple(float(way[choices[producer], number])
+                      for way in planner.both_ways(producer, operator.name))
+                for producer in operator.inputs]  # fmt: skip
+        forward, backward = (sum(way) for way in zip(*ways, strict=True)) if ways else (0, 0)
+        if operator.name == "head" and planner.tied:
+            backward += float(planner.tie()[choices["embedding"], number])
+        yield ChosenOption(operator, options.candidates[number], costs[key],
+                           int(options.leaves[number]), forward, backward)  # fmt: skip

@@ -92,7 +92,7 @@ class StageCost:
         group, hidden = self.stage.group, 0.0
         if options.bucket is None or not group.training.cluster.overlap:
             return hidden
-        runs = repeated(self.stage.result.planner.operators, options.recompute)
+        runs = repeated(self.stage.operators, options.recompute)
         for chosen in self.stage.chosen:
             forward, backward = hidden_seconds(group, chosen, options.bucket)
             times = 2 if chosen.name in runs.again and runs.sends else 1
@@ -138,7 +138,7 @@ class StageCost:
     def _hiding(self) -> tuple[float, float]:
         """Seconds of forward and backward of operators without hops, so that links are idle."""
         still = [chosen.cost for chosen in self.stage.chosen
-                 if chosen.options.candidates[chosen.number].mover is None]  # fmt: skip
+                 if chosen.candidate.mover is None]  # fmt: skip
         forward = sum(cost.forward for cost in still)
         return forward, sum(cost.compute for cost in still) - forward
 

@@ -83,15 +83,17 @@ class OptionChoices:
     ) -> Iterator[TrainingOptions]:
         """Yield the options for `batches` micro-batches of layers on stages, keeping activations.
 
-        There are at most `MOST_CHUNKS` chunks, which divide the layers of a stage. Interleaving
-        takes a multiple of the stages as number of micro-batches.
+        There are at most `MOST_CHUNKS` chunks of a stage, each with a layer or more. Interleaving
+        takes a multiple of the stages as number of micro-batches. Example: 126 layers on 16 stages
+        of 4 chunks are 64 chunks, of which the first, with the embedding, and the last, with the
+        head, have one layer, and all others two.
         """
         for shard, schedule in product(self.shards, self.schedules):
             counts = [1]
             if schedule == "interleaved-1f1b":
-                even = stages > 1 and not layers % stages and not batches % stages
-                per_stage = layers // stages if even else 1
-                counts = [count for count in range(2, MOST_CHUNKS + 1) if not per_stage % count]
+                several = stages > 1 and not batches % stages
+                most = min(MOST_CHUNKS, layers // stages) if several else 1
+                counts = [*range(2, most + 1)]
             for chunks in counts:
                 yield TrainingOptions(
                     shard=shard, schedule=schedule, chunks=chunks, bucket=self.bucket
