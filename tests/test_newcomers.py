@@ -37,7 +37,6 @@ COMMANDS = (
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
-MODELS = "opt-6.7b, opt-175b, llama-2-7b, llama-2-70b, bloom-7b1, bloom-176b"
 CLUSTERS = "a100-8x8, b200-8, cpu-gloo-4, h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4"
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
@@ -132,8 +131,8 @@ CALLS = {
     "primepar show, got no such one: write the depth into the name, like tesseract:2",
     "show summa --model config.json --devices 8": "summa: expected q x q devices, got 8: take 4 or "
     "9, or write M2,summa",
-    "plan opt-6.7 --cluster h200-8 --devices 4": f"expected a config.json or one of {MODELS}, got "
-    "opt-6.7: write opt-6.7b",
+    "plan opt-6.7 --cluster h200-8 --devices 4": "expected a config.json or the name of a published "
+    "model, got opt-6.7: write opt-6.7b, opt-175b or gpt-3",
     "plan opt-6.7b --cluster h200 --devices 4": f"h200: expected a cluster file or one of "
     f"{CLUSTERS}, got no such file or directory: write h200-8",
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "

@@ -26,7 +26,7 @@ from primepar.plan.search.search import search
 
 
 def test_the_paper_s_numbers_are_whole() -> None:
-    assert set(NAMES) == set(MODELS) == set(FIGURE_7) == set(FIGURE_8) == set(FIGURE_10)
+    assert set(MODELS) >= set(NAMES) == set(FIGURE_7) == set(FIGURE_8) == set(FIGURE_10)
     for bars in FIGURE_10.values():
         assert len(bars.megatron) == len(bars.primepar) == len(SPLITS)
     means = [

@@ -252,7 +252,7 @@ def test_a_model_that_is_none_is_refused_at_its_place(tmp_path: Path) -> None:
 MODEL_FIELDS = (
     "family, layers, hidden, heads, kv_heads, head_dim, ffn, context, vocabulary, norm, epsilon, "
     "activation, gated, attention_bias, mlp_bias, positions, rope_theta, embedding_norm, tied, "
-    "embedding_dropout, dropout, attention_dropout"
+    "embedding_dropout, dropout, attention_dropout, priced"
 )
 
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from primepar.errors import ConfigError
+from primepar.models.priced_parts import Experts, Latent, PricedParts
 from primepar.schedule.program_method import allowed
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class ModelConfig:
     norms have a bias, RMS norms have none. `gated`: fc1 makes pairs (gate, up), and the activation
     is act(gate) * up. `embedding_norm`: a layer norm after the embedding. `tied`: the head's weight
     is the token table. `embedding_dropout` is applied to the embedding, `dropout` to the outputs of
-    proj and fc2, `attention_dropout` to the attention's probabilities.
+    proj and fc2, `attention_dropout` to the attention's probabilities. `priced` has parts that no
+    training step here has.
     """
 
     family: Family
@@ -93,6 +95,7 @@ class ModelConfig:
     embedding_dropout: Probability
     dropout: Probability
     attention_dropout: Probability
+    priced: PricedParts | None = None
 
     @classmethod
     def of(cls, family: Family, *, hidden: int, heads: int, **fields: Any) -> ModelConfig:
@@ -138,7 +141,15 @@ class ModelConfig:
     @property
     def group_columns(self) -> int:
         """Columns of qkv that belong to one key/value head: its queries, its key and its value."""
-        return (self.heads // self.kv_heads + 2) * self.head_dim
+        latent = self.priced and self.priced.latent
+        value = latent.value if latent else self.head_dim
+        return (self.heads // self.kv_heads + 1) * self.head_dim + value
+
+    @property
+    def merged_columns(self) -> int:
+        """Columns that attention makes: the values of all heads."""
+        latent = self.priced and self.priced.latent
+        return self.heads * (latent.value if latent else self.head_dim)
 
     @property
     def fc1_columns(self) -> int:
@@ -151,15 +162,24 @@ class ModelConfig:
 
         The columns of `qkv` go group by group, a key/value head's queries, its key and its value
         side by side, so that a slice of columns is a set of whole groups. Those of a gated `fc1` go
-        gate 0, up 0, gate 1, up 1 and so on, so that a slice is a set of whole pairs.
+        gate 0, up 0, gate 1, up 1 and so on, so that a slice is a set of whole pairs. Of latent
+        attention, `down` makes the latent columns, and `qkv` has a matrix for the queries and one
+        for the keys and values. A layer with experts has neither fc1 nor fc2.
         """
         shapes = {}
+        latent = self.priced and self.priced.latent
+        experts = self.priced and self.priced.experts
         for layer in range(self.layers):
-            block = f"blocks.{layer}"
-            shapes[f"{block}.qkv"] = (self.hidden, self.kv_heads * self.group_columns)
-            shapes[f"{block}.proj"] = (self.heads * self.head_dim, self.hidden)
-            shapes[f"{block}.fc1"] = (self.hidden, self.fc1_columns)
-            shapes[f"{block}.fc2"] = (self.ffn, self.hidden)
+            block, source = f"blocks.{layer}", self.hidden
+            if latent:
+                source = latent.queries or self.heads * self.head_dim
+                source += latent.keys + latent.rotary
+                shapes[f"{block}.down"] = (self.hidden, source)
+            shapes[f"{block}.qkv"] = (source, self.kv_heads * self.group_columns)
+            shapes[f"{block}.proj"] = (self.merged_columns, self.hidden)
+            if not experts or layer < experts.dense:
+                shapes[f"{block}.fc1"] = (self.hidden, self.fc1_columns)
+                shapes[f"{block}.fc2"] = (self.ffn, self.hidden)
         shapes["head"] = (self.hidden, self.vocabulary)
         return shapes
 
@@ -179,12 +199,37 @@ class ModelConfig:
             shapes[f"{norm}.weight"] = (self.hidden,)
             if self.norm == "layer":
                 shapes[f"{norm}.bias"] = (self.hidden,)
+        latent = self.priced and self.priced.latent
         for name, shape in self.linear_shapes.items():
-            if name != "head" or not self.tied:
+            if latent and name.endswith(".qkv"):
+                shapes |= self._latent_shapes(name, latent)
+            elif name != "head" or not self.tied:
                 shapes[f"{name}.weight"] = shape
             if self._has_bias(name):
                 shapes[f"{name}.bias"] = shape[1:]
+        experts = self.priced and self.priced.experts
+        if experts:
+            for layer in range(experts.dense, self.layers):
+                shapes |= self._expert_shapes(f"blocks.{layer}.experts", experts)
         return shapes
+
+    def _latent_shapes(self, qkv: str, latent: Latent) -> dict[str, tuple[int, ...]]:
+        """Norms and matrices from the latent columns of a layer to its heads."""
+        keys = self.heads * (self.head_dim - latent.rotary + latent.value)
+        shapes: dict[str, tuple[int, ...]] = {f"{qkv}.keys": (latent.keys, keys)}
+        if latent.queries:
+            shapes[f"{qkv}.queries"] = (latent.queries, self.heads * self.head_dim)
+        norms = {f"{name}.norm": (source,) for name, (source, _) in shapes.items()}
+        return shapes | norms
+
+    def _expert_shapes(self, name: str, experts: Experts) -> dict[str, tuple[int, ...]]:
+        """The router of a layer, its experts, and what all tokens share of them."""
+        matrices = 3 if self.gated else 2
+        shapes: dict[str, tuple[int, ...]] = {
+            f"{name}.router": (self.hidden, experts.count),
+            f"{name}.routed": (experts.count, self.hidden, matrices * experts.ffn),
+        }
+        return shapes | {f"{name}.shared": (self.hidden, matrices * experts.shared)}
 
     def _has_bias(self, linear: str) -> bool:
         if linear == "head":
@@ -194,7 +239,50 @@ class ModelConfig:
     @property
     def parameters(self) -> int:
         """Number of parameters."""
-        return sum(prod(shape) for shape in self.parameter_shapes.values())
+        small = self.priced.small if self.priced else 0
+        return small + sum(prod(shape) for shape in self.parameter_shapes.values())
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of parameters that one token meets: of routed experts, the chosen ones."""
+        experts = self.priced and self.priced.experts
+        idle = experts.count - experts.chosen if experts else 0
+        routed = (shape for name, shape in self.parameter_shapes.items() if "routed" in name)
+        return self.parameters - sum(idle * prod(shape[1:]) for shape in routed)
+
+    @property
+    def layer_weights(self) -> dict[str, tuple[float, float]]:
+        """Linear operator of the mean layer -> elements of its weights, and those a token meets.
+
+        With experts these are fc1 and fc2 of all kinds together, as `experts`.
+        """
+        sums: dict[str, list[int]] = {}
+        experts = self.priced and self.priced.experts
+        for name, shape in self.parameter_shapes.items():
+            _, layer, operator = (*name.split("."), "", "")[:3]
+            if not layer.isdecimal() or len(shape) < 2:
+                continue
+            part = "experts" if experts and operator in ("fc1", "fc2") else operator
+            active = (experts.chosen, *shape[1:]) if experts and "routed" in name else shape
+            elements = sums.setdefault(part, [0, 0])
+            elements[0] += prod(shape)
+            elements[1] += prod(active)
+        return {part: (elements[0] / self.layers, elements[1] / self.layers)
+                for part, elements in sums.items()}  # fmt: skip
+
+    def attended(self, positions: int, causal: bool = True) -> float:
+        """Number of keys that a query attends to, as the mean over queries and layers.
+
+        Each query has the keys up to its own: (T + 1) / 2 of T as a mean. With a window it has no
+        more than the last ones: of windows of 2, 4 queries have 1, 2, 2 and 2 keys. Not `causal`
+        is without the mask, as kernels compute that do not skip what it hides.
+        """
+        whole = (positions + 1) / 2 if causal else float(positions)
+        if not self.priced or not self.priced.window or self.priced.window >= positions:
+            return whole
+        window, share = self.priced.window, self.priced.windowed / self.layers
+        seen = window - window * (window - 1) / (2 * positions)
+        return share * seen + (1 - share) * whole
 
 
 def flops_per_token(model: ModelConfig) -> int:
@@ -202,12 +290,13 @@ def flops_per_token(model: ModelConfig) -> int:
 
     A product of a row with an N x K matrix is 2 N K operations, and twice that backward. Scores
     and weighted sums of attention are 4 T D for each head, of all T positions (equation of PaLM:
-    6 N + 12 L H Q T, with the parameters of the linear operators as N). Operations that
-    recomputation repeats are not counted.
+    6 N + 12 L H Q T, with the parameters of the linear operators as N), or of those in a window. Of
+    routed experts the chosen ones count. Operations that recomputation repeats are not counted.
     """
-    linear = sum(prod(shape) for shape in model.linear_shapes.values())
-    attention = 2 * model.layers * model.heads * model.head_dim * model.context
-    return 6 * (linear + attention)
+    linear = sum(active for _, active in model.layer_weights.values())
+    products = model.heads * model.head_dim + model.merged_columns
+    layer = linear + products * model.attended(model.context, causal=False)
+    return round(6 * (model.layers * layer + model.hidden * model.vocabulary))
 
 
 def GPTConfig(

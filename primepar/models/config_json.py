@@ -17,7 +17,7 @@ from primepar.reading import read_json
 
 CONFIG = "config.json"
 _TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu": "gelu",
@@ -198,11 +198,11 @@ def _field(
             raise ConfigError(f"{key}: expected {_KINDS[kind]}, got {json.dumps(value)}")
         if value != first:
             raise ConfigError(f"{key}: expected {first!r} as in {present[0]}, got {value!r}")
-        if field == "activation" and value not in _ACTIVATIONS:
-            names = ", ".join(_ACTIVATIONS)
+        if field == "activation" and value not in ACTIVATIONS:
+            names = ", ".join(ACTIVATIONS)
             raise ConfigError(f"{key}: expected one of {names}, got {value!r}")
     value = content[present[0]]
-    return _ACTIVATIONS[value] if field == "activation" else kind(value)
+    return ACTIVATIONS[value] if field == "activation" else kind(value)
 
 
 def config_content(config: ModelConfig, code: str = "F32") -> dict[str, Any]:
@@ -222,7 +222,7 @@ def config_content(config: ModelConfig, code: str = "F32") -> dict[str, Any]:
     for field, spellings in keys.spellings.items():
         content[spellings[0]] = getattr(config, field)
         if field == "activation":
-            theirs = (name for name, ours in _ACTIVATIONS.items() if ours == config.activation)
+            theirs = (name for name, ours in ACTIVATIONS.items() if ours == config.activation)
             content[spellings[0]] = next(theirs)
     content |= {key: getattr(config, field) for key, field in keys.equal.items()}
     theta = content.pop("rope_parameters.rope_theta", None)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from primepar.models.config import ModelConfig
 
-Kind = Literal["embedding", "norm", "linear", "attention", "activation", "add", "loss"]
+Kind = Literal["embedding", "norm", "linear", "attention", "activation", "experts", "add", "loss"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,9 @@ class Operator:
     `inputs` names the operators whose outputs it takes; the embedding takes tokens and has none.
     (N, K) is (V, H) for the embedding, the weight's shape for a linear operator, (columns of qkv,
     A D) for the attention, and (columns of fc1, F) for an activation. It is (H, H) for a norm or an
-    addition, and (V, V) for the loss, which makes the gradient of the logits.
+    addition, and (V, V) for the loss, which makes the gradient of the logits. `experts`, (H, H),
+    route every token to a few feed-forward networks, their products and activations in between.
+    `weights` are the elements of the weights where they are not N K, `active` those a token meets.
     """
 
     name: str
@@ -25,6 +27,8 @@ class Operator:
     inputs: tuple[str, ...]
     N: int
     K: int
+    weights: float | None = None
+    active: float | None = None
 
 
 def operators(config: ModelConfig) -> tuple[Operator, ...]:
@@ -56,8 +60,9 @@ def layer_operators(config: ModelConfig) -> tuple[str, ...]:
     return tuple(operator.name.split(".")[2] for operator in _block(config, "blocks.0", ""))
 
 
-def _norm(config: ModelConfig, name: str, source: str) -> Operator:
-    return Operator(name, "norm", (source,), config.hidden, config.hidden)
+def _norm(config: ModelConfig, name: str, source: str, columns: int = 0) -> Operator:
+    columns = columns or config.hidden
+    return Operator(name, "norm", (source,), columns, columns)
 
 
 def _block(config: ModelConfig, block: str, stream: str) -> list[Operator]:
@@ -71,18 +76,30 @@ def _block(config: ModelConfig, block: str, stream: str) -> list[Operator]:
     def add(name: str, stream: str, branch: str) -> Operator:
         return Operator(f"{block}.{name}", "add", (stream, f"{block}.{branch}"), hidden, hidden)
 
-    (_, columns), (merged, _) = shapes[f"{block}.qkv"], shapes[f"{block}.proj"]
+    columns, merged = shapes[f"{block}.qkv"][1], config.merged_columns
     attention = Operator(f"{block}.attention", "attention", (f"{block}.qkv",), columns, merged)
-    act = Operator(f"{block}.act", "activation", (f"{block}.fc1",), config.fc1_columns, config.ffn)
+    qkv, parts = [linear("qkv", "norm1")], config.priced
+    if parts and parts.latent:
+        latent, weights = shapes[f"{block}.down"][1], config.layer_weights["qkv"]
+        qkv = [
+            linear("down", "norm1"),
+            _norm(config, f"{block}.latent", f"{block}.down", latent),
+            Operator(f"{block}.qkv", "linear", (f"{block}.latent",), latent, columns, *weights),
+        ]
+    if parts and parts.experts:
+        weights, inputs = config.layer_weights["experts"], (f"{block}.norm2",)
+        ffn = [Operator(f"{block}.experts", "experts", inputs, hidden, hidden, *weights)]
+    else:
+        columns, inputs = config.fc1_columns, (f"{block}.fc1",)
+        act = Operator(f"{block}.act", "activation", inputs, columns, config.ffn)
+        ffn = [linear("fc1", "norm2"), act, linear("fc2", "act")]
     return [
         _norm(config, f"{block}.norm1", stream),
-        linear("qkv", "norm1"),
+        *qkv,
         attention,
         linear("proj", "attention"),
         add("add1", stream, "proj"),
         _norm(config, f"{block}.norm2", f"{block}.add1"),
-        linear("fc1", "norm2"),
-        act,
-        linear("fc2", "act"),
-        add("add2", f"{block}.add1", "fc2"),
+        *ffn,
+        add("add2", f"{block}.add1", ffn[-1].name.rpartition(".")[2]),
     ]

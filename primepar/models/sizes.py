@@ -1,49 +1,279 @@
-"""Published models by name, so that a plan needs no file: the six of PrimePar's evaluation.
+"""Sizes of a model from any `config.json` of today's decoders: what a plan needs, without weights.
 
-Sizes are those of the models' own papers: OPT (Zhang et al. 2022), Llama 2 (Touvron et al. 2023),
-BLOOM (BigScience 2022).
+`KEYS` has for each size the keys that families spell it with. `FAMILIES` has for each `model_type`
+what its architecture fixes, and the values of keys that a file may leave out. What no field here
+has, a few biases and norms, is counted as `small` parameters by `_small`.
+
+Example: of Qwen3-8B `hidden_size`, `num_key_value_heads` and so on are read. Its family states RMS
+norms, a gated SiLU, and norms of the heads of queries and keys, 2 x 128 small parameters a layer.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from primepar.errors import ConfigError, nearest
-from primepar.models.config import ModelConfig
-from primepar.models.config_json import load_config
+from primepar.models.config import KINDS, ModelConfig
+from primepar.models.config_json import ACTIVATIONS, CONFIG, read_config
+from primepar.models.priced_parts import Count, Experts, Latent, PricedParts
+from primepar.reading import read_json
+from primepar.schedule.program_method import allowed
 
-_OPT = {"context": 2048, "vocabulary": 50272}
-_LLAMA = {"context": 4096, "vocabulary": 32000, "epsilon": 1e-5}
-_BLOOM = {"context": 2048, "vocabulary": 250880}
+PUBLISHED: Final = Path(__file__).parent / "published.json"
+"""Published models: of each its name, and the keys of its `config.json` that are sizes."""
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden": ("hidden_size", "n_embd", "n_embed"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "ffn": ("intermediate_size", "ffn_dim", "n_inner"),
+    "context": ("max_position_embeddings", "n_positions", "seq_length"),
+    "vocabulary": ("vocab_size",),
+    "tied": ("tie_word_embeddings",),
+    "activation": ("hidden_act", "hidden_activation", "activation_function"),
+    "attention_bias": ("attention_bias", "enable_bias"),
+    "mlp_bias": ("mlp_bias", "enable_bias"),
+    "window": ("sliding_window",),
+    "windows": ("use_sliding_window",),
+    "whole_layers": ("max_window_layers",),
+    "every": ("sliding_window_pattern",),
+    "kinds": ("layer_types",),
+    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+    "chosen": ("num_experts_per_tok", "experts_per_token"),
+    "expert_ffn": ("moe_intermediate_size",),
+    "shared_ffn": ("shared_expert_intermediate_size",),
+    "shared": ("n_shared_experts",),
+    "dense": ("first_k_dense_replace",),
+    "sparse_step": ("decoder_sparse_step", "moe_layer_freq"),
+    "dense_layers": ("mlp_only_layers",),
+    "queries": ("q_lora_rank",),
+    "keys": ("kv_lora_rank",),
+    "rotary": ("qk_rope_head_dim",),
+    "unrotated": ("qk_nope_head_dim",),
+    "value": ("v_head_dim",),
+    "epsilon": ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"),
+    "rope_theta": ("rope_theta",),
+    "projected": ("word_embed_proj_dim",),
+    "norms_before": ("do_layer_norm_before",),
+}
+"""Size -> its keys; the first that a file has counts."""
 
-MODELS = MappingProxyType(
-    {
-        "opt-6.7b": ModelConfig.of("opt", layers=32, hidden=4096, heads=32, **_OPT),
-        "opt-175b": ModelConfig.of("opt", layers=96, hidden=12288, heads=96, **_OPT),
-        "llama-2-7b": ModelConfig.of(
-            "llama", layers=32, hidden=4096, heads=32, ffn=11008, **_LLAMA
-        ),
-        "llama-2-70b": ModelConfig.of(
-            "llama", layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, **_LLAMA
-        ),
-        "bloom-7b1": ModelConfig.of("bloom", layers=30, hidden=4096, heads=32, **_BLOOM),
-        "bloom-176b": ModelConfig.of("bloom", layers=70, hidden=14336, heads=112, **_BLOOM),
-    }
-)
-"""Name -> sizes of a published model."""
+_TYPES: Final[dict[str, Any]] = {
+    **dict.fromkeys(KEYS, Count), "windows": bool, "norms_before": bool,
+    "kinds": list[str], "dense_layers": list[int],
+    **{name: KINDS[name] for name in KEYS if name in KINDS}, "activation": str,
+}  # fmt: skip
+
+_RMS = {
+    "norm": "rms", "gated": True, "positions": "rotary", "activation": "silu",
+    "attention_bias": False, "mlp_bias": False, "tied": False,
+}  # fmt: skip
+_LAYER = {
+    "norm": "layer", "gated": False, "positions": "learned", "activation": "gelu_tanh",
+    "attention_bias": True, "mlp_bias": True, "tied": True,
+}  # fmt: skip
+_GEMMA = _RMS | {"activation": "gelu_tanh", "tied": True, "head_dim": 256}
+_DEEPSEEK = _RMS | {"dense": 0, "shared": 0, "sparse_step": 1}
+FAMILIES: Final[dict[str, dict[str, Any]]] = {
+    "gpt2": _LAYER,
+    "opt": _LAYER | {"activation": "relu"},
+    "bloom": _LAYER | {"positions": "alibi", "embedding_norm": True, "context": 2048},
+    "llama": _RMS,
+    "mistral": _RMS,
+    "mixtral": _RMS,
+    "qwen2": _RMS | {"windows": False, "small": ("qkv_bias",)},
+    "qwen2_moe": _RMS | {"windows": False, "small": ("qkv_bias", "shared_gate")},
+    "qwen3": _RMS | {"windows": False, "head_dim": 128, "small": ("head_norms",)},
+    "qwen3_moe": _RMS | {"windows": False, "small": ("head_norms",)},
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA | {"every": 2, "small": ("two_more_norms",)},
+    "gemma3_text": _GEMMA | {"every": 6, "small": ("two_more_norms", "head_norms")},
+    "phi": _LAYER | {"positions": "rotary", "tied": False, "small": ("one_norm", "head_bias")},
+    "phi3": _RMS,
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK | {"small": ("router_bias",)},
+    "gpt_oss": _RMS | {
+        "attention_bias": True, "every": 2,
+        "small": ("router_bias", "expert_bias", "sinks"),
+    },
+}  # fmt: skip
+"""Model type -> what its architecture fixes, and values of keys that may be left out."""
+
+
+_REQUIRED: Final = ("layers", "hidden", "heads", "ffn", "context", "vocabulary")
+_TRAINED: Final = ("gpt2", "opt", "llama", "bloom")
+"""Model types that are families of `ModelConfig`."""
 
 
 def find_model(name_or_path: str) -> ModelConfig:
-    """The model of that name, or that a `config.json` describes.
+    """The model of that name, or that a `config.json`, or the folder of one, describes.
 
-    Raises `ConfigError`, as `load_config`, and for a name that is neither.
+    Of a file that the trainer reads it is that very model, else its sizes. Raises `ConfigError`
+    for a file that cannot be read, and for a name that is neither.
     """
-    if name_or_path in MODELS:
-        return MODELS[name_or_path]
-    if not Path(name_or_path).exists() and Path(name_or_path).suffix != ".json":
+    if name_or_path.lower() in MODELS:
+        return MODELS[name_or_path.lower()]
+    path = Path(name_or_path)
+    if not path.exists() and path.suffix != ".json":
+        *others, last = get_close_matches(name_or_path.lower(), MODELS, n=3, cutoff=0.0)
         raise ConfigError(
-            f"expected a config.json or one of {', '.join(MODELS)}, got {name_or_path}"
-            f"{nearest(name_or_path, MODELS, cutoff=0.85)}"
+            f"expected a config.json or the name of a published model, got {name_or_path}: write "
+            f"{', '.join(others)} or {last}"
         )
-    return load_config(name_or_path)
+    path = path / CONFIG if path.is_dir() else path
+    content = read_json(path, object, "a config.json", ConfigError)
+    try:
+        return read_config(content)
+    except ConfigError:
+        try:
+            return read_sizes(content)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+
+
+def read_sizes(content: Any) -> ModelConfig:
+    """Sizes that the content of a `config.json` describes.
+
+    Of a model of text and images, those of the text. Raises `ConfigError`: for a type of model or a
+    variant that is not known, a missing key, a value that is none of its key, and sizes that do not
+    fit one another.
+    """
+    if not isinstance(content, dict):
+        raise ConfigError(f"expected a JSON object, got {json.dumps(content):.40}")
+    if isinstance(content.get("text_config"), dict):
+        content = content["text_config"]
+    kind = content.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        got = json.dumps(kind) if "model_type" in content else "none"
+        write = nearest(str(kind), FAMILIES) or ": write that of a model with the same operators"
+        raise ConfigError(f"model_type: expected one of {', '.join(FAMILIES)}, got {got}{write}")
+    values = dict(FAMILIES[kind])
+    small = values.pop("small", ())
+    used = {size: next((key for key in keys if content.get(key) is not None), keys[0])
+            for size, keys in KEYS.items()}  # fmt: skip
+    for size, key in used.items():
+        if content.get(key) is not None:
+            values[size] = _value(size, key, content[key])
+    if FAMILIES[kind]["norm"] == "layer" and "hidden" in values:
+        values.setdefault("ffn", 4 * values["hidden"])
+    for size in _REQUIRED:
+        if size not in values:
+            raise ConfigError(
+                f"expected the key {' or '.join(KEYS[size])}, got none: take the config.json that "
+                "came with the weights"
+            )
+    expected = {"projected": values["hidden"], "norms_before": True, "sparse_step": 1}
+    for size, only in expected.items():
+        if values.get(size, only) != only:
+            raise ConfigError(
+                f"{used[size]}: expected {json.dumps(only)}, got {json.dumps(values[size])}: this "
+                "variant has other sizes; write those of a model like it"
+            )
+    parts = _parts(values, used)
+    if parts.latent:
+        values |= {"head_dim": values["unrotated"] + values["rotary"], "kv_heads": values["heads"]}
+    sizes = {name: value for name, value in values.items() if name in KINDS}
+    family = kind if kind in _TRAINED else "llama" if values["norm"] == "rms" else "gpt"
+    model = ModelConfig.of(**({"family": family} | sizes))
+    parts = replace(parts, small=sum(_small(name, model, parts.experts) for name in small))
+    return model if parts == PricedParts() else dataclasses.replace(model, priced=parts)
+
+
+def _value(size: str, key: str, value: Any) -> Any:
+    """A value of its key's type. Raises `ConfigError`."""
+    kind = _TYPES[size]
+    try:
+        value = msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{key}: expected {allowed(kind)}, got {json.dumps(value)}: take the config.json that "
+            "came with the weights"
+        ) from None
+    if size != "activation":
+        return value
+    if value not in ACTIVATIONS:
+        raise ConfigError(
+            f"{key}: expected one of {', '.join(ACTIVATIONS)}, got {value!r}"
+            f"{nearest(value, ACTIVATIONS) or ': write the nearest of them'}"
+        )
+    return ACTIVATIONS[value]
+
+
+def _parts(values: Mapping[str, Any], used: Mapping[str, str]) -> PricedParts:
+    """Experts, latent attention and windows of a model. Raises `ConfigError` for a missing key.
+
+    `used` are the keys of the file, by size.
+    """
+
+    def needed(size: str, because: str) -> int:
+        if size not in values:
+            raise ConfigError(
+                f"expected the key {' or '.join(KEYS[size])} with {used[because]}, got none: "
+                "take the config.json that came with the weights"
+            )
+        return int(values[size])
+
+    experts = latent = None
+    if values.get("experts"):
+        ffn = values.get("expert_ffn", values["ffn"])
+        shared = values.get("shared_ffn", values.get("shared", 0) * ffn)
+        dense = values.get("dense", len(values.get("dense_layers", ())))
+        chosen = needed("chosen", "experts")
+        if not (1 <= chosen <= values["experts"] and dense <= values["layers"]):
+            raise ConfigError(
+                f"{used['chosen']}: expected 1 to {values['experts']} experts, in at most "
+                f"{values['layers']} layers, got {chosen} with {dense} layers without: correct them"
+            )
+        experts = Experts(values["experts"], chosen, ffn, shared, dense)
+    if values.get("keys"):
+        latent = Latent(
+            values.get("queries", 0), values["keys"], needed("rotary", "keys"),
+            needed("value", "keys"),
+        )  # fmt: skip
+        needed("unrotated", "keys")
+    window, layers = values.get("window"), values["layers"]
+    if not window or not values.get("windows", True):
+        return PricedParts(experts, latent)
+    if "kinds" in values:
+        windowed = sum(kind.startswith("sliding") for kind in values["kinds"])
+    elif "every" in values:  # the last of every few layers attends to all tokens
+        windowed = layers - layers // values["every"]
+    else:
+        windowed = layers - min(layers, values.get("whole_layers", 0))
+    return PricedParts(experts, latent, window if windowed else None, windowed)
+
+
+def _small(name: str, model: ModelConfig, experts: Experts | None) -> int:
+    """Parameters of a model that no operator has, by the name of what they are."""
+    hidden, layers, heads = model.hidden, model.layers, model.heads
+    count, ffn, dense = (experts.count, experts.ffn, experts.dense) if experts else (0, 0, 0)
+    return {
+        "qkv_bias": layers * (heads + 2 * model.kv_heads) * model.head_dim,
+        "head_norms": layers * 2 * model.head_dim,
+        "two_more_norms": layers * 2 * hidden,
+        "one_norm": -layers * 2 * hidden,  # attention and feed-forward share one, with its bias
+        "head_bias": model.vocabulary,
+        "router_bias": (layers - dense) * count,
+        "expert_bias": (layers - dense) * count * (2 * ffn + hidden),
+        "shared_gate": layers * hidden,
+        "sinks": layers * heads,
+    }[name]
+
+
+MODELS: Final = MappingProxyType(
+    {
+        name: read_sizes(content)
+        for name, content in msgspec.json.decode(PUBLISHED.read_bytes()).items()
+    }
+)
+"""Name -> sizes of a published model."""

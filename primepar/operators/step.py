@@ -45,9 +45,10 @@ def lower_step(
     "logits" with only that. `passes` are applied in the order of `PASSES`; without them no block is
     freed early. Under a limit of device memory no transfer is posted early, as it would keep its
     blocks.
-    Raises `PlanError` for a batch that the plan does not divide, or more positions than the
-    model's context.
+    Raises `PlanError` for a model with parts that are only priced, a batch that the plan does not
+    divide, or more positions than the model's context.
     """
+    plan.check_runs()
     if not 1 <= positions <= plan.model.context:
         raise PlanError(
             f"positions: expected 1 to context={plan.model.context}, got {positions}: "

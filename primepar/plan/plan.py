@@ -138,6 +138,15 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                 f"start {self.ranks} processes, or make a plan for {ranks}"
             )
 
+    def check_runs(self) -> None:
+        """Raise `PlanError` for a model with parts that no training step here has."""
+        what = self.model.priced and self.model.priced.what
+        if what:
+            raise PlanError(
+                f"plan: expected a model that a training step here has, got one with {what}, which "
+                "is priced, not run: take a model without"
+            )
+
     def check_without_pipeline(self) -> None:
         """Raise `PlanError` for a plan that only its program prices.
 
@@ -161,6 +170,7 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
 
     def check_model(self, model: ModelConfig) -> None:
         """Raise `PlanError` unless the plan is for a model of the same parts and sizes."""
+        self.check_runs()
         for field in fields(ModelConfig):
             planned, got = getattr(self.model, field.name), getattr(model, field.name)
             if planned != got:

@@ -90,6 +90,8 @@ def plan_json(plan: Plan) -> str:
     for name in ("pipeline", "sharded_optimizer", "recompute"):
         if not document[name]:
             del document[name]
+    if document["model"]["priced"] is None:
+        del document["model"]["priced"]
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
