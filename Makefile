@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint collected format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
+.PHONY: help demo test test-long lint collected format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ demo: $(STAMP) ## prove, refute, emulate and train one primitive
 test: $(STAMP) ## lint, the site built strictly, and all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs collected
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+
+test-long: $(STAMP) collected ## every case of every test: before a release, takes hours
+	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check

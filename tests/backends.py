@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from nccl_rules import EAGER
-from profiles import IS_LONG
+from profiles import long
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 ON_GPU = [
@@ -19,10 +19,9 @@ ON_GPU = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
-CI_ONLY = pytest.mark.skipif(not IS_LONG, reason="runs with HYPOTHESIS_PROFILE=ci")
-LONG = [pytest.param("gloo", marks=CI_ONLY), *BACKENDS[1:], pytest.param(EAGER, marks=CI_ONLY)]
+LONG = [pytest.param("gloo", marks=long), *BACKENDS[1:], pytest.param(EAGER, marks=long)]
 """For tests of which other ones run the like on gloo; on CPUs only with the long profile."""
-WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=CI_ONLY)]
+WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=long)]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 
 

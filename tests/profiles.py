@@ -1,4 +1,4 @@
-"""Which tests run: HYPOTHESIS_PROFILE=ci asks for the long profile, everything else is short."""
+"""Which tests run: HYPOTHESIS_PROFILE=ci (`make test-long`) has all, everything else is short."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import os
 from collections.abc import Sequence
 from typing import TypeVar
 
+import pytest
+
 Case = TypeVar("Case")
 Other = TypeVar("Other")
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
+long = pytest.mark.skipif(not IS_LONG, reason="runs with `make test-long`")
+"""A test of which the short profile has a cheaper one that sees most of the same faults."""
 
 
 def some(cases: Sequence[Case], step: int = 3) -> list[Case]:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from command import Done, run
 from mutants import mutant
+from profiles import long
 
 from benchmarks import programs, proofs, redundancy, searches
 from benchmarks.__main__ import app, plot
@@ -79,6 +80,7 @@ def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Pa
     assert "forward of P8x8, 64 ranks, plainly: more than 0.010 s" in picture.read_text()
 
 
+@long
 def test_a_timeout_is_printed_in_the_table() -> None:
     done = bench("verify", "--ranks", "64", "--timeout", "0.01")
     assert done.out.splitlines()[2].endswith("> 0.01 s")
@@ -135,6 +137,7 @@ def test_every_measurement_is_ticked() -> None:
     assert [row.program for row in rows] == ["a", "b"]
 
 
+@long
 @pytest.mark.parametrize("buffered", [False, True])
 def test_the_plain_encoding_agrees_with_the_proof(buffered: bool) -> None:
     answers = []

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 import torch
+from profiles import long
 from torch.profiler import record_function
 
 from benchmarks.executor.chart import chart
@@ -115,6 +116,7 @@ def test_the_chart_has_a_bar_for_each_contender_but_the_floors() -> None:
     assert not any(title and title.startswith("floor") for title in titles)
 
 
+@long
 def test_a_run_on_two_ranks_is_checked_timed_and_counted(tmp_path: Path) -> None:
     out, drawn = tmp_path / "run.json", tmp_path / "run.svg"
     options = ["--ranks", "2", "--problem", "mlp:M=32,h=16", "--rounds", "2", "--plan", "megatron"]

@@ -74,12 +74,10 @@ SMALL = {
 
 
 def cases_on(ranks: int) -> list[tuple[str, str]]:
-    """Every family under every plan; in the short profile each plan has one family, or two on 4."""
+    """Every family under every plan; else one family a plan, and on 8 every other."""
     if not IS_LONG:
         named = [*zip(cycle(FAMILIES), PLANS[ranks], strict=False), *MORE[ranks], *SMALL[ranks]]
-        if ranks == 4:
-            named += [*zip(cycle(FAMILIES[2:]), PLANS[4], strict=False), *ON_OURS]
-        return list(dict.fromkeys(named))
+        return [*named, ("llama", "megatron"), *ON_OURS] if ranks == 4 else named[1::2]
     named = [*product(FAMILIES, PLANS[ranks]), *MORE[ranks], *SMALL[ranks]]
     return named if ranks == 8 else [*named, *ON_OURS]
 

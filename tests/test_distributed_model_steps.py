@@ -33,7 +33,7 @@ from primepar.reference.oracle.transformer import Transformer
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
 LONG, SHORT = 20, 20 if IS_LONG else 2
-RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 4, 8: 1}
+RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 2, 8: 1}
 LONGEST = {4: ("primepar", "stationary"), 8: ()}
 """Plans under which a family each, in their order, goes on for 20 steps."""
 CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
@@ -76,7 +76,7 @@ def presets(ranks: int) -> list[tuple[str, str]]:
     """Families and preset plans."""
     if IS_LONG:
         return list(product(FAMILIES, PLANS[ranks]))
-    some = zip(cycle(FAMILIES), PLANS[ranks], strict=False)
+    some = list(zip(cycle(FAMILIES), PLANS[ranks], strict=False))[:: ranks // 2]
     long = zip(FAMILIES, LONGEST[ranks], strict=False)
     return list(dict.fromkeys([*some, *long, *(CLIPPED if ranks == 4 else ())]))
 

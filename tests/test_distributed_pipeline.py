@@ -17,7 +17,7 @@ from distributed_steps import BATCH, POSITIONS
 from lowered_steps import lower_step
 from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
-from profiles import IS_LONG
+from profiles import long
 from saved_tensors import arrays_of
 
 from primepar.models import ModelConfig
@@ -134,7 +134,7 @@ def assert_same_states(folder: Path, other: Path, step: int) -> None:
         np.testing.assert_allclose(got[tensor], values, rtol=1e-7, atol=1e-9, err_msg=tensor)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="a minute each")
+@long
 @pytest.mark.parametrize("schedule", ["1f1b", "zbv"])
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_pipeline_by_data_by_tensor_is_one_process(

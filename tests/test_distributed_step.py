@@ -35,8 +35,8 @@ from primepar.schedule.program import Collective, ISend
 RANKS = 4
 PLANS = (*ON_FOUR, "M2,megatron-sp", "apart")
 CASES: list[tuple[str, str, Until, Passes]] = [
-    *(("gpt2", name, "gradients", True) for name in PLANS),
-    *(("llama", name, "gradients", True) for name in some(PLANS)),
+    *(("gpt2", name, "gradients", True) for name in some(PLANS, 2)),
+    *(("llama", name, "gradients", True) for name in some(PLANS[1:], 4)),
     *(("bloom", name, "gradients", False) for name in ("primepar", "megatron-sp")),
     ("opt", "stationary", "gradients", False),
     *(

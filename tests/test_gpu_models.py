@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from backends import WITH_RULES
+from backends import LONG
 from test_distributed_model import cases_on, oracle, plan_of, results, worst
 
 RANKS = 4
@@ -13,7 +13,7 @@ CLOSE = 1e-9
 
 
 @pytest.mark.parametrize(("name", "plan"), cases_on(RANKS))
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_loss_and_every_gradient_are_those_of_one_cpu(backend: str, name: str, plan: str) -> None:
     ranks = results(RANKS, backend)[name, plan]
     loss, gradients = oracle(name, plan_of(name, plan, RANKS).batch)
@@ -22,7 +22,7 @@ def test_loss_and_every_gradient_are_those_of_one_cpu(backend: str, name: str, p
 
 
 @pytest.mark.parametrize(("name", "plan"), cases_on(RANKS))
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_every_backend_sends_the_same(backend: str, name: str, plan: str) -> None:
     sent: list[list[Fraction]] = [
         [result.sent for result in results(RANKS, joined)[name, plan]]

@@ -7,7 +7,7 @@ from functools import cache
 import distributed_step_cases as cases
 import numpy as np
 import pytest
-from backends import WITH_RULES
+from backends import LONG
 from distributed_model_cases import mesh_of
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH
@@ -25,7 +25,7 @@ def results(backend: str) -> list[list[cases.Run]]:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])
-@pytest.mark.parametrize("backend", WITH_RULES)
+@pytest.mark.parametrize("backend", LONG)
 def test_a_pipeline_trains_as_one_process(backend: str, number: int) -> None:
     model = plan_of(*CASES[number]).model
     alone = cases.trained(preset_plan("data", model, 1, BATCH), STEPS, CLIP, mesh_of(1))

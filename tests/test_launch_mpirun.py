@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from profiles import long
 
 from primepar.distributed.checkpoints.loading import read_whole
 from primepar.distributed.training.log import EndRow, StepRow, read_log
@@ -95,6 +96,7 @@ def test_ctrl_c_ends_a_run_after_its_step_with_everything_written(tmp_path: Path
     saved_at_the_end(tmp_path, "SIGUSR1")
 
 
+@long
 def test_mpirun_that_is_terminated_waits_for_the_checkpoint(tmp_path: Path) -> None:
     assert stopped(mpirun(2), tmp_path, signal.SIGTERM) != 0
     saved_at_the_end(tmp_path, "SIGTERM")
@@ -103,20 +105,22 @@ def test_mpirun_that_is_terminated_waits_for_the_checkpoint(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (
+        pytest.param(
             ["--steps", "1"],
             "primepar: error: processes: expected a square number for the default sequence, got 2: "
             "choose one of 2 devices, --plan K2, N2 or M2",
+            marks=long,
         ),
         (
             [*SMALL, "--checkpoint", "none", "--resume"],
             "primepar: error: none: expected a checkpoint to resume from, found none: leave "
             "--resume out to begin a new run",
         ),
-        (
+        pytest.param(
             [*SMALL, "--set", "training.device=cuda"],
             f"primepar: error: training.device: expected CUDA, got {NO_CUDA}, or write --set "
             "training.device=cpu",
+            marks=long,
         ),
     ],
     ids=["before they meet", "after they met", "without CUDA"],
@@ -147,6 +151,7 @@ def test_ranks_with_other_settings_do_not_wait_for_one_another(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@long
 def test_torchrun_trains_too(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     subprocess.run(

@@ -131,8 +131,8 @@ CALLS = {
     "primepar show, got no such one: write the depth into the name, like tesseract:2",
     "show summa --model config.json --devices 8": "summa: expected q x q devices, got 8: take 4 or "
     "9, or write M2,summa",
-    "plan opt-6.7 --cluster h200-8 --devices 4": "expected a config.json or the name of a published "
-    "model, got opt-6.7: write opt-6.7b, opt-175b or gpt-3",
+    "plan opt-6.7 --cluster h200-8 --devices 4": "expected a config.json or the name of a "
+    "published model, got opt-6.7: write opt-6.7b, opt-175b or gpt-3",
     "plan opt-6.7b --cluster h200 --devices 4": f"h200: expected a cluster file or one of "
     f"{CLUSTERS}, got no such file or directory: write h200-8",
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "

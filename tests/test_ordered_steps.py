@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import LAZY
 from partitioned_cases import ON_FOUR, PRESET_MESHES, SHAPES, dense_step, plan_apart
 from pipelined_plans import pipelined
-from profiles import IS_LONG
+from profiles import IS_LONG, some
 
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
@@ -27,7 +27,8 @@ from primepar.schedule.program import Instruction, IRecv, ISend
 from primepar.verify import verify_program
 
 CASES: list[tuple[str, str, int, Passes]] = [
-    *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if ranks == 4 or IS_LONG),
+    *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if IS_LONG),
+    *(("gpt2", name, 4, True) for name in some(ON_FOUR, 2)),
     ("llama", "apart", 4, True), ("opt", "stationary", 4, True), ("bloom", "primepar", 4, False),
     ("llama", "megatron-sp", 4, "chunks"),
     *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart") if IS_LONG),

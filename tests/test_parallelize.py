@@ -13,7 +13,7 @@ import parallel_cases as cases
 import pytest
 from distributed_ranks import on_ranks
 from parallel_models import BATCH, POSITIONS, REGIONS, own
-from profiles import IS_LONG
+from profiles import IS_LONG, long
 
 from primepar.distributed import Region
 from primepar.distributed.parallel.boundaries import boundaries_of
@@ -190,7 +190,7 @@ def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
     assert max(errors.values()) < 1e-9, errors
 
 
-@pytest.mark.skipif(not IS_LONG, reason="runs with HYPOTHESIS_PROFILE=ci")
+@long
 def test_other_uses_equal_one_process() -> None:
     """Other optimizers, activations that are computed again, and generation."""
     kinds = ("SGD", "NAdam", "Adagrad", "RMSprop")

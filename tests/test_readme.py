@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from command import Done, run
+from profiles import long
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -92,6 +93,7 @@ def test_what_a_page_shows_runs(
     run_blocks(page.read_text(encoding="utf-8"), tmp_path)
 
 
+@long
 def test_the_shell_lines_of_the_readme_run_in_order_in_one_shell(tmp_path: Path) -> None:
     """As a user types them, with `.venv` not yet on the path. `make` has made it before.
 

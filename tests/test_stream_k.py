@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 from command import run
-from profiles import IS_LONG
+from profiles import long
 from stream_k_cases import (
     WRONG_RULES,
     Shifted,
@@ -107,7 +107,7 @@ def test_what_is_proved_of_a_shifted_rule_has_no_fault(rule: Shifted) -> None:
     assert_no_fault(rule)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="takes two minutes")
+@long
 def test_what_is_proved_of_any_shifted_rule_has_no_fault() -> None:
     assert len(set(shifted_rules()) - {Shifted()}) == 34
     for rule in shifted_rules():
@@ -139,7 +139,7 @@ def test_programs_that_are_wrong_in_one_place_are_refuted() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.skipif(not IS_LONG, reason="takes two minutes")
+@long
 def test_wrong_programs_of_generated_sizes_are_refuted() -> None:
     kinds = sum((refuted(method) for method in generated(60, seed=7)), Counter())
     assert kinds.total() > 3500
