@@ -273,7 +273,7 @@ def _small(name: str, model: ModelConfig, experts: Experts | None) -> int:
 MODELS: Final = MappingProxyType(
     {
         name: read_sizes(content)
-        for name, content in msgspec.json.decode(PUBLISHED.read_bytes()).items()
+        for name, content in read_json(PUBLISHED, dict, "published models", ConfigError).items()
     }
 )
 """Name -> sizes of a published model."""
