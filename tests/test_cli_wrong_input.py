@@ -305,7 +305,7 @@ USAGE = {
         f"({TARGET})",
     "plan opt-6.7b":
         f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
-    "plan opt-6.7b --cluster h200-8":
+    "redundancy opt-6.7b --cluster h200-8":
         "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
         "power of two)",
     "simulate K2":

@@ -48,8 +48,63 @@ def refusal(text: str) -> str:
 )
 def test_a_shipped_cluster_is_read_by_its_name_and_as_a_file(path: Path) -> None:
     cluster = load_cluster(path.stem)
-    assert cluster == load_cluster(str(path))
+    assert cluster.rates == load_cluster(str(path)).rates
     assert cluster.links[-1].joins == cluster.devices
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "sized", "joins"),
+    [
+        ("h100", 1, "8 x H100, NVLink", [8]),
+        ("h100-8", None, "8 x H100, NVLink", [8]),
+        ("h100-8x4", None, "4 x 8 H100, NVLink and NDR InfiniBand", [8, 32]),
+        ("h100-8x4", 128, "128 x 8 H100, NVLink and NDR InfiniBand", [8, 1024]),
+        ("gb200", 1, "72 x GB200, NVLink", [72]),
+        ("gb200", 2, "2 x 64 GB200, NVLink and NDR InfiniBand", [64, 128]),
+        ("v100-8x4", 2, "2 x 4 V100, as in the PrimePar paper", [4, 8]),
+    ],
+)
+def test_a_cluster_has_the_nodes_that_are_asked_for(
+    name: str, nodes: int | None, sized: str, joins: list[int]
+) -> None:
+    cluster = load_cluster(name, nodes)
+    assert (cluster.name, [link.joins for link in cluster.links]) == (sized, joins)
+    assert cluster.devices == joins[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "message"),
+    [
+        ("h100", 0, "--nodes: expected 1 node or more, got 0: write --nodes 1"),
+        ("cpu-gloo-4", 2,
+         "--nodes: expected 1 node, as the cluster 4 processes on 2 cores has no links between "
+         "nodes, got 2: write a [[links]] with joins = 8"),
+        ("h100-4x2", None,
+         "h100-4x2: expected nodes of 8 devices, got 4: write h100-8x2"),
+    ],
+)  # fmt: skip
+def test_sizes_that_a_cluster_does_not_have(name: str, nodes: int | None, message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        load_cluster(name, nodes)
+    assert str(caught.value) == message
+
+
+def test_the_table_of_machines_has_the_numbers_of_their_files() -> None:
+    page = (Path(__file__).parents[1] / "docs/clusters.md").read_text()
+    rows = page.partition("<!-- machines -->")[2].partition("\n\n")[0].strip().splitlines()[2:]
+    machines = {row.split("`")[1]: [cell.strip() for cell in row.split("|")[2:-2]] for row in rows}
+    assert set(machines) == set(shipped_clusters()) - {"v100-8x4", "torus-4x4", "cpu-gloo-4"}
+    for name, cells in machines.items():
+        cluster = read_cluster((SHIPPED_CLUSTERS / f"{name}.toml").read_text())
+        rates = [cluster.rates.get(kind) for kind in ("bfloat16", "float8")]
+        rates[0] = rates[0] or cluster.rates["float16"]
+        assert cells == [
+            str(cluster.devices_per_node), f"{cluster.memory / 1e9:.0f}",
+            f"{cluster.memory_bandwidth / 1e12:.2f}",
+            *(f"{rate.peak / 1e12:.0f} ({rate.achieved / 1e12:.0f})" if rate else ""
+              for rate in rates),
+            *(f"{link.bandwidth / 1e9:.0f}" for link in cluster.links),
+        ], name  # fmt: skip
 
 
 def test_every_number_of_a_shipped_cluster_has_its_source() -> None:
@@ -115,8 +170,8 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.rates.float32.peak: expected operations per second, above 0, got none: "
          "write peak = 1.57e13"),
         ("rates.float32", "rates.fp32",
-         "$.rates: expected data types out of float64, float32, float16, bfloat16, got 'fp32': "
-         "write [rates.float32]"),
+         "$.rates: expected data types out of float64, float32, float16, bfloat16, float8, got "
+         "'fp32': write [rates.float32]"),
         ("[rates.float32]\npeak = 2e12\nachieved = 1e12\n", "[rates]\n",
          "$.rates: expected a table for each data type, got none: write [rates.float32]"),
         ("bandwidth = 1e9", "bandwidth = 1e9\nstream = 2e9",

@@ -37,7 +37,7 @@ COMMANDS = (
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
-CLUSTERS = "a100-8x8, b200-8, cpu-gloo-4, h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4"
+CLUSTERS = "a100, b200, cpu-gloo-4, gb200, h100, h200, mi300x, torus-4x4, tpu-v5p, v100, v100-8x4"
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"
@@ -133,15 +133,15 @@ CALLS = {
     "9, or write M2,summa",
     "plan opt-6.7 --cluster h200-8 --devices 4": "expected a config.json or the name of a "
     "published model, got opt-6.7: write opt-6.7b, opt-175b or gpt-3",
-    "plan opt-6.7b --cluster h200 --devices 4": f"h200: expected a cluster file or one of "
-    f"{CLUSTERS}, got no such file or directory: write h200-8",
+    "plan opt-6.7b --cluster h20 --devices 4": f"h20: expected a cluster file or one of "
+    f"{CLUSTERS}, got no such file or directory: write h200",
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
     f"{CLUSTERS}, got no such file or directory",
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
     "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
     "number",
-    "plan opt-6.7b --cluster h200-8": "--devices: expected a value, got none: write --devices "
-    "VALUE (devices of the plan, a power of two)",
+    "redundancy opt-6.7b --cluster h200-8": "--devices: expected a value, got none: write "
+    "--devices VALUE (devices of the plan, a power of two)",
     "plan --profile -o here.toml": "--profile: expected an option of primepar plan, got no such "
     "one: write primepar profile -o cluster.toml",
     "simulate P2x2 --cluster h200-8": "P2x2: expected the operator's shape, of which its time is, "

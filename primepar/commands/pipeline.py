@@ -157,7 +157,7 @@ def pipelines(
     model, cluster = question.read
     dtype = question.dtype or next(iter(cluster.rates))
     splits = Splits(
-        model, cluster, question.devices, question.batch, dtype, question.space,
+        model, cluster, question.asked_devices, question.batch, dtype, question.space,
         choices=asked.choices, tick=tick,
     )  # fmt: skip
     ranked = splits.ranked()

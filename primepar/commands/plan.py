@@ -16,7 +16,9 @@ from primepar.commands.plan_options import (
     ExplainOption,
     MemoryOption,
     ModelArgument,
+    NodesOption,
     OutputOption,
+    PositionsOption,
     Question,
     SpaceOption,
     WithinOption,
@@ -29,8 +31,10 @@ from primepar.commands.progress import progress
 def plan(
     model: ModelArgument,
     cluster: ClusterOption,
-    devices: DevicesOption,
+    nodes: NodesOption = None,
+    devices: DevicesOption = None,
     batch: BatchOption = 8,
+    positions: PositionsOption = None,
     dtype: DtypeOption = None,
     space: SpaceOption = "paper",
     alpha: Annotated[
@@ -54,7 +58,7 @@ def plan(
     It is written with -o, all plans of a front into a folder. `show`, `verify`, `simulate` and
     `train` take it.
     """
-    question = Question(model, cluster, devices, batch, dtype, space, alpha)
+    question = Question(model, cluster, devices, batch, dtype, space, alpha, nodes, positions)
     asked = Objective(memory, within, objective)
     asked.check(alpha, {"--explain": explain})
     if objective == "pareto":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from primepar.plan.search.result import SearchResult
 
 Space = Literal["paper", "all"]
+USUAL_POSITIONS = 8192
+"""Tokens of a sequence where a model has a longer context: what many are trained with first."""
 
 ModelArgument = Annotated[
     str,
@@ -40,9 +42,24 @@ ClusterOption = Annotated[
         show_default=False,
     ),
 ]
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--nodes", help="Nodes of the cluster.", show_default="those of the file"),
+]
 DevicesOption = Annotated[
-    int,
-    typer.Option("--devices", help="Devices of the plan, a power of two.", show_default=False),
+    int | None,
+    typer.Option(
+        "--devices", help="Devices of the plan, a power of two.", show_default="all of the nodes"
+    ),
+]
+PositionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--positions",
+        min=1,
+        help="Tokens of a sequence.",
+        show_default="the model's context, at most 8192",
+    ),
 ]
 BatchOption = Annotated[int, typer.Option("--batch", min=1, help="Sequences of a training step.")]
 DtypeOption = Annotated[
@@ -85,11 +102,13 @@ class Question:
 
     model: str
     cluster: str
-    devices: int
+    devices: int | None
     batch: int
     dtype: str | None
     space: Space
     alpha: float = 0.0
+    nodes: int | None = None
+    positions: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha < float("inf"):
@@ -101,14 +120,27 @@ class Question:
         from primepar.models.sizes import find_model
         from primepar.plan.cluster import load_cluster
 
-        return find_model(self.model), load_cluster(self.cluster)
+        model = find_model(self.model)
+        positions = min(model.context, USUAL_POSITIONS) if not self.positions else self.positions
+        if positions > model.context:
+            raise ConfigError(
+                f"--positions: expected 1 to {model.context} tokens, the context of {self.model}, "
+                f"got {positions}: write --positions {model.context}"
+            )
+        return replace(model, context=positions), load_cluster(self.cluster, self.nodes)
+
+    @property
+    def asked_devices(self) -> int:
+        """The devices of the plan: where none are given, the most of the cluster that can be."""
+        cluster = self.read[1]
+        return self.devices or 1 << cluster.devices.bit_length() - 1
 
     def planner(self, tick: Callable[[str], object]) -> Callable[[bool], Planner]:
         """Makes planners; one made with True keeps states that take more time and less memory."""
         from primepar.plan.search.planner import Planner
 
         return lambda tradeoffs: Planner.of(
-            *self.read, self.devices, self.batch, self.dtype, self.space, self.alpha / 2**30,
+            *self.read, self.asked_devices, self.batch, self.dtype, self.space, self.alpha / 2**30,
             tradeoffs, tick=tick,
         )  # fmt: skip
 

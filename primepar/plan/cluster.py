@@ -8,11 +8,13 @@ first device of the first node.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from primepar.errors import ClusterError, TextError, nearest
 from primepar.files import reason
@@ -56,6 +58,7 @@ __all__ = [
     "shipped_clusters",
 ]
 
+_SIZED: Final = re.compile(r"(?P<machine>.+)-(?P<devices>\d+)(?:x(?P<nodes>\d+))?")
 SHIPPED_CLUSTERS: Final = Path(__file__).parent / "clusters"
 """Folder of the shipped clusters; each file states the source of its numbers."""
 
@@ -84,6 +87,35 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     def devices(self) -> int:
         """Number of devices."""
         return self.nodes * self.devices_per_node
+
+    def of_nodes(self, nodes: int) -> Cluster:
+        """The same machines, this number of them; its name has the sizes before that of a machine.
+
+        The last level of links joins all of them. One node has no links between nodes. Of several
+        nodes whose devices are no power of two, the next lower power of two of each is planned:
+        64 of the 72 devices of a rack. Raises `ClusterError` for a number below 1, and for several
+        nodes without links between them.
+        """
+        if nodes < 1:
+            raise ClusterError(f"--nodes: expected 1 node or more, got {nodes}: write --nodes 1")
+        inside = tuple(link for link in self.links if link.joins <= self.devices_per_node)
+        machine = re.sub(r"^[\d x]+", "", self.name)  # without the sizes of the file
+        machine = machine.partition(" and ")[0] if nodes == 1 else machine
+        count = self.devices_per_node
+        if nodes == 1:
+            return replace(self, name=f"{count} x {machine}", nodes=1, links=inside)
+        if inside == self.links:
+            raise ClusterError(
+                f"--nodes: expected 1 node, as the cluster {self.name} has no links between nodes, "
+                f"got {nodes}: write a [[links]] with joins = {nodes * count}"
+            )
+        count = 1 << count.bit_length() - 1
+        network = replace(self.links[-1], joins=nodes * count)
+        levels = (replace(link, joins=min(link.joins, count)) for link in inside)
+        return replace(
+            self, name=f"{nodes} x {count} {machine}", nodes=nodes, devices_per_node=count,
+            links=(*levels, network),
+        )  # fmt: skip
 
     def rate(self, dtype: str) -> Rate:
         """Rates of a data type. Raises `ClusterError`, naming those that the cluster has."""
@@ -115,16 +147,23 @@ def shipped_clusters() -> list[str]:
     return sorted(path.stem for path in SHIPPED_CLUSTERS.glob("*.toml"))
 
 
-def load_cluster(name: str) -> Cluster:
-    """Read a shipped cluster by its name, or a TOML file.
+def load_cluster(name: str, nodes: int | None = None) -> Cluster:
+    """Read a shipped cluster by its name, or a TOML file; of `nodes` nodes where that is given.
 
-    Raises `ClusterError` with the TOML path of what is wrong, and what to write instead.
+    A name may have sizes too: `h100-8x4` is 4 nodes of 8 H100, and `h100-8` is one. Raises
+    `ClusterError` with the TOML path of what is wrong, and what to write instead.
     """
-    path = SHIPPED_CLUSTERS / f"{name}.toml"
+    path, sized = SHIPPED_CLUSTERS / f"{name}.toml", None
     if Path(name).name != name or not path.is_file():
-        path = Path(name)
+        path, sized = Path(name), _SIZED.fullmatch(name)
+        machine = SHIPPED_CLUSTERS / f"{sized['machine']}.toml" if sized else path
+        if sized and not path.exists() and machine.is_file():
+            path = machine
+            nodes = int(sized["nodes"] or 1) if nodes is None else nodes
+        else:
+            sized = None
     try:
-        return read_cluster(read_bytes(path, LARGEST_TOML))
+        cluster = read_cluster(read_bytes(path, LARGEST_TOML))
     except OSError as error:
         raise ClusterError(
             f"{name}: expected a cluster file or one of {', '.join(shipped_clusters())}, got "
@@ -132,6 +171,14 @@ def load_cluster(name: str) -> Cluster:
         ) from None
     except ClusterError as error:
         raise ClusterError(f"{name}: {error}") from None
+    if sized and int(sized["devices"]) != cluster.devices_per_node:
+        raise ClusterError(
+            f"{name}: expected nodes of {cluster.devices_per_node} devices, got "
+            f"{sized['devices']}: write {sized['machine']}-{cluster.devices_per_node}x{nodes}"
+        )
+    if nodes is None and path.parent == SHIPPED_CLUSTERS and not cluster.name[0].isdigit():
+        nodes = cluster.nodes  # a file of machines: its name has no sizes yet
+    return cluster if nodes is None else cluster.of_nodes(nodes)
 
 
 def read_cluster(text: str | bytes) -> Cluster:

@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2}
-"""Bytes of an element of each data type."""
+BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8": 2}
+"""Bytes of an element of each data type.
+
+With `float8` the numbers of products alone have 8 bits; tensors are kept and sent in bfloat16.
+"""
 KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update", "join")
 """Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter.
 
