@@ -46,8 +46,10 @@ from primepar.distributed import (
     full_state_dict,
     layout_of,
     local_rows,
+    loss_weight,
     placements_of,
 )
+from primepar.distributed.parallel import use
 from primepar.distributed.runtime.observed_groups import ObservedCall, Seen, watched_groups
 from primepar.distributed.runtime.scatter_gather import Parts
 from primepar.models import load_config
@@ -137,15 +139,45 @@ def optimized(kind: str, plan: str) -> dict[str, float]:
     return trained(module, plain, 3, kind)
 
 
-def checkpointed() -> dict[str, float]:
-    """Gradients where activations are computed again in backward."""
-    plain = llama()
-    cast("Any", plain).activation_checkpointing_enable()
+def checkpointed(plan: str, reentrant: bool) -> dict[str, float]:
+    """Gradients where activations are computed again in backward, by both ways of torch."""
+    plain = cast("Any", llama(num_hidden_layers=1))
+    plain.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    plain.enable_input_require_grads()
     plain.train()
-    module = parallelize(deepcopy(plain), "P2x2", 4)
+    module = parallelize(deepcopy(plain), plan, 4)
     for model, batch in ((plain, tokens()), (module, local_rows(module, tokens()))):
         torch.autograd.backward(run(model, batch)[1])
     return gradient_distances(module, plain)
+
+
+def in_bfloat16(plan: str, way: str) -> tuple[str, float]:
+    """The dtype of logits, and the largest relative difference of a gradient, in half precision."""
+    plain = own().float()
+    module = parallelize(deepcopy(plain), plan, 4, REGIONS)
+    if way == "converted":
+        plain, module = plain.bfloat16(), module.bfloat16()
+    for model, batch in ((plain, tokens()), (module, local_rows(module, tokens()))):
+        with torch.autocast("cpu", torch.bfloat16, enabled=way == "autocast"):
+            logits, loss = run(model, batch)
+        torch.autograd.backward(loss)
+    largest = max(float(p.grad.abs().max()) for p in plain.parameters() if p.grad is not None)
+    return str(logits.dtype), max(gradient_distances(module, plain).values()) / largest
+
+
+def weighted(plan: str) -> tuple[float, str]:
+    """The difference of gradients where labels are left out unequally, and what is told else."""
+    plain = cast("Any", llama(num_hidden_layers=1))
+    module = cast("Any", parallelize(deepcopy(plain), plan, 4))
+    unaware = cast("Any", parallelize(deepcopy(plain), plan, 4))
+    labels = tokens().clone()
+    labels[:2, 3:] = -100
+    torch.autograd.backward(plain(input_ids=tokens(), labels=labels).loss)
+    given = {"input_ids": local_rows(module, tokens()), "labels": local_rows(module, labels)}
+    weight = loss_weight(module, given["labels"][:, 1:])
+    torch.autograd.backward(module(**given).loss * weight)
+    told = message(lambda: [unaware(**given) for _ in range(2)])
+    return max(gradient_distances(module, plain).values()), told
 
 
 def generated() -> bool:
@@ -254,6 +286,9 @@ def misused() -> dict[str, str]:
     torch.manual_seed(0)
     module, plain = Block().double(), Block().double()
     parallelize(module, "P2x2", init_device_mesh("cpu", (4,)), BLOCK_REGIONS)
+    aged = Block()
+    old = torch.optim.AdamW(aged.parameters())
+    parallelize(aged, "P2x2", 4, BLOCK_REGIONS)
     wrong = parallelize(OwnNorm(), "P2x2", 4, BLOCK_REGIONS)
     x = torch.randn(2, 4, 32)
     seeds = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(dist.get_rank()))
@@ -267,10 +302,25 @@ def misused() -> dict[str, str]:
         "not parallelized": lambda: full_state_dict(plain),
         "device": lambda: parallelize(Block().to("meta"), "P2x2", init_device_mesh("cpu", (4,))),
         "dtypes": lambda: parallelize(TwoTypes(), "P2x2", 4),
+        "other rows": lambda: parallelize(Block(), "megatron", 4)(seeds),
+        "an old optimizer": lambda: old.step(),
+        "a state of rank 0 alone": lambda: alone(module),
         "a parameter of a region": lambda: torch.autograd.backward(wrong(x).square().sum()),
         "a seed of each rank": lambda: torch.autograd.backward((masked(x) * seeds).sum()),
     }
     return {name: message(call) for name, call in calls.items()}
+
+
+def alone(module: nn.Module) -> None:
+    """Ask for the full state on rank 0; the others wait until it has given up."""
+    try:
+        with patch.object(use, "PATIENCE", 0.5):
+            if dist.get_rank() == 0:
+                full_state_dict(module)
+            else:
+                next(use._meetings)  # as rank 0 does: in a script this is the end
+    finally:
+        dist.barrier()
 
 
 def message(call: Callable[[], Any]) -> str:

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 import training_cases as cases
-from backends import CI_ONLY
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
-from profiles import IS_LONG
+from profiles import IS_LONG, long
 
 from primepar.distributed.checkpoints.held import to_load, to_save
 from primepar.distributed.checkpoints.loading import read_whole
@@ -114,7 +113,7 @@ def test_every_plan_loads_the_state_bit_by_bit(number: int, tmp_path: Path) -> N
             assert all(torch.equal(block, right[name]) for name, block in blocks.items())
 
 
-@CI_ONLY
+@long
 def test_a_run_on_four_goes_on_under_other_plans_on_two_one_and_eight(tmp_path: Path) -> None:
     """The losses after the stop are those of the run that was not stopped."""
     files = {}

@@ -122,6 +122,12 @@ MISUSED = {
     "(2, 4, 32): see Region for where columns are split",
     "dtype": "ConfigError: fc1: expected an input of the weight's torch.float64, got "
     "torch.float32: convert the module to one dtype",
+    "other rows": "ShapeError: forward: expected the same rows on ranks 0 and 1, which share them, "
+    "got others: give each rank local_rows(module, batch), with one batch on all ranks",
+    "an old optimizer": "ConfigError: AdamW: expected the parameters of the parallelized module, "
+    "got 7 of 11 of before parallelize, which train nothing: make the optimizer after parallelize",
+    "a state of rank 0 alone": "MeshError: full_state_dict: expected all ranks to call it, got "
+    "none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
     "rows": "ShapeError: batch: expected a multiple of 2 sequences, one part for each group of "
     "ranks, got 1: take 2",
     "not parallelized": "ConfigError: Block: expected a parallelized module, got one that is not: "
@@ -137,6 +143,9 @@ MISUSED = {
     "rows, got another on rank 1: use it outside of regions, and give these ranks one "
     "torch.manual_seed for dropout",
 }
+CHECKPOINTED = [("P2x2", False), ("megatron", False), ("megatron", True)]
+HALF = [("P2x2", "converted"), ("megatron", "autocast")]
+"""Plan of a module whose parameters are converted after `parallelize`, or that runs under it."""
 HIDDEN = 32
 SENDING = {
     "megatron": ("K4", "N4"),
@@ -177,6 +186,9 @@ def results() -> dict[tuple[str, str], Any]:
     asked |= {("refused", name): given for name, (given, _) in REFUSED.items()}
     asked |= {("misused", ""): (), ("placed", ""): ()}
     asked |= {("counted", name): (name,) for name in SENDING}
+    asked |= {("checkpointed", f"{plan} {way}"): (plan, way) for plan, way in CHECKPOINTED}
+    asked |= {("in_bfloat16", f"{plan} {way}"): (plan, way) for plan, way in HALF}
+    asked |= {("weighted", "M2,megatron"): ("M2,megatron",)}
     with TemporaryDirectory() as folder:
         asked |= {("states", ""): (folder,), ("recipe", ""): (recipe(), folder)}
         calls = [(work, given) for (work, _), given in asked.items()]
@@ -192,15 +204,38 @@ def test_logits_gradients_and_training_equal_one_process(name: str) -> None:
 
 @long
 def test_other_uses_equal_one_process() -> None:
-    """Other optimizers, activations that are computed again, and generation."""
+    """Other optimizers, and generation."""
     kinds = ("SGD", "NAdam", "Adagrad", "RMSprop")
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("optimized", (kind, plan)) for kind in kinds for plan in ("P2x2", "megatron")
     ]
-    calls += [("checkpointed", ()), ("generated", ())]
+    calls += [("generated", ())]
     *errors, same = on_ranks(4, cases.several, calls, imported=MODULES)[0]
     assert same
     assert max(max(differences.values()) for differences in errors) < 1e-7, errors
+
+
+@pytest.mark.parametrize(("plan", "reentrant"), CHECKPOINTED)
+def test_activations_may_be_computed_again(plan: str, reentrant: bool) -> None:
+    errors = results()["checkpointed", f"{plan} {reentrant}"]
+    assert max(errors.values()) < 1e-9, errors
+
+
+@pytest.mark.parametrize(("plan", "way"), HALF)
+def test_the_dtype_is_that_of_the_weight_or_of_autocast(plan: str, way: str) -> None:
+    dtype, error = results()["in_bfloat16", f"{plan} {way}"]
+    assert dtype == "torch.bfloat16"
+    assert error < 0.05
+
+
+def test_labels_that_are_left_out_unequally_are_told_and_can_be_weighted() -> None:
+    error, told = results()["weighted", "M2,megatron"]
+    assert error < 1e-6
+    assert told == (
+        "PlanError: labels: expected equally many that are counted in each group of rows, got 6 "
+        "and 16: multiply the loss by loss_weight(module, labels), and its mean is that of all "
+        "labels"
+    )
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from primepar.distributed.parallel.module import parallelize
     from primepar.distributed.parallel.placements import device_mesh_of, layout_of, placements_of
     from primepar.distributed.parallel.regions import Region
-    from primepar.distributed.parallel.use import clip_grad_norm, full_state_dict, local_rows
+    from primepar.distributed.parallel.use import (
+        clip_grad_norm,
+        full_state_dict,
+        local_rows,
+        loss_weight,
+    )
     from primepar.distributed.runtime.executor import Executor
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
@@ -46,6 +51,7 @@ _MODULES = {
     "load_parameter": "modules.parameters",
     "load_weights": "modules.weights",
     "local_rows": "parallel.use",
+    "loss_weight": "parallel.use",
     "parallelize": "parallel.module",
     "parameter_layout": "modules.parameters",
     "placements_of": "parallel.placements",
@@ -71,6 +77,7 @@ __all__ = [
     "load_parameter",
     "load_weights",
     "local_rows",
+    "loss_weight",
     "parallelize",
     "parameter_layout",
     "placements_of",

@@ -152,8 +152,9 @@ class _Partitioned(torch.autograd.Function):
     def backward(ctx: Any, dy_MK: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Run the backward program."""
         plan: Schedules = ctx.plan
-        blocks = dict(zip(plan.kept, ctx.saved_tensors, strict=False))
+        saved = ctx.saved_tensors  # once: activation checkpointing gives them a single time
+        blocks = dict(zip(plan.kept, saved, strict=False))
         if plan.stays:
-            blocks |= plan.weight.cut(ctx.saved_tensors[-1].detach())
+            blocks |= plan.weight.cut(saved[-1].detach())
         blocks = plan.backward(blocks | plan.dy.cut(dy_MK))
         return plan.dx.take(blocks), plan.dw.take(blocks), None

@@ -32,28 +32,27 @@ class RowAverage:
 
     def __init__(self, mesh: Mesh, layout: Layout) -> None:
         self.mesh, self.layout, self.count = mesh, layout, layout.grid[0]
-        self._compiled: dict[int, CompiledAverage] = {}
+        self._compiled: dict[tuple[int, torch.dtype], CompiledAverage] = {}
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         """Return the average of a gradient of any shape; a collective call."""
         if self.count == 1:
             return gradient
-        size = gradient.numel()
-        if size not in self._compiled:
-            self._compiled[size] = self._average(size)
-        executor, before, after = self._compiled[size]
+        key = gradient.numel(), gradient.dtype
+        if key not in self._compiled:
+            self._compiled[key] = self._average(*key)
+        executor, before, after = self._compiled[key]
         average = executor({before: gradient.reshape(1, -1).contiguous()})[after]
         return average.view(gradient.shape).to(gradient.dtype)
 
-    def _average(self, size: int) -> CompiledAverage:
+    def _average(self, size: int, dtype: torch.dtype) -> CompiledAverage:
         """Return the program for gradients of a size; averages of one mesh share it."""
-        key = ("average", self.layout, size)
-        if key not in self.mesh.compiled:
+        key, mesh = ("average", self.layout, size), self.mesh.in_dtype(dtype)
+        if key not in mesh.compiled:
             program, before, after = lower_row_average(self.layout, size)
-            executor = Executor(self.mesh, program, kind="parameters")
-            rank = self.mesh.rank
-            self.mesh.compiled[key] = CompiledAverage(executor, before[rank], after[rank])
-        compiled: CompiledAverage = self.mesh.compiled[key]
+            executor = Executor(mesh, program, kind="parameters")
+            mesh.compiled[key] = CompiledAverage(executor, before[mesh.rank], after[mesh.rank])
+        compiled: CompiledAverage = mesh.compiled[key]
         return compiled
 
     def on(self, parameter: nn.Parameter, check: Callable[[torch.Tensor], None]) -> None:

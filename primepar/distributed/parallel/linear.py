@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from primepar.distributed.modules.linear import Schedules, partitioned_product
 from primepar.distributed.parallel.averaged import RowAverage, averaged
@@ -21,6 +22,10 @@ from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError, PrimeParError, ShapeError
 from primepar.plan.operator_layouts import part, resident
 from primepar.schedule import Layout, Linear, Sequence
+
+REPLACED = "_primepar_replaced"
+"""Marks a parameter that is in a module no more."""
+_are_refused = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +88,9 @@ class ParallelLinear(nn.Module):
 
     The input is in layout `source`, the output in `target`: this rank's rows, and its columns. The
     forward program redistributes between these and the layouts of the sequence, the backward
-    program does so for the gradients.
+    program does so for the gradients. The dtype is that of the weight, or of `torch.autocast`.
+
+    An optimizer that was made before has the old parameters, and is refused at its first step.
     """
 
     bias: nn.Parameter | None
@@ -101,6 +108,7 @@ class ParallelLinear(nn.Module):
             cut = None
             if whole is not None:
                 cut = shards[name].parameter(whole, whole.requires_grad)
+                setattr(whole, REPLACED, True)
             self.register_parameter(name, cut)
         self._average = RowAverage(mesh, site.target)
         on_save: Callable[..., object] = self.register_state_dict_post_hook
@@ -120,11 +128,15 @@ class ParallelLinear(nn.Module):
 
     def product(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output of `forward`, outside of what torch.compile traces."""
-        x_MN = self._checked(x)
         weight = averaged(_local(self.get_parameter("weight")), self._share)
-        y_MK = partitioned_product(x_MN, self._program_block(weight), self._schedules(len(x_MN)))
+        if torch.is_autocast_enabled(x.device.type):
+            dtype = torch.get_autocast_dtype(x.device.type)
+            x, weight = x.to(dtype), weight.to(dtype)
+        x_MN = self._checked(x, weight.dtype)
+        schedules = self._schedules(len(x_MN), self.mesh.in_dtype(weight.dtype))
+        y_MK = partitioned_product(x_MN, self._program_block(weight), schedules)
         if self.bias is not None:
-            y_MK = y_MK + averaged(_local(self.bias), self._average).reshape(-1)
+            y_MK = y_MK + averaged(_local(self.bias), self._average).reshape(-1).to(y_MK.dtype)
         y: torch.Tensor = y_MK.view(*x.shape[:-1], -1)
         return y
 
@@ -133,7 +145,7 @@ class ParallelLinear(nn.Module):
         rows = self._average.count
         return gradient if rows == 1 else gradient / rows
 
-    def _checked(self, x: torch.Tensor) -> torch.Tensor:
+    def _checked(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         columns = self.in_features // self.site.source.grid[1]
         if x.shape[-1] != columns:
             split = f"1 of {self.site.source.grid[1]} parts" if self.site.role.leaves else "all"
@@ -141,9 +153,9 @@ class ParallelLinear(nn.Module):
                 f"{self.site.name}: expected an input of {columns} columns ({split} of "
                 f"{self.in_features}), got {tuple(x.shape)}: see Region for where columns are split"
             )
-        if x.dtype != self.mesh.dtype:
+        if x.dtype != dtype:
             raise ConfigError(
-                f"{self.site.name}: expected an input of the weight's {self.mesh.dtype}, got "
+                f"{self.site.name}: expected an input of the weight's {dtype}, got "
                 f"{x.dtype}: convert the module to one dtype"
             )
         return x.reshape(-1, columns)
@@ -157,25 +169,44 @@ class ParallelLinear(nn.Module):
         shape = (*local.shape[:dim], blocks, -1, *local.shape[dim + 1 :])
         return local.view(shape).transpose(dim - 1, dim).flatten(dim - 1, dim + 1)
 
-    def _schedules(self, local_rows: int) -> Schedules:
+    def _schedules(self, local_rows: int, mesh: Mesh) -> Schedules:
         site = self.site
-        rows, _ = site.source.whole_shape(self.mesh.rank, (local_rows, 1))
+        rows, _ = site.source.whole_shape(mesh.rank, (local_rows, 1))
         sizes = rows, self.in_features, self.out_features
         key = ("linear", sizes, str(site.sequence), site.source, site.target, site.turned)
-        if key not in self.mesh.compiled:
+        if key not in mesh.compiled:
             operator = Linear(*sizes)
             try:
-                self.mesh.compiled[key] = Schedules(
-                    self.mesh, operator, site.source, site.sequence, site.target, site.turned
+                mesh.compiled[key] = Schedules(
+                    mesh, operator, site.source, site.sequence, site.target, site.turned
                 )
             except PrimeParError as error:
                 raise type(error)(f"{site.name}: {error}") from None
-        schedules: Schedules = self.mesh.compiled[key]
+        schedules: Schedules = mesh.compiled[key]
         return schedules
 
 
 def _product(layer: ParallelLinear, x: torch.Tensor) -> torch.Tensor:
     return layer.product(x)
+
+
+def refuse_old_optimizers() -> None:
+    """Let every optimizer be asked, before its steps, whether it has parameters of old layers."""
+    global _are_refused
+    if not _are_refused:
+        _are_refused = True
+        register_optimizer_step_pre_hook(_check_age)
+
+
+def _check_age(optimizer: torch.optim.Optimizer, *_others: object) -> None:
+    given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    old = sum(hasattr(parameter, REPLACED) for parameter in given)
+    if old:
+        raise ConfigError(
+            f"{type(optimizer).__name__}: expected the parameters of the parallelized module, got "
+            f"{old} of {len(given)} of before parallelize, which train nothing: make the optimizer "
+            "after parallelize"
+        )
 
 
 _disable: Callable[..., Any] = torch.compiler.disable

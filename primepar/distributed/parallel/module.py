@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from primepar.distributed.parallel.assignment import LayerPlan, assigned
 from primepar.distributed.parallel.averaged import RowAverage
+from primepar.distributed.parallel.batch_check import BatchCheck
 from primepar.distributed.parallel.boundaries import Boundaries, boundaries_of
 from primepar.distributed.parallel.checks import (
     check_heads,
@@ -21,7 +22,7 @@ from primepar.distributed.parallel.checks import (
     tied_layers,
 )
 from primepar.distributed.parallel.gradient_check import GradientCheck
-from primepar.distributed.parallel.linear import LinearSite, ParallelLinear
+from primepar.distributed.parallel.linear import LinearSite, ParallelLinear, refuse_old_optimizers
 from primepar.distributed.parallel.regions import (
     LinearRole,
     Region,
@@ -35,7 +36,7 @@ from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError
 from primepar.partition.registry import parse_sequence
 
-_STATE = "_primepar_boundaries"
+_STATE = "_primepar_batches"
 
 
 def parallelize(
@@ -70,19 +71,22 @@ def parallelize(
     }
     _replace(module, replaced, boundaries)
     _average_others(module, replaced, RowAverage(processes, boundaries.stream), boundaries)
-    setattr(module, _STATE, boundaries)
+    refuse_old_optimizers()
+    checked = BatchCheck(boundaries)
+    module.register_forward_pre_hook(checked, with_kwargs=True)
+    setattr(module, _STATE, checked)
     return module
 
 
-def boundaries_in(module: nn.Module) -> Boundaries:
-    """Return the layouts of a parallelized module. Raises `ConfigError` for another module."""
-    boundaries = getattr(module, _STATE, None)
-    if boundaries is None:
+def batches_of(module: nn.Module) -> BatchCheck:
+    """Return what a parallelized module is fed by. Raises `ConfigError` for another module."""
+    checked = getattr(module, _STATE, None)
+    if checked is None:
         raise ConfigError(
             f"{type(module).__name__}: expected a parallelized module, got one that is not: call "
             "parallelize first"
         )
-    known: Boundaries = boundaries
+    known: BatchCheck = checked
     return known
 
 

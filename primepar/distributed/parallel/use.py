@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from itertools import count
 from math import prod
 
 import torch
@@ -10,8 +12,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from primepar.distributed.parallel.module import boundaries_in
-from primepar.errors import ShapeError
+from primepar.distributed.parallel.batch_check import IGNORED, weight_of
+from primepar.distributed.parallel.module import batches_of
+from primepar.errors import MeshError, ShapeError
+
+PATIENCE = 60.0
+"""Seconds that ranks wait for one another before a state is gathered."""
+_meetings = count()
 
 
 def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -20,7 +27,7 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     Ranks that share the columns of a row have the same part. Raises `ShapeError` if the groups of
     ranks do not divide the batch.
     """
-    boundaries = boundaries_in(module)
+    boundaries = batches_of(module).boundaries
     groups, group = boundaries.row_groups, boundaries.row_group(dist.get_rank())
     if len(batch) % groups:
         raise ShapeError(
@@ -30,12 +37,24 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return batch.chunk(groups)[group]
 
 
+def loss_weight(module: nn.Module, labels: torch.Tensor, ignored: int = IGNORED) -> torch.Tensor:
+    """Return the factor of this rank's mean loss where groups of rows count unequally many labels.
+
+    A collective call, before the forward. `labels` are those that the loss counts, of this rank's
+    rows; transformers' language models count `labels[:, 1:]`. With the factor, gradients are those
+    of the mean over all labels that are not `ignored`.
+    """
+    batches = batches_of(module)
+    batches.is_weighted = True
+    return weight_of(batches.boundaries, labels, ignored)
+
+
 def clip_grad_norm(module: nn.Module, max_norm: float) -> torch.Tensor:
     """Scale all gradients so that their global L2 norm is at most `max_norm`; returns the norm.
 
     A collective call. `torch.nn.utils.clip_grad_norm_` refuses DTensors mixed with other tensors.
     """
-    boundaries_in(module)
+    batches_of(module)
     gradients = [p.grad for p in module.parameters() if p.grad is not None]
     squares = torch.stack([square for gradient in gradients for square in _squares(gradient)])
     total = squares.sum()
@@ -63,12 +82,30 @@ def full_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
     """Return the state of the module with full tensors, on the CPU of rank 0; empty elsewhere.
 
     A collective call. Names and shapes are those of the module before `parallelize`, so that
-    `load_state_dict` of an unchanged module takes it.
+    `load_state_dict` of an unchanged module takes it. Raises `MeshError` after `PATIENCE` seconds
+    if some rank does not call it.
     """
-    boundaries_in(module)
+    batches_of(module)
+    _meet("full_state_dict")
     states: dict[str, torch.Tensor] = {}
     for name, entry in module.state_dict().items():
         whole = entry.full_tensor() if isinstance(entry, DTensor) else entry
         if dist.get_rank() == 0:
             states[name] = whole.detach().cpu()
     return states
+
+
+def _meet(what: str) -> None:
+    """Raise `MeshError` if some rank does not come: who gathers alone would wait without end."""
+    store = dist.distributed_c10d._get_default_store()
+    key = f"primepar/{what}/{next(_meetings)}"
+    store.set(f"{key}/{dist.get_rank()}", "here")
+    end, missing = time.monotonic() + PATIENCE, list(range(dist.get_world_size()))
+    while missing := [rank for rank in missing if not store.check([f"{key}/{rank}"])]:
+        if time.monotonic() > end:
+            raise MeshError(
+                f"{what}: expected all ranks to call it, got none on rank "
+                f"{', '.join(map(str, missing))} in {PATIENCE:g} s: call it on every rank, and "
+                "save what rank 0 gets"
+            )
+        time.sleep(0.01)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Iterable
+from copy import copy
 from datetime import timedelta
 from fractions import Fraction
 from hashlib import sha256
@@ -99,7 +100,19 @@ class Mesh:
         self.running: Running[Any] | None = None
         """The list that was started last."""
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
+        self._others: dict[torch.dtype, Mesh] = {}
+        """This mesh in other dtypes."""
         self.barrier()  # NCCL needs every rank in the first call of a communicator
+
+    def in_dtype(self, dtype: torch.dtype) -> Mesh:
+        """Return this mesh for blocks of another dtype: the same processes, groups and memory."""
+        if dtype == self.dtype:
+            return self
+        if dtype not in self._others:
+            other = self._others[dtype] = copy(self)
+            other.dtype, other.compiled = dtype, {}
+            other.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
+        return self._others[dtype]
 
     def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
         """Create the process groups that do not exist yet.
