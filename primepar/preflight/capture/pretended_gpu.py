@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import BufferTable
 from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.meaning.storages import local_part
 
 MEMORY = 80 << 30
 """Bytes that a pretended GPU has, all of them free."""
@@ -61,14 +62,14 @@ class PretendedGpus:
 
     def of(self, tensor: torch.Tensor) -> int | None:
         """The GPU that a tensor is on; None for a tensor on the CPU."""
-        return self._table.device(_local(tensor))
+        return self._table.device(local_part(tensor))
 
     def place(self, result: Any, index: int | None, how: str = "") -> Any:
         """Let a new tensor, or a structure of them, be on a GPU; return it."""
         if how:
             self.note(how)
         if isinstance(result, torch.Tensor):
-            self._table.place(_local(result), index)
+            self._table.place(local_part(result), index)
         elif isinstance(result, list | tuple):
             for part in result:
                 self.place(part, index)
@@ -473,12 +474,3 @@ def _attention(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Ten
 
     from_local = DTensor.from_local
     return attention
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that has the memory: a rank's part of a DTensor, or a result under way."""
-    for name in ("_local_tensor", "elem"):
-        inner = getattr(tensor, name, None) if type(tensor) is not torch.Tensor else None
-        if isinstance(inner, torch.Tensor):
-            return _local(inner)
-    return tensor

@@ -75,6 +75,8 @@ class TermValues:
         """An atom after linear operations -> what it was before them."""
         self.weights: dict[str, tuple[str, ...]] = {}
         """An atom after linear operations -> the computed numbers that it was multiplied by."""
+        self.made_of: dict[str, tuple[list[Value], bool]] = {}
+        """The atom of an operation -> its inputs, and whether it is pointwise."""
         self._values: dict[TermPlace, Value] = {}
 
     def of(self, rank: int, node: int) -> Value:
@@ -119,8 +121,10 @@ class TermValues:
         match node:
             case Leaf(digest=name, length=length):
                 return opaque(name, length)
-            case Applied(digest=name, length=length):
-                return opaque(digest_of(name, *map(digest, inputs)), length)
+            case Applied(digest=name, length=length, pointwise=pointwise):
+                atom = digest_of(name, *map(digest, inputs))
+                self.made_of.setdefault(atom, (inputs, pointwise))
+                return opaque(atom, length)
             case Mapped(digest=name, length=length):
                 return self._mapped(name, inputs[0], length)
             case WeightedTerm(divides=divides):

@@ -176,7 +176,7 @@ class _GradientQuestions:
     def misplaced(self) -> Iterator[Wrong]:
         """Yield parameters that were updated by gradients of other elements or parameters.
 
-        Decided where the update is a sum that is looked into, as that of SGD.
+        Followed through what an optimizer computes, element by element where it is pointwise.
         """
         for rank in range(len(self.terms)):
             holders = [holder for holder in self.replicas.holders if holder.rank == rank]
@@ -185,13 +185,17 @@ class _GradientQuestions:
                 for holder in holders
                 if holder.parameter.gradient is not None
             }
-            known = {atom for value in sums.values() for atom in _names(value)}
-            for holder in holders:
+            known = {atom for value in sums.values() for atom, _ in self._updates(value, set())}
+            for holder in holders if known else ():
                 name, place = holder.parameter.name, 0
-                for length, form in self.values.of(rank, holder.parameter.end):
-                    right = part(sums.get(name, ()), place, place + length)
-                    here = {atom for segment in right[:1] for atom, _ in segment.form}
-                    if any(atom[0] in known and atom not in here for atom, _ in form):
+                for segment in self.values.of(rank, holder.parameter.end):
+                    length = segment.length
+                    right = self._updates(part(sums.get(name, ()), place, place + length), set())
+                    used = self._updates((segment,), known)
+                    exact = {atom for atom in used if atom[1] is not None}
+                    names = {atom for atom, _ in right}
+                    others = exact - right if exact else {a for a in used if a[0] not in names}
+                    if length > 1 and others and (exact or len(others) == len(used)):
                         elements = f"elements {place} to {place + length - 1}"
                         last = self.terms[rank].claims[-1:]
                         claims = dict(zip([rank], last, strict=False))
@@ -204,6 +208,33 @@ class _GradientQuestions:
                         yield Wrong(sentence, _details(name, claims), True)
                         break
                     place += length
+
+    def _updates(self, value: Value, known: set[str]) -> set[tuple[str, int | None]]:
+        """The gradients that a value is computed from, with the element that is its first one.
+
+        For example, what Adam writes is `p - lr * m / (sqrt(v) + eps)`, of the same elements of `m`
+        and `v`, and these of the same ones of the gradient. A number, as a clip's, is left out.
+        """
+        atoms: set[tuple[str, int | None]] = set()
+        seen: set[tuple[str, int | None, int]] = set()
+        ready = [(segment, True) for segment in value]
+        while ready:
+            (length, form), exact = ready.pop()
+            for (name, first), _ in form:
+                origin = self.values.origins.get(name, name)
+                here = first if exact and origin == name else None
+                if origin in known or not known:
+                    atoms.add((origin, here))
+                elif (name, here, length) not in seen:
+                    seen.add((name, here, length))
+                    inputs, pointwise = self.values.made_of.get(origin, ([], False))
+                    for given in inputs:
+                        if pointwise and size(given) == size(inputs[0]):
+                            some = given if here is None else part(given, first, first + length)
+                            ready += [(segment, here is not None) for segment in some]
+                        elif not pointwise and size(given) > 1:
+                            ready += [(segment, False) for segment in given]
+        return atoms
 
     def wrong_scale(self) -> Iterator[Wrong]:
         """Yield parameters whose gradients have other coefficients than most, or several."""
@@ -272,16 +303,21 @@ class _GradientQuestions:
         return [f"{count} parameter{'s' * (count > 1)} {kind}" for kind, count in kinds.items()]
 
     def _shards(self, grouped: set[tuple[int, str]]) -> Iterator[list[ReplicaHolder]]:
-        """Parameters in parts whose gradients are parts of one sum over ranks."""
+        """Parameters in parts whose gradients are parts of one sum that one call made."""
         by_name: dict[str, list[ReplicaHolder]] = {}
         for holder in self.replicas.holders:
             if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
                 by_name.setdefault(holder.parameter.name, []).append(holder)
         for holders in by_name.values():
             sums = [self._gradient(holder.rank, holder.first) for holder in holders]
-            ranks = set.union(*map(self._ranks_of, sums))
-            if len(holders) > 1 and {holder.rank for holder in holders} <= ranks and (
-                len({frozenset(self._atoms(value)) for value in sums}) == 1
+            ranks = {holder.rank for holder in holders}
+            alike = len({frozenset(self._atoms(value)) for value in sums}) == 1
+            if len(holders) > 1 and alike and all(map(self._ranks_of, sums)) and all(
+                any(
+                    ranks <= set(members)
+                    for members in self.replicas.sources(holder.rank, holder.first.gradient)
+                )
+                for holder in holders
             ):  # fmt: skip
                 yield holders
 
@@ -464,10 +500,6 @@ class _GradientQuestions:
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
         return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
-
-
-def _names(value: Value) -> set[str]:
-    return {name for _, form in value for (name, _), _ in form}
 
 
 def _kinds(

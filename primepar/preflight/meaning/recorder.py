@@ -21,7 +21,13 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.linear import LinearTerms
-from primepar.preflight.meaning.storages import NUMPY, Storages, span
+from primepar.preflight.meaning.storages import (
+    NUMPY,
+    Storages,
+    is_there,
+    local_part,
+    span,
+)
 from primepar.preflight.meaning.terms import (
     Applied,
     CapturedCall,
@@ -64,8 +70,8 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Note a communication call: the tensors that it reads, and those that it writes."""
         with _disable_current_modes():
-            nodes = tuple(self._input(_local(tensor)) for tensor in reads)
-            for slot, tensor in enumerate(map(_local, writes)):
+            nodes = tuple(self._input(local_part(tensor)) for tensor in reads)
+            for slot, tensor in enumerate(map(local_part, writes)):
                 node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
                 self.storages.write(tensor, node)
         self.calls.append(CapturedCall(instruction, nodes))
@@ -80,7 +86,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def gradient(self, tensor: torch.Tensor) -> None:
         """Note that a tensor is a gradient that is about to be added to that of a parameter."""
         with _disable_current_modes():
-            local = _local(tensor)
+            local = local_part(tensor)
             node = self.storages.read(local)
             self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
@@ -104,6 +110,13 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node not in (noted.start, *noted.held):
             self._trained[name] = parameter, replace(noted, held=(*noted.held, node))
 
+    def stepping(self) -> None:
+        """Note the gradients of all parameters, which an optimizer is about to read or clear."""
+        for name, (parameter, noted) in self._trained.items():
+            if parameter.grad is not None:
+                held = self._held(parameter.grad)
+                self._trained[name] = parameter, replace(noted, gradient=held)
+
     def updated(self, name: str) -> None:
         """Note what a parameter holds after a step of an optimizer."""
         parameter, noted = self._trained[name]
@@ -111,7 +124,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _held(self, tensor: torch.Tensor) -> int:
         with _disable_current_modes():
-            return self.storages.read(_local(tensor).detach())
+            return self.storages.read(local_part(tensor).detach())
 
     def claim(self, name: str, step: int, parameter: torch.Tensor, gradient: torch.Tensor) -> bool:
         """Note that an optimizer reads a parameter and its gradient.
@@ -122,7 +135,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         data, sums = self._held(parameter), self._held(gradient)
         before = self._last.get(name)
         self._last[name] = data, sums
-        if before == (data, sums) and self.storages.tracked(_local(parameter)):
+        if before == (data, sums) and self.storages.tracked(local_part(parameter)):
             return False
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
         return True
@@ -133,11 +146,13 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def result(self) -> RankTerms:
         """What was recorded, and what parameters hold now."""
-        trained = []
-        for parameter, noted in self._trained.values():
-            last = parameter.grad
-            gradient = None if last is None else self._held(last)
-            trained.append(replace(noted, end=self._held(parameter), gradient=gradient))
+        self.stepping()
+        # What FSDP gathers for a pass is freed after it: then it holds no parameter.
+        trained = [
+            replace(noted, end=self._held(parameter))
+            for parameter, noted in self._trained.values()
+            if is_there(local_part(parameter))
+        ]
         return RankTerms(
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained),
@@ -214,7 +229,8 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             rest.append(NUMPY(torch.get_rng_state()).tobytes().hex())
         digest = sha256(repr((str(func), shapes, rest)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
-        return self.storages.add(Applied(digest, nodes, span(outputs[0])))
+        pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in func._schema.name
+        return self.storages.add(Applied(digest, nodes, span(outputs[0]), pointwise))
 
 
 def _lanes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
@@ -233,11 +249,6 @@ def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator
         value = args[place] if place < len(args) else kwargs.get(argument.name)
         if argument.is_write:
             yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """A rank's own part of a DTensor; any other tensor is itself."""
-    return getattr(tensor, "_local_tensor", tensor)
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

@@ -47,6 +47,20 @@ def byte_range(tensor: torch.Tensor) -> ByteRange:
     return ByteRange(int(start), int(start + (last + 1) * size))
 
 
+def is_there(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor was not freed."""
+    return byte_range(tensor).end <= tensor.untyped_storage().nbytes()
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor within a wrapper, such as a rank's own part of a DTensor, else itself."""
+    for name in ("_local_tensor", "elem"):
+        inner = getattr(tensor, name, None) if type(tensor) is not torch.Tensor else None
+        if isinstance(inner, torch.Tensor):
+            return local_part(inner)
+    return tensor
+
+
 def span(tensor: torch.Tensor) -> int:
     """Elements between the first and the last one of a tensor, both included."""
     start, end = byte_range(tensor)

@@ -37,6 +37,8 @@ class Applied(TermNode, frozen=True):
     digest: str
     inputs: tuple[int, ...]
     length: int
+    pointwise: bool = False
+    """Whether each element is made of the same elements of inputs of its length."""
 
 
 class Mapped(TermNode, frozen=True):
@@ -119,7 +121,7 @@ class TrainedParameter(Struct, frozen=True, array_like=True):
     updated: int | None = None
     """What it held right after the last step of an optimizer."""
     gradient: int | None = None
-    """Its gradient at the end."""
+    """Its gradient when an optimizer last took a step, or later."""
 
 
 class ReplicaClaim(Struct, frozen=True, array_like=True):
