@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ def captured(cases: tuple[Case, ...]) -> list[Done]:
     shared = os.environ.get(SHARED)
     if shared is None:
         return _run(cases)
-    file = Path(shared) / "captured.json"
+    file = Path(shared) / f"captured-{sha256(repr(cases).encode()).hexdigest()[:8]}.json"
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():

@@ -148,16 +148,16 @@ def zero(source: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def sharded(part: str) -> tuple[tuple[str, str], ...]:
+def sharded(part: str, optimizer: str = "SGD") -> tuple[tuple[str, str], ...]:
     """Each rank updates a part of all parameters with a part of their gradients, and gathers."""
     return (
         CLEAR,
         (
             OPTIMIZER,
-            """flat = nn.utils.parameters_to_vector(model.parameters()).detach()
+            f"""flat = nn.utils.parameters_to_vector(model.parameters()).detach()
 half = flat.numel() // ranks
 shard = nn.Parameter(flat[rank * half : (rank + 1) * half].clone())
-optimizer = torch.optim.SGD([shard], lr=0.1)
+optimizer = torch.optim.{optimizer}([shard], lr=0.1)
 """,
         ),
         (
@@ -195,6 +195,9 @@ nn.utils.vector_to_parameters(flat, model.parameters())
              "2 parameters equal on ranks 0,1 after step 2, each by the same sum of 2 gradients "
              "times 1/2; 2 parameters equal on ranks 0,1 after step 2"),
     "sharded": (Case(BY_HAND, TWO, sharded("rank")), "4 parameters equal on ranks 0,1 at the end"),
+    "sharded, Adam": (Case(BY_HAND, TWO, sharded("rank", "Adam")),
+                      "4 parameters equal on ranks 0,1 at the end"),
+    "FSDP": (PROVED["fsdp.py"], "8 parameters in parts on ranks 0,1, each by the same gradient"),
     "averages data": (Case(BY_HAND, TWO, (
         (REDUCTION, ""), (STEP, STEP + REDUCTION.replace(".grad", ".data")))),
         "4 parameters equal on ranks 0,1 after step 2, made equal after other gradients"),
@@ -236,6 +239,9 @@ BROKEN = {
         "rank 1, 2.bias after step 2 at by_hand.py:21: expected the data that the optimizer has "
         "written, got those of before the step: send it from the rank that updates it"),
     "other part": (Case(BY_HAND, TWO, sharded("(1 - rank)")),
+        "rank 0, 2.weight at by_hand.py:27: expected elements 0 to 7 to be updated by their own "
+        "gradients, got gradients of other elements: let each rank update the part that it sends"),
+    "other part, Adam": (Case(BY_HAND, TWO, sharded("(1 - rank)", "Adam")),
         "rank 0, 2.weight at by_hand.py:27: expected elements 0 to 7 to be updated by their own "
         "gradients, got gradients of other elements: let each rank update the part that it sends"),
 }  # fmt: skip

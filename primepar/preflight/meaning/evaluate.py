@@ -13,6 +13,7 @@ from typing import NamedTuple
 from primepar.preflight.meaning.terms import (
     Added,
     Applied,
+    Cotangent,
     Gradient,
     Joined,
     Leaf,
@@ -84,7 +85,7 @@ class TermValues:
         waiting = [TermPlace(rank, node)]
         while waiting:
             place = waiting[-1]
-            missing = [need for need in self._needs(place) if need not in self._values]
+            missing = [need for need in self.needs(place) if need not in self._values]
             if missing:
                 waiting += missing
                 continue
@@ -99,7 +100,8 @@ class TermValues:
         met = {other for side in sides for other, _, _ in self.matches.partners.get(side, ())}
         return tuple(sorted(met | {rank}))
 
-    def _needs(self, place: TermPlace) -> list[TermPlace]:
+    def needs(self, place: TermPlace) -> list[TermPlace]:
+        """The terms that a term is directly computed from."""
         rank, node = place.rank, self.nodes[place.rank][place.node]
         match node:
             case Applied(inputs=inputs) | Added(inputs=inputs):
@@ -108,16 +110,18 @@ class TermValues:
                 return [TermPlace(rank, number), TermPlace(rank, weight)]
             case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
                 return [TermPlace(rank, number)]
+            case Cotangent(of=number, input=gradient):
+                return [TermPlace(rank, number), TermPlace(rank, gradient)]
             case Joined(parts=parts):
                 return [TermPlace(rank, number) for number, _, _ in parts]
             case Received():
-                return self._sources(rank, node)
+                return self.sources(rank, node)
             case _:
                 return []
 
     def _value(self, place: TermPlace) -> Value:
         rank, node = place.rank, self.nodes[place.rank][place.node]
-        inputs = [self._values[need] for need in self._needs(place)]
+        inputs = [self._values[need] for need in self.needs(place)]
         match node:
             case Leaf(digest=name, length=length):
                 return opaque(name, length)
@@ -136,6 +140,8 @@ class TermValues:
                 return total(inputs)
             case Gradient(length=length):
                 return opaque(digest_of("gradient", digest(inputs[0])), length)
+            case Cotangent(length=length, function=name):
+                return opaque(digest_of("cotangent", name, *map(digest, inputs)), length)
             case Joined(parts=parts):
                 pieces = zip(inputs, parts, strict=True)
                 return joined(
@@ -153,7 +159,7 @@ class TermValues:
                 self.weights[after] = self.weights.get(atom[0], ()) + (name,) * weighs
         return mapped(name, value, length)
 
-    def _sources(self, rank: int, received: Received) -> list[TermPlace]:
+    def sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""
         place = rank, self.calls[rank][received.call].instruction
         sides = self.matches.sides(place)

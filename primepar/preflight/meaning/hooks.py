@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
+from torch.autograd.graph import GradientEdge
 from torch.distributed import get_process_group_ranks
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -15,8 +16,15 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.recorder import TermRecorder
+from primepar.preflight.meaning.storages import local_part
+from primepar.preflight.meaning.terms import Pullback
+
+_WITHOUT_MESSAGES = ("torch.nn.", "torch.autograd", "torch.utils", "torch._", "torch.distributed._")
+"""Modules of torch whose functions of autograd need not be followed."""
 
 
 def follow_gradients(recorder: TermRecorder) -> None:
@@ -56,6 +64,8 @@ class _Hooks:
         self.nodes: list[object] = []
         """Nodes with a hook, which must not be deleted."""
         self.steps: Counter[int] = Counter()
+        self.depth = 0
+        """Backward passes that are under way; one within another is of activations anew."""
 
     def install(self) -> None:
         register_module_forward_pre_hook(self._name)
@@ -63,6 +73,8 @@ class _Hooks:
         register_optimizer_step_post_hook(self._stepped)
         original = vars(torch.autograd)["_engine_run_backward"]
         vars(torch.autograd)["_engine_run_backward"] = self._with_hooks(original)
+        function: Any = torch.autograd.Function
+        function.apply = classmethod(self._with_marks(function.apply.__func__))
 
     def _name(self, module: torch.nn.Module, _: Any) -> None:
         for name, parameter in module.named_parameters():
@@ -77,18 +89,77 @@ class _Hooks:
 
     def _with_hooks(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def run_backward(roots: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+        def run_backward(
+            roots: Sequence[Any], gradients: Sequence[Any], retains: bool, differentiable: bool,
+            inputs: Sequence[Any] = (), *rest: Any, **named: Any,
+        ) -> Any:  # fmt: skip
             for node in _accumulations(roots):
                 parameter = node.variable
                 if id(parameter) not in self.known:
                     self.known.add(id(parameter))
                     self.nodes.append(node)
-                    node.register_prehook(self._arrives)
+                    node.register_prehook(partial(self._arrives, node))
                 if id(parameter) in self.names:
                     self._trained(parameter)
-            return original(roots, *arguments, **named)
+            if not self.depth:
+                self._enter(roots, gradients)
+            self.depth += 1
+            try:
+                results = original(
+                    roots, gradients, retains, differentiable, inputs, *rest, **named
+                )
+            finally:
+                self.depth -= 1
+            if named.get("accumulate_grad") or differentiable:
+                return results
+            return tuple(map(self._computed, inputs, results))
 
         return run_backward
+
+    def _enter(self, roots: Sequence[Any], gradients: Sequence[Any]) -> None:
+        """Note the gradients that a script gives to `backward`, one for each output."""
+        for root, gradient in zip(roots, gradients, strict=True):
+            if isinstance(root, torch.Tensor) and gradient is not None and root.numel() > 1:
+                data, entering = self.recorder.held(root), self.recorder.held(gradient)
+                self.recorder.pullbacks.append(Pullback(data, entering, self.recorder.source()))
+
+    def _computed(self, leaf: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """A gradient of a leaf, noted as that of a parameter or of a copy."""
+        if isinstance(leaf, GradientEdge):
+            leaf = getattr(leaf.node, "variable", None)
+        if leaf is None or gradient is None or not leaf.is_leaf:
+            return gradient
+        if isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.names:
+            gradient = gradient.clone()
+            self.recorder.gradient(gradient)
+        elif not self.depth and self.recorder.storages.tracked(local_part(leaf)):
+            gradient = self.recorder.cotangent(leaf, gradient)
+        return gradient
+
+    def _with_marks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Follow the functions of autograd that communicate, in either pass."""
+
+        def apply(function: Any, *arguments: Any, **named: Any) -> Any:
+            before = len(self.recorder.calls)
+            inputs = [leaf for leaf in arguments if isinstance(leaf, torch.Tensor)]
+            if not function.__module__.startswith(_WITHOUT_MESSAGES):
+                for tensor in inputs:
+                    if type(tensor) is torch.Tensor and tensor.requires_grad:
+                        self.recorder.follow(tensor)
+            result = original(function, *arguments, **named)
+            outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            node = next((tensor.grad_fn for tensor in outputs if tensor.grad_fn), None)
+            forward = tuple(range(before, len(self.recorder.calls)))
+            if node is None or any(map(is_traceable_wrapper_subclass, inputs + outputs)):
+                return result
+            storages = {tensor.untyped_storage()._cdata for tensor in inputs}
+            if forward or any(one.untyped_storage()._cdata in storages for one in outputs):
+                marks = _FunctionMarks(self.recorder, function.__name__, forward, inputs, outputs)
+                node.register_prehook(marks.arrives)
+                node.register_hook(marks.returns)
+            return result
+
+        return apply
 
     def _trained(self, parameter: torch.Tensor) -> None:
         replicated: list[tuple[int, ...]] = []
@@ -100,12 +171,25 @@ class _Hooks:
         name = self.names[id(parameter)]
         self.recorder.trained(name, parameter, tuple(replicated), tuple(sharded))
 
-    def _arrives(self, gradients: Sequence[torch.Tensor | None]) -> None:
-        for gradient in gradients:
-            if gradient is not None:
-                self.recorder.gradient(gradient)
+    def _arrives(self, node: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
+        leaf = node.variable
+        if isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.names:
+            for gradient in gradients:
+                if gradient is not None:
+                    self.recorder.gradient(gradient)
+        elif (
+            self.depth == 1
+            and not torch.is_grad_enabled()
+            and self.recorder.storages.tracked(local_part(leaf))
+        ):
+            return tuple(
+                self.recorder.cotangent(leaf, gradient) if gradient is not None else None
+                for gradient in gradients
+            )
+        return None
 
     def _step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
+        self.recorder.stepping()
         parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
         for place, parameter in enumerate(parameters):
             if parameter.grad is None:
@@ -121,6 +205,40 @@ class _Hooks:
         for parameter in (tensor for group in optimizer.param_groups for tensor in group["params"]):
             if self.steps[id(parameter)]:
                 self.recorder.updated(self.names[id(parameter)])
+
+
+class _FunctionMarks:
+    """What one application of a function of autograd is given and returns, in both passes."""
+
+    def __init__(
+        self, recorder: TermRecorder, name: str, forward: tuple[int, ...],
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
+    ) -> None:  # fmt: skip
+        self.recorder, self.name, self.forward = recorder, name, forward
+        self.inputs = [recorder.held(tensor) for tensor in inputs]
+        self.outputs = [recorder.held(tensor) for tensor in outputs]
+        self.before = 0
+
+    def arrives(self, gradients: Sequence[torch.Tensor | None]) -> Any:
+        """Note the gradients of the outputs."""
+        self.before = len(self.recorder.calls)
+        if torch.is_grad_enabled():  # A second derivative is asked: leave the graph alone.
+            return None
+        return tuple(
+            None if gradient is None else self.recorder.cotangent(output, gradient, self.name)
+            for output, gradient in zip(self.outputs, gradients, strict=False)
+        )
+
+    def returns(self, gradients: Sequence[torch.Tensor | None], _: Any) -> None:
+        """Note the gradients that the function returns, if it communicates."""
+        backward = tuple(range(self.before, len(self.recorder.calls)))
+        for data, gradient in zip(self.inputs, gradients, strict=False):
+            if gradient is not None and (self.forward or backward):
+                noted = Pullback(
+                    data, self.recorder.held(gradient), self.recorder.source(), self.name,
+                    self.forward, backward,
+                )  # fmt: skip
+                self.recorder.pullbacks.append(noted)
 
 
 def _summed_in_step(gradient: torch.Tensor) -> bool:

@@ -31,8 +31,10 @@ from primepar.preflight.meaning.storages import (
 from primepar.preflight.meaning.terms import (
     Applied,
     CapturedCall,
+    Cotangent,
     Gradient,
     GradientClaim,
+    Pullback,
     RankTerms,
     Received,
     ReplicaClaim,
@@ -59,6 +61,8 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.claims: list[GradientClaim] = []
         self.replicas: list[ReplicaClaim] = []
         self.calls: list[CapturedCall] = []
+        self.cotangents: list[int] = []
+        self.pullbacks: list[Pullback] = []
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Parameter -> the terms of its last claim."""
@@ -90,6 +94,25 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.storages.read(local)
             self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
+    def cotangent(
+        self, of: int | torch.Tensor, gradient: torch.Tensor, function: str = ""
+    ) -> torch.Tensor:
+        """Return a gradient that is noted to be that of a tensor or term."""
+        marked, local = gradient.detach().clone(), local_part(gradient)
+        with _disable_current_modes():
+            of = of if isinstance(of, int) else self.held(of)
+            term = Cotangent(of, self.storages.read(local), span(local), self.source(), function)
+            node = self.storages.add(term)
+            self.storages.write(local_part(marked), node)
+        self.cotangents.append(node)
+        return marked
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Follow real data from now on, so that parts of it are known as such."""
+        with _disable_current_modes():
+            if span(tensor) == tensor.numel() and not self._tracked(tensor):
+                self.storages.write(tensor, self.storages.read(tensor))
+
     def trained(
         self,
         name: str,
@@ -101,7 +124,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         `replicated` and `sharded` are the groups of ranks that its placement names.
         """
-        node = self._held(parameter)
+        node = self.held(parameter)
         if name not in self._trained:
             noted = TrainedParameter(name, node, node, replicated, sharded)
             self._trained[name] = parameter, noted
@@ -114,15 +137,16 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Note the gradients of all parameters, which an optimizer is about to read or clear."""
         for name, (parameter, noted) in self._trained.items():
             if parameter.grad is not None:
-                held = self._held(parameter.grad)
+                held = self.held(parameter.grad)
                 self._trained[name] = parameter, replace(noted, gradient=held)
 
     def updated(self, name: str) -> None:
         """Note what a parameter holds after a step of an optimizer."""
         parameter, noted = self._trained[name]
-        self._trained[name] = parameter, replace(noted, updated=self._held(parameter))
+        self._trained[name] = parameter, replace(noted, updated=self.held(parameter))
 
-    def _held(self, tensor: torch.Tensor) -> int:
+    def held(self, tensor: torch.Tensor) -> int:
+        """The term of what a tensor holds."""
         with _disable_current_modes():
             return self.storages.read(local_part(tensor).detach())
 
@@ -132,7 +156,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Returns whether it is a new step, and not that of an optimizer within another one.
         """
         self.trained(name, parameter)
-        data, sums = self._held(parameter), self._held(gradient)
+        data, sums = self.held(parameter), self.held(gradient)
         before = self._last.get(name)
         self._last[name] = data, sums
         if before == (data, sums) and self.storages.tracked(local_part(parameter)):
@@ -142,20 +166,20 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Note that a tensor is labelled as replicated over a group of ranks."""
-        self.replicas.append(ReplicaClaim(group, self._held(tensor), self.source()))
+        self.replicas.append(ReplicaClaim(group, self.held(tensor), self.source()))
 
     def result(self) -> RankTerms:
         """What was recorded, and what parameters hold now."""
         self.stepping()
         # What FSDP gathers for a pass is freed after it: then it holds no parameter.
         trained = [
-            replace(noted, end=self._held(parameter))
+            replace(noted, end=self.held(parameter))
             for parameter, noted in self._trained.values()
             if is_there(local_part(parameter))
         ]
         return RankTerms(
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
-            tuple(self.replicas), tuple(trained),
+            tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
         )  # fmt: skip
 
     def __torch_dispatch__(

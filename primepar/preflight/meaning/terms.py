@@ -83,7 +83,33 @@ class Gradient(TermNode, frozen=True):
     length: int
 
 
-Term = Leaf | Received | Applied | Mapped | Scaled | WeightedTerm | Added | Joined | Gradient
+class Cotangent(TermNode, frozen=True):
+    """The gradient that a backward pass computes with respect to the term `of`.
+
+    That is a copy of what was sent, or what a function of autograd returned in the forward pass.
+    """
+
+    of: int
+    input: int
+    length: int
+    source: str
+    """Where `backward` is called, `train.py:42`."""
+    function: str = ""
+    """The name of the function; empty for a leaf."""
+
+
+Term = (
+    Leaf
+    | Received
+    | Applied
+    | Mapped
+    | Scaled
+    | WeightedTerm
+    | Added
+    | Joined
+    | Gradient
+    | Cotangent
+)
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):
@@ -92,6 +118,20 @@ class CapturedCall(Struct, frozen=True, array_like=True):
     instruction: int
     """Its index in the program of the rank."""
     reads: tuple[int, ...]
+
+
+class Pullback(Struct, frozen=True, array_like=True):
+    """A gradient that enters `backward` for a tensor, or that a function returns for an input."""
+
+    data: int
+    """The term of the tensor or input."""
+    gradient: int
+    source: str
+    function: str = ""
+    """The name of the function; empty for `backward`."""
+    forward: tuple[int, ...] = ()
+    """The calls that the function makes in its forward pass."""
+    backward: tuple[int, ...] = ()
 
 
 class GradientClaim(Struct, frozen=True, array_like=True):
@@ -141,3 +181,6 @@ class RankTerms(Struct, frozen=True, array_like=True):
     claims: tuple[GradientClaim, ...]
     replicas: tuple[ReplicaClaim, ...] = ()
     trained: tuple[TrainedParameter, ...] = ()
+    cotangents: tuple[int, ...] = ()
+    """Terms of gradients of copies, one for each time that one was computed."""
+    pullbacks: tuple[Pullback, ...] = ()

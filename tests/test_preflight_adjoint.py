@@ -1,0 +1,134 @@
+"""Gradients that cross ranks: right and wrong scripts, compared with what they compute on gloo."""
+
+from __future__ import annotations
+
+import random
+import runpy
+import sys
+from functools import cache
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from captured import SCRIPTS, Case, captured
+from command import Done
+from distributed_ranks import on_ranks
+from profiles import IS_LONG
+
+SCRIPT = "adjoints.py"
+Changes = tuple[str, ...]
+RANKS = {"pipeline": 2, "gather": 2, "exchange": 2, "copy": 2, "halo": 3, "ring": 3}
+CHANGES = {
+    "pipeline": ["double", "data", "again", "zeros", "clone"],
+    "gather": ["sum", "slice", "next", "minus"],
+    "exchange": ["none", "thrice", "half"],
+    "copy": ["without0", "without1", "ranks"],
+    "halo": ["none", "row", "onward", "first"],
+    "ring": ["local"],
+}
+NOT_SEEN = {("exchange", "roll"), ("ring", "short"), ("ring", "swap")}
+"""Wrong, and within a function that computes too, which is not looked into."""
+
+
+def orders(seed: int) -> Changes:
+    """A pipeline whose messages are sent, received, returned and used in some order each."""
+    draw = random.Random(seed)
+    names = draw.sample("stre", draw.choice([1, 2, 2, 4]))
+    changes = [name + "".join(draw.sample("012", 3)) for name in names]
+    if draw.random() < 0.5:  # The other side does the same, which may repair it.
+        changes += [{"s": "t", "t": "s", "r": "e", "e": "r"}[one[0]] + one[1:] for one in changes]
+    return tuple(changes)
+
+
+CASES = {
+    (kind, *changes): Case(SCRIPT, ("-n", str(RANKS[kind])), (), (kind, *changes))
+    for kind, changes in [
+        *((kind, ()) for kind in RANKS),
+        *((kind, (change,)) for kind, changes in CHANGES.items() for change in changes),
+        *(("pipeline", orders(seed)) for seed in range(400 if IS_LONG else 12)),
+        *((kind, (change,)) for kind, change in sorted(NOT_SEEN)),
+        ("gather", ("slice", "same")),
+        ("copy", ("twice",)),
+    ]
+}
+
+
+def answer(*case: str) -> Done:
+    return captured(tuple(CASES.values()))[list(CASES).index(case)]
+
+
+def gradients(cases: list[Changes]) -> list[list[float]]:
+    """The gradients of the weights of this rank in each case, on a real backend."""
+    results = []
+    for case in cases:
+        with patch.object(sys, "argv", [SCRIPT, *case]), patch.object(dist, "init_process_group"):
+            weights = runpy.run_path(str(SCRIPTS / SCRIPT))["results"]
+        results.append(torch.cat([weight.grad.reshape(-1) for weight in weights]).tolist())
+    return results
+
+
+@cache
+def harmful() -> set[Changes]:
+    """The cases whose gradients are other ones than those of their script without a change."""
+    wrong = set()
+    for ranks in (2, 3):
+        cases = [case for case in CASES if RANKS[case[0]] == ranks and "same" not in case]
+        for of_rank in on_ranks(ranks, gradients, cases):
+            numbers = dict(zip(cases, of_rank, strict=True))
+            for case, gradient in numbers.items():
+                if gradient != pytest.approx(numbers[case[:1]], rel=1e-4, abs=1e-5):
+                    wrong.add(case)
+    return wrong
+
+
+@pytest.mark.parametrize("kind", RANKS)
+def test_scripts_are_refuted_exactly_where_gloo_computes_other_gradients(kind: str) -> None:
+    verdicts = {
+        case: answer(*case).code
+        for case in CASES
+        if case[0] == kind and case not in NOT_SEEN and "same" not in case
+    }
+    assert verdicts == {case: int(case in harmful()) for case in verdicts}
+
+
+@pytest.mark.parametrize("case", sorted(NOT_SEEN))
+def test_what_is_not_looked_into_is_stated(case: Changes) -> None:
+    assert case in harmful()
+    done = answer(*case)
+    assert done.code == 0
+    assert (
+        f"gradients of {case[0].capitalize()} computed of all that came back, in a way that is"
+        in (done.out)
+    )
+
+
+def test_ranks_that_compute_alike_may_take_their_part() -> None:
+    assert answer("gather", "slice", "same").code == 0
+    assert answer("gather", "slice").code == 1
+
+
+SENTENCES: dict[Changes, str] = {
+    ("pipeline", "again"): "rank 0, backward at adjoints.py:37: expected the gradient of what rank "
+    "0 gave to instruction 1 (isend x1 -> 1) at adjoints.py:33, got that of what rank 0 gave to "
+    "instruction 2 (isend x2 -> 1) at adjoints.py:33, which rank 1 received in instruction 2 (recv "
+    "x2 <- 0) at adjoints.py:42 and computed at adjoints.py:45: send and receive both in one "
+    "order, and give each gradient to the output that it belongs to",
+    ("pipeline", "zeros"): "rank 0, backward at adjoints.py:37: expected the gradient of what rank "
+    "0 gave to instruction 1 (isend x1 -> 1) at adjoints.py:33 with that of its copies on rank 1, "
+    "computed at adjoints.py:45, got it without: let rank 1 send it, and add it to the others "
+    "before backward",
+    ("gather", "slice"): "rank 0, backward of Gather at adjoints.py:95: expected the gradient of "
+    "what rank 0 gave to instruction 0 (all_gather x0 -> x1.0 x1.1 over 0,1) at adjoints.py:66 "
+    "with that of its copies on rank 1, computed at adjoints.py:95, got it without: its forward "
+    "pass communicates by all_gather and its backward by none: sum what comes back by "
+    "reduce_scatter",
+    ("copy", "ranks"): "rank 1, backward of Sum at adjoints.py:168: expected the gradient of what "
+    "rank 1 gave to instruction 2 (all_reduce x1 over 0,1) at adjoints.py:152, which rank 0 "
+    "computed at adjoints.py:168, times 1, got it times 2: let each copy's gradient come back once",
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_a_gradient_of_something_else_is_refuted_with_both_lines(case: Changes) -> None:
+    assert f"\n      {SENTENCES[case]}\n" in answer(*case).out
