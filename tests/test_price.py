@@ -155,8 +155,8 @@ def test_a_cluster_that_there_is_not_is_refused_with_those_that_there_are() -> N
     done = run("price", "megatron", *ON_FOUR, "--cluster", "nope")
     assert (done.code, done.err) == (
         2,
-        "primepar: error: nope: expected a cluster file or one of a100-8x8, b200-8, cpu-gloo-4, "
-        "h100-8, h100-8x4, h200-8, torus-4x4, v100-8x4, got no such file or directory\n",
+        "primepar: error: nope: expected a cluster file or one of a100, b200, cpu-gloo-4, gb200, "
+        "h100, h200, mi300x, torus-4x4, tpu-v5p, v100, v100-8x4, got no such file or directory\n",
     )
 
 

@@ -140,15 +140,15 @@ WRONG = {
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h300"): (
         f"h300: expected a cluster file or one of {', '.join(shipped_clusters())}, got no such "
-        "file or directory: write h200-8"
+        "file or directory: write h200"
     ),
     ("P4x4", "--shape", "8,8,8", "--cluster", "h200-8"): (
         "expected at most the 8 devices of the cluster 8 x H200, NVLink, got 16 ranks: take a "
         "larger cluster"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h200-8", "--dtype", "int8"): (
-        "expected a data type that the cluster 8 x H200, NVLink has rates of (bfloat16, float16, "
-        "float32), got int8: take one of these, or add [rates.int8]"
+        "expected a data type that the cluster 8 x H200, NVLink has rates of (bfloat16, float8, "
+        "float16, float32), got int8: take one of these, or add [rates.int8]"
     ),
     ("P2x2", "--shape", "8,8,8", "--cluster", "h200-8", "-o", "a.png"): (
         "--output: expected a name that ends with .svg (the picture), .json (the trace), .txt "

@@ -139,17 +139,25 @@ class ModelConfig:
                 )
 
     @property
+    def experts(self) -> Experts | None:
+        """Routed experts, if there are any."""
+        return self.priced.experts if self.priced else None
+
+    @property
+    def latent(self) -> Latent | None:
+        """Latent attention, if the model has it."""
+        return self.priced.latent if self.priced else None
+
+    @property
     def group_columns(self) -> int:
         """Columns of qkv that belong to one key/value head: its queries, its key and its value."""
-        latent = self.priced and self.priced.latent
-        value = latent.value if latent else self.head_dim
+        value = self.latent.value if self.latent else self.head_dim
         return (self.heads // self.kv_heads + 1) * self.head_dim + value
 
     @property
     def merged_columns(self) -> int:
         """Columns that attention makes: the values of all heads."""
-        latent = self.priced and self.priced.latent
-        return self.heads * (latent.value if latent else self.head_dim)
+        return self.heads * (self.latent.value if self.latent else self.head_dim)
 
     @property
     def fc1_columns(self) -> int:
@@ -167,8 +175,7 @@ class ModelConfig:
         for the keys and values. A layer with experts has neither fc1 nor fc2.
         """
         shapes = {}
-        latent = self.priced and self.priced.latent
-        experts = self.priced and self.priced.experts
+        latent, experts = self.latent, self.experts
         for layer in range(self.layers):
             block, source = f"blocks.{layer}", self.hidden
             if latent:
@@ -199,18 +206,16 @@ class ModelConfig:
             shapes[f"{norm}.weight"] = (self.hidden,)
             if self.norm == "layer":
                 shapes[f"{norm}.bias"] = (self.hidden,)
-        latent = self.priced and self.priced.latent
         for name, shape in self.linear_shapes.items():
-            if latent and name.endswith(".qkv"):
-                shapes |= self._latent_shapes(name, latent)
+            if self.latent and name.endswith(".qkv"):
+                shapes |= self._latent_shapes(name, self.latent)
             elif name != "head" or not self.tied:
                 shapes[f"{name}.weight"] = shape
             if self._has_bias(name):
                 shapes[f"{name}.bias"] = shape[1:]
-        experts = self.priced and self.priced.experts
-        if experts:
-            for layer in range(experts.dense, self.layers):
-                shapes |= self._expert_shapes(f"blocks.{layer}.experts", experts)
+        if self.experts:
+            for layer in range(self.experts.dense, self.layers):
+                shapes |= self._expert_shapes(f"blocks.{layer}.experts", self.experts)
         return shapes
 
     def _latent_shapes(self, qkv: str, latent: Latent) -> dict[str, tuple[int, ...]]:
@@ -245,7 +250,7 @@ class ModelConfig:
     @property
     def active_parameters(self) -> int:
         """Number of parameters that one token meets: of routed experts, the chosen ones."""
-        experts = self.priced and self.priced.experts
+        experts = self.experts
         idle = experts.count - experts.chosen if experts else 0
         routed = (shape for name, shape in self.parameter_shapes.items() if "routed" in name)
         return self.parameters - sum(idle * prod(shape[1:]) for shape in routed)
@@ -257,7 +262,7 @@ class ModelConfig:
         With experts these are fc1 and fc2 of all kinds together, as `experts`.
         """
         sums: dict[str, list[int]] = {}
-        experts = self.priced and self.priced.experts
+        experts = self.experts
         for name, shape in self.parameter_shapes.items():
             _, layer, operator = (*name.split("."), "", "")[:3]
             if not layer.isdecimal() or len(shape) < 2:

@@ -78,15 +78,15 @@ def _block(config: ModelConfig, block: str, stream: str) -> list[Operator]:
 
     columns, merged = shapes[f"{block}.qkv"][1], config.merged_columns
     attention = Operator(f"{block}.attention", "attention", (f"{block}.qkv",), columns, merged)
-    qkv, parts = [linear("qkv", "norm1")], config.priced
-    if parts and parts.latent:
+    qkv = [linear("qkv", "norm1")]
+    if config.latent:
         latent, weights = shapes[f"{block}.down"][1], config.layer_weights["qkv"]
         qkv = [
             linear("down", "norm1"),
             _norm(config, f"{block}.latent", f"{block}.down", latent),
             Operator(f"{block}.qkv", "linear", (f"{block}.latent",), latent, columns, *weights),
         ]
-    if parts and parts.experts:
+    if config.experts:
         weights, inputs = config.layer_weights["experts"], (f"{block}.norm2",)
         ffn = [Operator(f"{block}.experts", "experts", inputs, hidden, hidden, *weights)]
     else:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from primepar.models.config import ModelConfig
 from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
@@ -98,6 +99,15 @@ class Training:
             touched += scores / passing.scores
         seconds: float = self._work[kind].seconds(operations, passing.launch + touched)
         return seconds
+
+    def attended(self, model: ModelConfig) -> float:
+        """Number of keys that the kernel of attention multiplies a query with, as a mean.
+
+        A fused kernel skips what the causal mask hides; its rates count no more than that. Where a
+        cluster has no rates of attention, scores are products, and the mask saves nothing.
+        """
+        fused = self.cluster.rate(self.dtype).attention is not None
+        return model.attended(self.positions, causal=True) if fused else float(self.positions)
 
     def update(self, elements: float) -> float:
         """Seconds of AdamW for `elements` of a parameter; 0 where the cluster has no such time."""

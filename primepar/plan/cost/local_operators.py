@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
+from primepar.plan.cost.experts import experts_cost
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
 
@@ -97,12 +98,14 @@ class LocalOperatorCost:
         """The queries of a device's rows, with all keys of their sequences, gathered if needed."""
         model, training = self.model, self.training
         inputs, outputs = self._held(self.operator.N), self._held(self.operator.K)
-        operations = 4 * outputs * training.positions
-        scores = outputs / model.head_dim * training.positions
+        # Scores are as wide as a head's queries, and weighted sums as wide as its values.
+        products = 1 + model.heads * model.head_dim / self.operator.K
+        operations = 2 * products * outputs * training.attended(model)
+        scores = outputs * model.heads / self.operator.K * training.positions
         forward = training.seconds(operations, inputs + outputs, "attention", scores)
         backward = training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention",
                                     BACKWARD * scores)  # fmt: skip
-        keys = self._held(2 * model.kv_heads * model.head_dim)
+        keys = self._held(self.operator.N - model.heads * model.head_dim)
         parts = max(1, self.layouts.slices(self.layout, 0) // training.batch)
         line = self.layouts.line(self.layout, 0)
         inner = line[len(line) - (parts.bit_length() - 1) :]
@@ -115,6 +118,11 @@ class LocalOperatorCost:
             forward=forward, forward_communication=gather, stash=stash * training.item,
             unmoved=inputs * training.item, running=(stash + 2 * outputs) * training.item,
         )  # fmt: skip
+
+    def _experts(self) -> Cost:
+        experts = self.model.experts
+        assert experts is not None  # else there is no such operator
+        return experts_cost(self.training, self.model, experts, self.layouts, self.layout)
 
     def _loss(self) -> Cost:
         """All-reduces of three numbers per row over the columns, and of the mean over the rows."""

@@ -171,7 +171,9 @@ class Catalogue:
                 continue
             if key not in costs:
                 tied = head and self.model.tied
-                shape = Linear(M=training.rows, N=operator.N, K=padded(operator.K, columns))
+                # Several matrices side by side count as one with as many elements.
+                inner = operator.N if operator.weights is None else operator.weights / operator.K
+                shape = Linear(M=training.rows, N=round(inner), K=padded(operator.K, columns))
                 costs[key] = linear_cost(training, shape, candidate, tied)
             weight = self.layouts.number(candidate.spread["W"].turned()) if head else 0
             cost = self._biased(operator.K, costs[key], numbers[1]) if biased else costs[key]
@@ -211,7 +213,9 @@ class Catalogue:
             cut = [model.heads, model.kv_heads]
         else:
             whole = True
-            cut = {"activation": [model.ffn], "loss": []}.get(operator.kind, [model.hidden])
+            cut = {"activation": [model.ffn], "loss": []}.get(operator.kind, [operator.K])
+        if operator.kind == "experts" and columns > 1:
+            return False  # a router needs whole rows
         return whole and self.training.rows % rows == 0 and not any(n % columns for n in cut)
 
     def _embedding(self, operator: Operator, places: Iterator[_Placed]) -> Iterator[_Option]:

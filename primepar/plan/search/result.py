@@ -58,9 +58,12 @@ class SearchResult:
 
     @cached_property
     def account(self) -> StepAccount | None:
-        """What is counted in the step's program; None on more than `MOST_COUNTED` devices."""
-        training = self.planner.training
-        if training.links.devices > MOST_COUNTED:
+        """What is counted in the step's program.
+
+        None on more than `MOST_COUNTED` devices, and for a model that is only priced.
+        """
+        training, priced = self.planner.training, self.planner.model.priced
+        if training.links.devices > MOST_COUNTED or (priced and priced.what):
             return None
         return accounting(self.plan, training.batch, training.positions, training.dtype)
 
@@ -76,8 +79,10 @@ class SearchResult:
 
     @property
     def sent(self) -> tuple[int, ...]:
-        """Bytes that every device sends in a training step."""
-        training = self.planner.training
+        """Bytes that every device sends in a training step; none where they are not counted."""
+        training, priced = self.planner.training, self.planner.model.priced
+        if priced and priced.what:
+            return ()
         if self.account is None:
             masters = training.item < training.wide_item
             predicted = traffic(self.plan, training.batch, training.positions, masters)

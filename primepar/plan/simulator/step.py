@@ -62,7 +62,8 @@ def simulate_step(
         chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
         options = replace(step_options(dtype), chunks=chosen)
         program = lower_step(plan, batch, positions, options=options)
-    operations = attention_operations(plan, batch, positions)
+    fused = cluster.rate(dtype).attention is not None
+    operations = attention_operations(plan, batch, positions, causal=fused)
     passing: Mapping[str, Passing] = {}
     if cluster.operators:
         from primepar.plan.simulator.operator_kinds import phases_passing
@@ -101,14 +102,16 @@ def _shifted(node: Instruction, first: int) -> Instruction:
             return node
 
 
-def attention_operations(plan: Plan, batch: int, positions: int) -> dict[str, Fraction]:
+def attention_operations(
+    plan: Plan, batch: int, positions: int, causal: bool
+) -> dict[str, Fraction]:
     """Operations of the phases of attention, per element that they write.
 
     Forward has two products, scores and values. Backward has five, one of which recomputes the
-    scores. The causal mask saves nothing.
+    scores. Only a fused kernel skips what the `causal` mask hides.
     """
     model, per_element = plan.model, {}
-    product = 2 * positions
+    product = 2 * Fraction(plan.model.attended(positions, causal))
     for operator in plan.operators:
         if operator.kind != "attention":
             continue
