@@ -34,7 +34,8 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
     assert done.code == 0
     plan = load_plan(path)
     assert (plan.ranks, plan.batch) == (4, 4)
-    table = [line.split() for line in done.out.splitlines()[4:-6]]
+    lines = done.out.splitlines()
+    table = [line.split() for line in lines[4 : lines.index("", 4) - 1]]
     assert all(len(words) == 8 for words in table)
     sequences = {words[0]: words[2] for words in table}
     assert sequences["blocks.0-3.qkv"] == plan.sequences["blocks.2.qkv"]
@@ -43,7 +44,7 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
 
 
 def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
-    report = json.loads(run(*V100, "--devices", "2", "--json").out)
+    report = json.loads(run(*V100, "--devices", "2", "--tokens", "1e9", "--json").out)
     choices, terms = report["choices"], report["terms"]
     assert [choice["layers"] for choice in choices] == [1, *[4] * 10, 1, 1, 1]
     total = sum((choice["seconds"] + choice["moving"]) * choice["layers"] for choice in choices)
@@ -58,6 +59,10 @@ def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
     products, attention = 4 * 12 * 64 * 64 + 64 * 257, 2 * 4 * 64 * 32
     flops = 6 * (products + attention) * report["tokens_per_second"]
     assert report["mfu"] == pytest.approx(flops / (2 * 15.7e12))
+    assert sum(report["axes"].values()) == pytest.approx(total)
+    assert sum(report["baseline"]["axes"].values()) == pytest.approx(report["baseline"]["seconds"])
+    assert report["days"] == pytest.approx(1e9 / report["tokens_per_second"] / 86400)
+    assert report["only_priced"] is None
     assert report["limit"] == 32 * 2**30
     assert report["fits"] is True
     assert {len(choice["neighbours"]) for choice in report["choices"]} == {0}
@@ -102,6 +107,12 @@ def test_megatrons_fastest_plan_is_compared_with_the_best() -> None:
     assert (megatron["plan"], megatron["seconds"]) == (fastest, seconds[fastest])
     assert megatron["fits"] is True
     assert report["seconds"] <= megatron["seconds"]
+    lines = run(*V100, "--devices", "4").out.splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith("Megatron's fastest"))
+    terms = lines[place + 1].removeprefix("  this plan takes more than that, ms: ").split(", ")
+    more = {axis: report["axes"][axis] - megatron["axes"][axis] for axis in report["axes"]}
+    largest = sorted(more, key=lambda axis: -abs(more[axis]))[: len(terms)]
+    assert terms == [f"{axis} {1e3 * more[axis]:+,.1f}" for axis in largest]
 
 
 def test_explained_neighbours_have_prices_of_their_own() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Final
 
 import typer
 
@@ -26,6 +27,9 @@ from primepar.commands.plan_options import (
     print_result,
 )
 from primepar.commands.progress import progress
+from primepar.errors import ConfigError
+
+SECONDS_OF_A_DAY: Final = 86400
 
 
 def plan(
@@ -50,6 +54,10 @@ def plan(
     memory: MemoryOption = None,
     within: WithinOption = None,
     explain: ExplainOption = False,
+    tokens: Annotated[
+        float | None,
+        typer.Option(help="Tokens to train on: adds days.", show_default=False),
+    ] = None,
     output: OutputOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -61,6 +69,8 @@ def plan(
     question = Question(model, cluster, devices, batch, dtype, space, alpha, nodes, positions)
     asked = Objective(memory, within, objective)
     asked.check(alpha, {"--explain": explain})
+    if tokens is not None and not 0 < tokens < float("inf"):
+        raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
     if objective == "pareto":
         with progress() as tick:
             front = asked.front(question.planner(tick)(True), output)
@@ -69,6 +79,9 @@ def plan(
     with progress() as tick:
         best = asked.best(question.planner(tick))
         explanation = explained(best, explain, output, tick)
+    if tokens is not None:
+        days = tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
+        explanation = replace(explanation, days=days)
     from primepar.plan.search.explanation_text import words
 
     print_result(explanation, words(explanation), output, json)

@@ -16,6 +16,7 @@ from primepar.plan.pipeline.sharded_seconds import seconds_for_parameters
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.stage import ChosenOption
 from primepar.plan.plan import Plan, recomputed_words
+from primepar.plan.search.axes import seconds_by_axis
 from primepar.plan.search.explain import Baseline, ChosenSequence, Explanation, folded
 
 MOST_PASSES_COUNTED = 512
@@ -45,6 +46,7 @@ def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
     moving = sum(choice.moving for choice in chosen)
     split, fits = fastest.split, fastest.memory <= cluster.memory
     name = f"{split.stages} x {split.replicas} x {split.parts}"
+    waiting = max(0.0, given.seconds - sum(map(_all, chosen)))
     return Explanation(
         model=model.family,
         cluster=cluster.name,
@@ -69,8 +71,10 @@ def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
         baseline=None,
         best=Baseline(name, fastest.seconds, fastest.memory, fits),
         stages=_stages(given),
-        waiting=max(0.0, given.seconds - sum(map(_all, chosen))),
+        waiting=waiting,
         choices=tuple(folded(compared)),
+        axes=seconds_by_axis(chosen, waiting),
+        only_priced=model.priced.what if model.priced else None,
     )
 
 

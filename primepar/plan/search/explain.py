@@ -10,6 +10,7 @@ import numpy as np
 
 from primepar.models.config import flops_per_token
 from primepar.plan.cost.linear import Cost
+from primepar.plan.search.axes import seconds_by_axis
 from primepar.plan.search.megatron import fastest_megatron
 from primepar.plan.search.result import SearchResult
 
@@ -61,6 +62,8 @@ class Baseline:
     seconds: float
     memory: float
     fits: bool
+    axes: dict[str, float] = field(default_factory=dict)
+    """Its seconds by axis, as in `Explanation`; empty where they are not known."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,12 @@ class Explanation:
     waiting: float
     """Seconds in which a device of a pipeline waits, as a mean over all; 0 without one."""
     choices: tuple[ChosenSequence, ...] = field(repr=False)
+    axes: dict[str, float]
+    """Seconds by axis: computing, and communication that is not hidden."""
+    only_priced: str | None
+    """What of the model no training step here has."""
+    days: float | None = None
+    """Days of training on a number of tokens, where one is given."""
 
 
 def explain(
@@ -151,6 +160,8 @@ def explain(
         stages=None,
         waiting=0.0,
         choices=choices,
+        axes=seconds_by_axis(choices),
+        only_priced=planner.model.priced.what if planner.model.priced else None,
     )
 
 
@@ -168,7 +179,8 @@ def _best(result: SearchResult) -> Baseline:
 
 def _compared(name: str, result: SearchResult) -> Baseline:
     fits = result.memory <= result.planner.training.cluster.memory
-    return Baseline(name, result.seconds, result.memory, fits)
+    chosen = (_choice(result, operator, False) for operator in result.choices)
+    return Baseline(name, result.seconds, result.memory, fits, seconds_by_axis(chosen))
 
 
 def _all(choice: ChosenSequence) -> float:

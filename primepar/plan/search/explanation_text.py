@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from primepar.plan.search.axes import reasons
 from primepar.plan.search.explain import KEPT, Baseline, ChosenSequence, Explanation, Neighbour
 
 HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept")
@@ -71,6 +72,13 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         f"{explanation.tokens_per_second:,.0f} tokens per second, MFU "
         f"{100 * explanation.mfu:.1f}% of {explanation.peak / 1e12:,.1f} TFLOP/s a device"
     )
+    each_second = explanation.tokens_per_second / explanation.devices
+    days = "" if explanation.days is None else f", {explanation.days:,.1f} days for all tokens"
+    yield f"a device: {each_second:,.0f} tokens per second{days}"
+    hidden = {axis: seconds for axis, seconds in explanation.axes.items() if axis != "computing"}
+    shown = [f"{axis} {1e3 * seconds:,.1f}" for axis, seconds in hidden.items() if seconds > 0]
+    if shown:
+        yield f"not hidden behind computing, ms: {', '.join(shown)}"
     terms = explanation.terms
     unit = 2**30 if explanation.memory >= 2**30 else 2**20
     parts = ", ".join(f"{term} {terms[term] / unit:,.2f}" for term in KEPT)
@@ -88,23 +96,30 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     if explanation.best is not None:
         what = "plan" if explanation.stages is None else f"split, {explanation.best.plan},"
         name = f"the best {what} of space {explanation.space}"
-        yield _compared(explanation, name, explanation.best)
+        yield from _compared(explanation, name, explanation.best)
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.plan}"
-        yield _compared(explanation, name, explanation.baseline)
+        yield from _compared(explanation, name, explanation.baseline)
     if explanation.gap > 0:
         yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
+    if explanation.only_priced is not None:
+        yield f"priced, not run: {explanation.only_priced}"
     if not explanation.fits:
         yield "that is more memory than a device has"
 
 
-def _compared(explanation: Explanation, name: str, baseline: Baseline) -> str:
+def _compared(explanation: Explanation, name: str, baseline: Baseline) -> Iterator[str]:
+    """How much another plan takes, and the terms in which this one differs most."""
     ratio = baseline.seconds / explanation.seconds
     too_large = "" if baseline.fits else ", more than a device has"
-    return (
+    yield (
         f"{name}: {1e3 * baseline.seconds:,.1f} ms, {ratio:.2f} times this plan's, with "
         f"{_size(baseline.memory)}{too_large}"
     )
+    terms = reasons(explanation.axes, baseline.axes) if baseline.axes else []
+    if terms:
+        more = ", ".join(f"{axis} {1e3 * seconds:+,.1f}" for axis, seconds in terms[:3])
+        yield f"  this plan takes more than that, ms: {more}"
 
 
 def _sent(explanation: Explanation) -> str:
