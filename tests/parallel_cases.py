@@ -166,7 +166,7 @@ def in_bfloat16(plan: str, way: str) -> tuple[str, float]:
 
 
 def weighted(plan: str) -> tuple[float, str]:
-    """The difference of gradients where labels are left out unequally, and what is told else."""
+    """The difference of gradients where labels are left out unequally, and the refusal else."""
     plain = cast("Any", llama(num_hidden_layers=1))
     module = cast("Any", parallelize(deepcopy(plain), plan, 4))
     unaware = cast("Any", parallelize(deepcopy(plain), plan, 4))
@@ -176,8 +176,8 @@ def weighted(plan: str) -> tuple[float, str]:
     given = {"input_ids": local_rows(module, tokens()), "labels": local_rows(module, labels)}
     weight = loss_weight(module, given["labels"][:, 1:])
     torch.autograd.backward(module(**given).loss * weight)
-    told = message(lambda: [unaware(**given) for _ in range(2)])
-    return max(gradient_distances(module, plain).values()), told
+    refusal = message(lambda: [unaware(**given) for _ in range(2)])
+    return max(gradient_distances(module, plain).values()), refusal
 
 
 def generated() -> bool:

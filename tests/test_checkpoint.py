@@ -107,10 +107,17 @@ def test_what_does_not_define_the_losses_may_differ(copy: Path, tmp_path: Path) 
     assert cases.train(tmp_path / "run", checkpoint=str(copy), resume=True, **changes) == 0
 
 
-def test_a_run_that_is_done_is_not_resumed(saved: Path, tmp_path: Path) -> None:
-    answer = cases.train(tmp_path / "run", steps=2, checkpoint=str(saved), resume=True)
-    assert answer == (
-        f"ConfigError: --steps: expected more than the 2 steps of {saved / STEP_2}, got 2"
+def test_a_run_that_is_done_ends_well_and_writes_what_was_asked(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheduler may queue a job again that has ended, or that ended after its last checkpoint."""
+    given: dict[str, Any] = {"checkpoint": str(saved), "resume": True}
+    weights = tmp_path / "weights.safetensors"
+    assert cases.train(tmp_path / "run", steps=2, save_weights=str(weights), **given) == 0
+    assert f"{saved / STEP_2}: all 2 steps are done\n" in capsys.readouterr().out
+    assert weights.exists()
+    assert cases.train(tmp_path / "less", steps=1, **given) == (
+        f"ConfigError: --steps: expected at least the 2 steps of {saved / STEP_2}, got 1"
     )
 
 

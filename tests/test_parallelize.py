@@ -228,10 +228,10 @@ def test_the_dtype_is_that_of_the_weight_or_of_autocast(plan: str, way: str) -> 
     assert error < 0.05
 
 
-def test_labels_that_are_left_out_unequally_are_told_and_can_be_weighted() -> None:
-    error, told = results()["weighted", "M2,megatron"]
+def test_labels_that_are_left_out_unequally_are_refused_and_can_be_weighted() -> None:
+    error, refusal = results()["weighted", "M2,megatron"]
     assert error < 1e-6
-    assert told == (
+    assert refusal == (
         "PlanError: labels: expected equally many that are counted in each group of rows, got 6 "
         "and 16: multiply the loss by loss_weight(module, labels), and its mean is that of all "
         "labels"

@@ -59,10 +59,10 @@ class BatchCheck:
             digest.update(
                 given.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
             )
-        own = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-        own = own.to(tensors[0].device)
-        by_rank = [torch.empty_like(own) for _ in range(dist.get_world_size())]
-        dist.all_gather(by_rank, own)
+        hashed = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+        hashed = hashed.to(tensors[0].device)
+        by_rank = [torch.empty_like(hashed) for _ in range(dist.get_world_size())]
+        dist.all_gather(by_rank, hashed)
         first: dict[object, int] = {}
         for rank, held in enumerate(self.boundaries.stream.held):
             same = first.setdefault(held, rank)
@@ -86,9 +86,9 @@ class BatchCheck:
                     f"{listed}: multiply the loss by loss_weight(module, labels), and its mean is "
                     "that of all labels"
                 )
-        own = (labels != IGNORED).sum().view(1)
-        counts = own.new_empty(dist.get_world_size())
-        self._counts = dist.all_gather_into_tensor(counts, own, async_op=True), counts
+        local = (labels != IGNORED).sum().view(1)
+        counts = local.new_empty(dist.get_world_size())
+        self._counts = dist.all_gather_into_tensor(counts, local, async_op=True), counts
 
 
 def weight_of(boundaries: Boundaries, labels: torch.Tensor, ignored: int) -> torch.Tensor:
@@ -96,8 +96,8 @@ def weight_of(boundaries: Boundaries, labels: torch.Tensor, ignored: int) -> tor
 
     A collective call. `labels` are those that the loss counts, of this rank's rows.
     """
-    own = (labels != ignored).sum()
-    total = own.clone()
+    local = (labels != ignored).sum()
+    total = local.clone()
     dist.all_reduce(total)
-    # Every group is counted by each of its ranks, as own is once: ranks / total is groups / labels.
-    return own * boundaries.stream.ranks / total
+    # Each rank of a group adds the group's labels: ranks / total is groups / labels of all groups.
+    return local * boundaries.stream.ranks / total

@@ -224,6 +224,8 @@ def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> 
     if saved is not None:
         for note in saved.notes:
             trainer.reporter.line(f"{saved.path}: {note}")
+        if trainer.done == settings.steps:  # a job that was queued again: its files are written
+            trainer.reporter.line(f"{saved.path}: all {trainer.done} steps are done")
 
 
 def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:

@@ -41,8 +41,8 @@ def open_checkpoints(
 
     Each is None if the settings ask for none. `ending` closes the folder. This rank has checked
     its share of the files. Raises `CheckpointError` on one rank if the folder, or a checkpoint in
-    it, is not one for this run, or is another one on some machine, and `ConfigError` if the run is
-    done.
+    it, is not one for this run, or is another one on some machine, and `ConfigError` if it has more
+    steps than are asked.
     """
     if settings.checkpoint is None:
         return None, None
@@ -68,9 +68,9 @@ def open_checkpoints(
     with world.agreement("checkpoint checked"):
         manifest = read_whole(path, world.rank, world.size)
         notes = check_same_run(path, manifest, identity, state, override=settings.override)
-        if manifest.step >= settings.steps:
+        if manifest.step > settings.steps:
             raise ConfigError(
-                f"--steps: expected more than the {manifest.step} steps of {path}, got "
+                f"--steps: expected at least the {manifest.step} steps of {path}, got "
                 f"{settings.steps}"
             )
     return saves, SavedRun(path, manifest, notes)
