@@ -8,6 +8,7 @@ from textwrap import indent
 from captured import Case, captured
 from command import Done
 
+DDP, BY_HAND = "ddp.py", "by_hand.py"
 TWO, FOUR = ("-n", "2"), ("-n", "4")
 RANKS = {
     "ring.py": FOUR,
@@ -65,7 +66,25 @@ OTHER = {
     "endless": Case(
         "ring.py", (*TWO, "--limit", "0.5"), ring_with("while rank == 1:", "    pass")
     ),
-    "dies": Case("ring.py", TWO, changes=ring_with("import os", "os._exit(7)")),
+    "dies": Case("ring.py", TWO, changes=ring_with(
+        "import os, signal", "if rank == 1:", "    os.kill(os.getpid(), signal.SIGSEGV)")),
+    "no start": Case("ring.py", TWO, (("init_process_group(", "init_process_grope("),)),
+    "one call more": Case(DDP, TWO, (("data = torch", """if rank == 1:
+    dist.all_reduce(torch.tensor([7, 7, 12345678]))
+data = torch"""),)),
+    "members only": Case("ring.py", changes=ring_with(
+        "if rank < 2:", "    dist.new_group([0, 1])")),
+    "members alone": Case("ring.py", changes=ring_with(
+        "if rank < 2:",
+        "    pair = dist.new_group([0, 1], use_local_synchronization=True)",
+        "    dist.all_reduce(mine, group=pair)",
+        "both = dist.new_group([0, 2])", "if rank in (0, 2):",
+        "    dist.all_reduce(mine, group=both)")),
+    "unused": Case(DDP, TWO, (("rank, ranks =", """class Unused(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 2)
+        self.more = nn.Linear(1, 1)
+rank, ranks ="""), ("nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))", "Unused()"))),
     "silent": Case("ring.py", TWO, changes=(("import torch.distributed as dist\n", ""),
                                        ("dist.init_process_group", "exit() or torch.full"))),
     "no file": Case("none.py"),
@@ -117,7 +136,6 @@ OTHER = {
         "dist.broadcast_object_list(objects)",
         "assert objects[0]['lr'] == 0.1")),
 }  # fmt: skip
-DDP, BY_HAND = "ddp.py", "by_hand.py"
 OPTIMIZER = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
 STEP = "    optimizer.step()\n"
 CLEAR = ("    optimizer.zero_grad()\n", "    model.zero_grad()\n")

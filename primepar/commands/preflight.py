@@ -14,6 +14,7 @@ from primepar.commands.verify import EXIT_CODES, LONGEST, paint, report_json
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_text
 from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def preflight(
     ] = "cuda",
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
-    ] = 60.0,
+    ] = TIMEOUT,
     order: Annotated[
         str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
     ] = "free",

@@ -27,6 +27,20 @@ class Gap(Struct, frozen=True):
     """Instructions that the rank had recorded before."""
 
 
+_CORRECT = "correct it there, or give the script its arguments after its name"
+_NO_GPU = (
+    "preflight has no GPU: leave --device cpu out, or let the script choose the CPU where it needs "
+    "more of a GPU than is pretended"
+)
+
+
+class GroupCreation(Struct, frozen=True, array_like=True):
+    """A call of `new_group`, which every rank has to make."""
+
+    members: tuple[int, ...]
+    source: str
+
+
 class RankRecording(Struct):
     """What one rank did, in order."""
 
@@ -36,13 +50,28 @@ class RankRecording(Struct):
     """What its gradients are made of."""
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
+    groups: list[GroupCreation] = []
+    """The groups that it created, in order."""
+    ended: str = ""
+    """Why it ended early: `raises ValueError: no way`, or `ends by signal 11`."""
+    ended_at: str = ""
+    """The line where it did."""
     pretended: dict[str, str] = {}
     """What was asked of a GPU that is not there, and the first line that did."""
 
 
 def program_of(ranks: Sequence[RankRecording], script: str) -> Program:
     """Return the program of all ranks. Raises `CaptureError` if no rank communicated."""
-    if not any(rank.instructions for rank in ranks):
+    for place, rank in enumerate(ranks):
+        no_gpu = any(name in rank.ended for name in ("CUDA", "NVIDIA", "accelerator"))
+        if rank.ended and (no_gpu or not any(other.instructions for other in ranks)):
+            at = f" at {rank.ended_at}" if rank.ended_at else ""
+            advice = _NO_GPU if no_gpu else _CORRECT
+            raise CaptureError(
+                f"{script}: expected rank {place} to run to its end, got that it {rank.ended}{at}: "
+                f"{advice}"
+            )
+    if not any(rank.instructions or rank.groups for rank in ranks):
         raise CaptureError(
             f"{script}: expected a script that communicates through torch.distributed, got no call "
             f"on any of {len(ranks)} ranks: call its training step at the top level"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from primepar.preflight.endings import endings
 from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.recording import RankRecording, all_gaps
 from primepar.schedule.program import Program
@@ -33,9 +34,10 @@ def verdict_of(
     """
     report = verify_program(program, target, timeout=timeout, transport=transport)
     terms = [rank.terms for rank in recorded if rank.terms is not None]
+    more = list(endings(recorded))
     if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
-        more = captured_properties(program, terms)
-        report = Report.of(target, (*report.properties, *more))
+        more += captured_properties(program, terms)
+    report = Report.of(target, (*report.properties, *more))
     gaps = all_gaps(recorded)
     if not gaps:
         return report

@@ -11,10 +11,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import storage_id
 from primepar.preflight.capture.carried_values import packed, put, small, unpacked, whole
-from primepar.preflight.capture.rank_link import NeverComesError, RankLink
+from primepar.preflight.capture.rank_link import NeverComesError
 from primepar.preflight.capture.recorder import RankRecorder, posted_form
 from primepar.preflight.capture.works import RecordedWork
-from primepar.schedule.program import Broadcast, Group, Instruction, Recv, Send
+from primepar.schedule.program import (
+    AllReduce,
+    AllToAll,
+    Broadcast,
+    Group,
+    Instruction,
+    Recv,
+    Send,
+)
 
 Tensors = Sequence[torch.Tensor]
 Fill = Callable[[list[list[torch.Tensor]]], None]
@@ -39,6 +47,8 @@ class ExpectedValues(NamedTuple):
     """Values that come from other ranks under keys, and what writes them into the outputs."""
 
     keys: list[str]
+    statement: str
+    """What their senders have to state."""
     outputs: Tensors
     fill: Fill | None
 
@@ -47,9 +57,9 @@ class Communicator:
     """The members of a group in their order, and what this rank has called on it so far."""
 
     def __init__(
-        self, recorder: RankRecorder, link: RankLink, name: str, members: tuple[int, ...], rank: int
+        self, recorder: RankRecorder, name: str, members: tuple[int, ...], rank: int
     ) -> None:
-        self.recorder, self.link, self.name = recorder, link, name
+        self.recorder, self.link, self.name = recorder, recorder.link, name
         self.members, self.rank = members, rank
         self._calls = 0
         self._messages: Counter[tuple[int, int]] = Counter()
@@ -68,43 +78,48 @@ class Communicator:
         """
         head = f"{self.name}|{self._calls}"
         self._calls += 1
+        request = self.recorder.request()
+        instruction = make(request)
+        statement = _statement(instruction)
         if reads:
-            self._give(f"{head}|{self.rank}", [buffer.tensor for buffer in reads])
+            self._give(f"{head}|{self.rank}", statement, [buffer.tensor for buffer in reads])
         keys = [f"{head}|{rank}" for rank in senders]
         outputs = [buffer.tensor for buffer in writes]
-        return self._post(make, reads, writes, [ExpectedValues(keys, outputs, fill)])
+        expected = [ExpectedValues(keys, statement, outputs, fill)]
+        return self._post(request, instruction, reads, writes, expected)
 
     def messages(self, posted: Sequence[NamedMessage], batch: bool = False) -> RecordedWork:
         """Record one posted message, or a batch that starts together, and return its work."""
         reads, writes, expected = [], [], []
-        for instruction, buffer in posted:
-            sends, peer = isinstance(instruction, Send), instruction.peer
+        for message, buffer in posted:
+            sends, peer = isinstance(message, Send), message.peer
             ends = (self.rank, peer) if sends else (peer, self.rank)
             key = f"{self.name}|{ends[0]}>{ends[1]}|{self._messages[ends]}"
             self._messages[ends] += 1
+            statement = _statement(message)
             if sends:
-                self._give(key, [buffer.tensor])
+                self._give(key, statement, [buffer.tensor])
                 reads.append(buffer)
             else:
                 writes.append(buffer)
-                expected.append(ExpectedValues([key], [buffer.tensor], _fill_one(buffer.tensor)))
-
-        def make(request: str) -> Instruction:
-            body = tuple(message.instruction for message in posted)
-            return Group(body=body, request=request) if batch else posted_form(body[0], request)
-
-        return self._post(make, reads, writes, expected)
+                fill = _fill_one(buffer.tensor)
+                expected.append(ExpectedValues([key], statement, [buffer.tensor], fill))
+        request = self.recorder.request()
+        body = tuple(message for message, _ in posted)
+        instruction: Instruction = (
+            Group(body=body, request=request) if batch else posted_form(body[0], request)
+        )
+        return self._post(request, instruction, reads, writes, expected)
 
     def _post(
         self,
-        make: Callable[[str], Instruction],
+        request: str,
+        instruction: Instruction,
         reads: Sequence[NamedBuffer],
         writes: Sequence[NamedBuffer],
         expected: Sequence[ExpectedValues],
     ) -> RecordedWork:
         recorder = self.recorder
-        request = recorder.request()
-        instruction = make(request)
         recorder.add(instruction)
         place = len(recorder.recording.instructions) - 1
         written = [buffer.tensor for buffer in writes]
@@ -120,33 +135,35 @@ class Communicator:
         for tensor, block in reads:
             if storage_id(tensor) not in received:
                 work.fly(tensor, block, receives=False)
-        for keys, outputs, fill in expected:
-            arrive = self._arrival(keys, outputs, fill)
-            if arrive is not None and whole(outputs):
+        for values in expected:
+            arrive = self._arrival(values)
+            if arrive is not None and whole(values.outputs):
                 work.arrivals.append(arrive)
             elif arrive is not None:
-                for tensor in outputs:
+                for tensor in values.outputs:
                     recorder.pending[storage_id(tensor)] = arrive
         return work
 
-    def _give(self, key: str, tensors: Tensors) -> None:
+    def _give(self, key: str, statement: str, tensors: Tensors) -> None:
         if small(tensors):
             unknown = self.recorder.buffers.mix(tensors).unknown
-            self.link.give(key, None if unknown else packed(tensors))
+            self.link.give(key, statement, None if unknown else packed(tensors))
 
-    def _arrival(
-        self, keys: Sequence[str], outputs: Tensors, fill: Fill | None
-    ) -> Callable[[], None] | None:
+    def _arrival(self, expected: ExpectedValues) -> Callable[[], None] | None:
         """What fetches the values of a call; None where they do not travel."""
+        keys, statement, outputs, fill = expected
         if fill is None or not keys or not outputs or not small(outputs):
             return None
 
         def arrive() -> None:
             try:
-                values = self.link.ask(list(keys))
+                given = self.link.ask(list(keys))
+                if any(value.statement != statement for value in given):
+                    raise NeverComesError
             except NeverComesError:
                 self.recorder.recording.stopped = True
                 raise
+            values = [each.value for each in given]
             if any(value is None for value in values):
                 return
             with torch.no_grad(), _disable_current_modes():
@@ -156,6 +173,21 @@ class Communicator:
                 self.recorder.buffers.hold(tensor, contents._replace(unknown=False))
 
         return arrive
+
+
+def _statement(post: Instruction) -> str:
+    """What both sides of a message, or all members of a call, have to state alike.
+
+    For example `AllReduce sum 1 4 int64`: the same as `schedule.matching` compares.
+    """
+    if isinstance(post, Send | Recv):
+        return f"message {post.tag} {post.count} {post.dtype}"
+    names = ["root", "reduction", "scale"]
+    if not isinstance(post, AllToAll):  # its parts may have other sizes on each rank
+        names += ["count", "dtype"]
+    claims = [str(getattr(post, name, "")) for name in names]
+    more = str(len(post.reduced)) if isinstance(post, AllReduce) else ""
+    return " ".join([type(post).__name__, *claims, more])
 
 
 def _fill_one(tensor: torch.Tensor) -> Fill:

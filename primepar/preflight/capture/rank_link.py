@@ -3,6 +3,10 @@
 Ranks run one after another, so that a value may be asked for before its sender has run. The asking
 process then waits until the parent has the value. Where no rank ever sends it, a real run would
 hang there, and so the recording of the rank ends there.
+
+With each value its sender states what it called: `AllReduce sum 1 4 int64`. The receiver compares
+that with its own call before it takes the value. Where they differ, the recording ends there too:
+what follows would be the doing of a value that nobody meant for it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import msgspec
 
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.recording import RankRecording
+from primepar.schedule.program import Instruction
 
 _HEAD = struct.Struct("<Q")
 
@@ -26,11 +31,18 @@ class NeverComesError(BaseException):
     """A value that no rank sends: the rank hangs where it asked. No handler of users sees it."""
 
 
+class GivenValue(msgspec.Struct, frozen=True, array_like=True):
+    """A value, and what its sender stated of the call; None depends on what others computed."""
+
+    statement: str
+    value: bytes | None
+
+
 class ValueMessage(msgspec.Struct, tag=True):
-    """A value under its key; None where it depends on what other ranks computed."""
+    """A value under its key."""
 
     key: str
-    value: bytes | None
+    value: GivenValue
 
 
 class ValueRequest(msgspec.Struct, tag=True):
@@ -39,37 +51,52 @@ class ValueRequest(msgspec.Struct, tag=True):
     keys: list[str]
 
 
+class RankStep(msgspec.Struct, tag=True):
+    """An instruction of a rank that is watched step by step, as its process died before."""
+
+    place: int
+    instruction: Instruction
+
+
 class RankEnd(msgspec.Struct, tag=True):
     """What a rank recorded until its end, or why it could not."""
 
     recording: RankRecording | None = None
     raised: str = ""
-    """The exception of the script, `ValueError: ...`."""
+    """An exception of the recorder."""
     late: bool = False
     source: str = ""
-    """Where it raised, or was at the limit."""
+    """Where it was at the limit."""
 
 
-FromRank = ValueMessage | ValueRequest | RankEnd
+FromRank = ValueMessage | ValueRequest | RankStep | RankEnd
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[FromRank] = msgspec.msgpack.Decoder(FromRank)
-_Values = list[bytes | None] | None
+_Values = list[GivenValue] | None
 _VALUES: msgspec.msgpack.Decoder[_Values] = msgspec.msgpack.Decoder(_Values)
 
 
 class RankLink:
-    """The rank's end of the connection. `limit` is the seconds that the rank may run."""
+    """The rank's end of the connection. `limit` is the seconds that the rank may run.
 
-    def __init__(self, connection: socket.socket, limit: float) -> None:
-        self._connection = connection
+    With `stepwise` every instruction is reported at once.
+    """
+
+    def __init__(self, connection: socket.socket, limit: float, stepwise: bool = False) -> None:
+        self._connection, self.stepwise = connection, stepwise
         signal.signal(signal.SIGALRM, self._late)
         signal.setitimer(signal.ITIMER_REAL, limit)
 
-    def give(self, key: str, value: bytes | None) -> None:
+    def give(self, key: str, statement: str, value: bytes | None) -> None:
         """Give a value to every rank that asks for its key."""
-        write(self._connection, ValueMessage(key, value))
+        write(self._connection, ValueMessage(key, GivenValue(statement, value)))
 
-    def ask(self, keys: list[str]) -> list[bytes | None]:
+    def step(self, place: int, instruction: Instruction) -> None:
+        """Report an instruction, which may take the place of an earlier one."""
+        if self.stepwise:
+            write(self._connection, RankStep(place, instruction))
+
+    def ask(self, keys: list[str]) -> list[GivenValue]:
         """Return the values of these keys. Raises `NeverComesError` if one is never given."""
         left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
         write(self._connection, ValueRequest(keys))

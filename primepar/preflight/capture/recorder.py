@@ -17,6 +17,7 @@ from primepar.preflight.capture.buffers import (
     extent,
     storage_id,
 )
+from primepar.preflight.capture.rank_link import RankLink
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.recording import Gap, RankRecording
@@ -33,7 +34,8 @@ class QuietReading:
 class RankRecorder:
     """The recording of one rank, and the buffers that its instructions name."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: RankLink) -> None:
+        self.link = link
         self.recording = RankRecording()
         self.buffers = BufferTable()
         self.terms = TermRecorder(source_line)
@@ -49,7 +51,9 @@ class RankRecorder:
 
     def add(self, instruction: Instruction) -> None:
         """Record an instruction at the line that the script is in."""
-        self.recording.instructions.append(replace(instruction, source=source_line() or None))
+        instructions = self.recording.instructions
+        instructions.append(replace(instruction, source=source_line() or None))
+        self.link.step(len(instructions) - 1, instructions[-1])
 
     def request(self) -> str:
         """A new name of a request."""
@@ -142,9 +146,10 @@ class RankRecorder:
     def finish(self) -> None:
         """End the recording: what a library waits for by itself is waited for at the end."""
         for work in tuple(self.open_works):
-            if work.waits_itself and not self.recording.stopped:
+            if work.waits_itself and not (self.recording.stopped or self.recording.ended):
                 work.finish()
-        self.recording.terms = self.terms.result()
+        if not self.recording.ended:
+            self.recording.terms = self.terms.result()
 
     def settle(self, inputs: Sequence[torch.Tensor], steers: bool) -> None:
         """Fetch the values of inputs that came without, where the script needs them."""
@@ -160,6 +165,7 @@ class RankRecorder:
         last = instructions[-1] if instructions else None
         if getattr(last, "request", None) == request and not isinstance(last, Wait | None):
             instructions[-1] = blocking(last)
+            self.link.step(len(instructions) - 1, instructions[-1])
             return
         self.add(Wait(request=request))
 

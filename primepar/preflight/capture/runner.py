@@ -21,15 +21,17 @@ from typing import NoReturn
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture.rank_link import (
-    NeverComesError,
+    GivenValue,
     RankEnd,
     RankLink,
+    RankStep,
     ValueMessage,
     ValueRequest,
     read,
     write,
 )
-from primepar.preflight.recording import RankRecording
+from primepar.preflight.recording import Gap, RankRecording
+from primepar.schedule.program import Instruction
 
 Body = Callable[[int, RankLink], RankRecording]
 """What runs in the process of a rank."""
@@ -44,8 +46,8 @@ def run_ranks(
 ) -> list[RankRecording]:
     """Return what `body` recorded on each rank.
 
-    Raises `CaptureError` with the rank and the line where a script raised, died or ran longer than
-    `limit` seconds.
+    A rank that raised or died has what it did until then. Raises `CaptureError` with the rank and
+    the line where a script ran longer than `limit` seconds.
     """
     return _Run(ranks, body, limit, at_once, script).results()
 
@@ -62,7 +64,9 @@ class _Run:
         """Parked ranks whose values never come."""
         self.failed: dict[int, CaptureError] = {}
         self.recordings: dict[int, RankRecording] = {}
-        self.values: dict[str, bytes | None] = {}
+        self.values: dict[str, GivenValue] = {}
+        self.steps: dict[int, dict[int, Instruction]] = {}
+        """Ranks whose processes died: they run once more, and report every instruction."""
         self.asked: dict[int, list[str]] = {}
         """Keys that a waiting rank asked for."""
         self.missing: dict[str, set[int]] = {}
@@ -108,7 +112,7 @@ class _Run:
             ours.close()
             for connection in self.connections.values():
                 connection.close()
-            _child(rank, self.body, RankLink(theirs, self.limit))
+            _child(rank, self.body, RankLink(theirs, self.limit, rank in self.steps))
         theirs.close()
         self.processes[rank], self.connections[rank] = process, ours
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
@@ -141,15 +145,26 @@ class _Run:
                         self.missing.setdefault(key, set()).add(rank)
                 if not self._go_on_if_complete(rank):
                     self._wait(rank, keys)
+            case RankStep(place=place, instruction=instruction):
+                self.steps[rank][place] = instruction
             case RankEnd() as end:
                 self._end(rank, end)
             case None:
-                status = self._close(rank)
-                self._fail(
-                    rank,
-                    f"to run to its end, got its process ended by {_how(status)}: run it under a "
-                    "debugger on one rank",
-                )
+                self._died(rank, self._close(rank))
+
+    def _died(self, rank: int, status: int) -> None:
+        """Start a rank whose process died once more, step by step; then take what it did."""
+        if rank not in self.steps:
+            self.steps[rank] = {}
+            self.next.appendleft(rank)
+            return
+        instructions = list(self.steps[rank].values())
+        last = (instructions[-1].source if instructions else None) or ""
+        code = os.waitstatus_to_exitcode(status)
+        how = f"ends by signal {-code}" if code < 0 else f"ends with exit code {code}"
+        gaps = [] if code else [Gap(last, "ends its process, so that its gradients are not seen")]
+        ended = f"{how}, after its last call" if code else ""
+        self.recordings[rank] = RankRecording(instructions, gaps, ended=ended, ended_at=last)
 
     def _go_on_if_complete(self, rank: int) -> bool:
         """Whether all values that a rank waits for are there; then it goes on, or starts anew."""
@@ -171,7 +186,7 @@ class _Run:
             self.parked[rank] = self.asked.pop(rank)
             self._close(rank, kill=True)
 
-    def _reply(self, rank: int, values: list[bytes | None] | None) -> None:
+    def _reply(self, rank: int, values: list[GivenValue] | None) -> None:
         for key in self.asked.pop(rank):
             self.missing.get(key, set()).discard(rank)
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
@@ -183,8 +198,7 @@ class _Run:
         if end.late:
             self._fail(rank, self._late(where))
         elif end.recording is None:
-            advice = _advice(end.raised)
-            self._fail(rank, f"to run to its end, got {end.raised}{where}: {advice}")
+            self._fail(rank, f"to be recorded, got {end.raised}: please report it")
         else:
             self.recordings[rank] = end.recording
 
@@ -211,38 +225,11 @@ class _Run:
         return status
 
 
-def _how(status: int) -> str:
-    code = os.waitstatus_to_exitcode(status)
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _advice(raised: str) -> str:
-    if "CUDA" in raised or "NVIDIA" in raised or "accelerator" in raised:
-        return (
-            "preflight has no GPU: leave --device cpu out, or let the script choose the CPU where "
-            "it needs more of a GPU than is pretended"
-        )
-    return "correct it there, or give the script its arguments after its name"
-
-
 def _child(rank: int, body: Body, link: RankLink) -> NoReturn:
     """Run a rank; nothing of the parent's code goes on in its process."""
     try:
         link.end(RankEnd(body(rank, link)))
-    except ScriptRaisedError as error:
-        link.end(RankEnd(raised=error.text, source=error.source))
     except BaseException as error:
         link.end(RankEnd(raised=f"{type(error).__name__}: {error}"))
     finally:
         os._exit(1)
-
-
-class ScriptRaisedError(Exception):
-    """The script of a rank raised: the exception as a line, and where."""
-
-    def __init__(self, text: str, source: str) -> None:
-        super().__init__(text)
-        self.text, self.source = text, source
-
-
-__all__ = ["NeverComesError", "ScriptRaisedError", "run_ranks"]

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -24,12 +26,11 @@ from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
 from primepar.preflight.capture.recorder import RankRecorder
-from primepar.preflight.capture.runner import ScriptRaisedError
-from primepar.preflight.capture.source_lines import line_of
+from primepar.preflight.capture.source_lines import line_of, source_line
 from primepar.preflight.capture.unknown_numbers import watch_numbers
 from primepar.preflight.capture.watched_operations import WatchedOperations
 from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
-from primepar.preflight.recording import RankRecording
+from primepar.preflight.recording import GroupCreation, RankRecording
 
 BACKEND = "preflight"
 
@@ -37,11 +38,11 @@ BACKEND = "preflight"
 def run_script(
     script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink, gpu: bool = True
 ) -> RankRecording:
-    """Return what a script does on one rank. Raises `ScriptRaisedError` where it raises.
+    """Return what a script does on one rank, until its end or where it raises.
 
     What it prints is not shown, as sums over ranks are other numbers here.
     """
-    recorder = RankRecorder()
+    recorder = RankRecorder(link)
     _environment(rank, ranks)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
@@ -49,7 +50,7 @@ def run_script(
     # Ranks are forked from one process; those of a run do not draw the same numbers by themselves.
     torch.manual_seed(2**32 + rank)
     np.random.seed(rank)
-    _StandIns(recorder, link, rank, ranks).install()
+    _StandIns(recorder, rank, ranks).install()
     gpus = PretendedGpus(recorder.buffers, ranks) if gpu else None
     if gpus is not None:
         gpus.install()
@@ -64,9 +65,9 @@ def run_script(
         pass
     except SystemExit as end:
         if end.code not in (None, 0):
-            raise _raised(end, recorder) from None
+            _ended(recorder.recording, end)
     except Exception as error:
-        raise _raised(error, recorder) from error
+        _ended(recorder.recording, error)
     recorder.finish()
     return recorder.recording
 
@@ -88,7 +89,8 @@ def _environment(rank: int, ranks: int) -> None:
     os.dup2(quiet, 2)
 
 
-def _raised(error: BaseException, recorder: RankRecorder) -> ScriptRaisedError:
+def _ended(recording: RankRecording, error: BaseException) -> None:
+    """Note the exception that ended a script, and the innermost line of it in the user's files."""
     traceback, source = error.__traceback__, ""
     while traceback is not None:
         line = line_of(traceback.tb_frame)
@@ -99,17 +101,18 @@ def _raised(error: BaseException, recorder: RankRecorder) -> ScriptRaisedError:
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"
     text = " ".join(str(error).split())
-    return ScriptRaisedError(
-        f"{type(error).__name__}: {text}" if text else type(error).__name__, source
-    )
+    kind = type(error).__name__
+    recording.ended, recording.ended_at = f"raises {kind}: {text}" if text else kind, source
 
 
 class _StandIns:
     """Functions of `torch.distributed` that need other processes, and their replacements."""
 
-    def __init__(self, recorder: RankRecorder, link: RankLink, rank: int, ranks: int) -> None:
-        self.recorder, self.link, self.rank, self.ranks = recorder, link, rank, ranks
+    def __init__(self, recorder: RankRecorder, rank: int, ranks: int) -> None:
+        self.recorder, self.rank, self.ranks = recorder, rank, ranks
         self.asked_backend = "gloo"
+        self.created: Counter[tuple[int, ...]] = Counter()
+        """Members -> the groups that they have."""
 
     def install(self) -> None:
         """Replace them, in all modules that have their names already."""
@@ -124,9 +127,13 @@ class _StandIns:
 
     def _create(self, options: Any, _: Any) -> RecordedGroup:
         members = tuple(options.global_ranks_in_group) or tuple(range(self.ranks))
-        whole = not options.global_ranks_in_group
-        name = "world" if whole else str(options.group_id)
-        return RecordedGroup(Communicator(self.recorder, self.link, name, members, self.rank))
+        # A group is known by its members and its place among theirs. Its name in torch counts all
+        # creations of a process, so that ranks that create others would never meet.
+        name = "world" if not options.global_ranks_in_group else (
+            f"{crc32(str(members).encode()):08x}.{self.created[members]}"
+        )  # fmt: skip
+        self.created[members] += 1
+        return RecordedGroup(Communicator(self.recorder, name, members, self.rank))
 
     def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
         def init_process_group(
@@ -145,7 +152,12 @@ class _StandIns:
 
     def _new_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None,
-                      pg_options: Any = None, *rest: Any, **named: Any) -> Any:  # fmt: skip
+                      pg_options: Any = None, use_local_synchronization: bool = False,
+                      *rest: Any, **named: Any) -> Any:  # fmt: skip
+            if not use_local_synchronization:
+                members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
+                self.recorder.recording.groups.append(GroupCreation(members, source_line()))
+            rest = (use_local_synchronization, *rest)
             return original(ranks, None, None, None, *rest, **named)
 
         return new_group
