@@ -29,7 +29,7 @@ def capture(stages: int, tensor: int) -> dict[str, object]:
     from primepar.preflight.verdict import verdict_of
 
     start = perf_counter()
-    recorded = capture_torch(STEP, [str(stages), str(tensor)], stages * tensor, limit=3600)
+    recorded, _ = capture_torch(STEP, [str(stages), str(tensor)], stages * tensor, limit=3600)
     captured = perf_counter()
     program = program_of(recorded, str(STEP))
     report = verdict_of(program, recorded, str(STEP), timeout=3600)

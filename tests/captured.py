@@ -59,6 +59,11 @@ def _run(cases: tuple[Case, ...]) -> list[Done]:
     return [Done(*each) for each in json.loads(done.stdout)]
 
 
+def _disk(folder: Path) -> dict[str, bytes]:
+    """What is on the disk: no capture may leave or change a file."""
+    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def main() -> None:
     """Read cases from the input, and print what the command prints for each."""
     import tempfile
@@ -72,7 +77,11 @@ def main() -> None:
             if case.script != "none.py":
                 write(case, Path(folder))
             os.chdir(folder)
-            results.append(run("preflight", *case.options, case.script, *case.arguments))
+            before = _disk(Path(folder))
+            done = run("preflight", *case.options, case.script, *case.arguments)
+            outputs = {"fixed.json"}
+            assert {k: v for k, v in _disk(Path(folder)).items() if k not in outputs} == before
+            results.append(done)
     print(json.dumps(results))
 
 

@@ -91,10 +91,10 @@ rank, ranks ="""), ("nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))"
     "no ranks": Case("ring.py", ()),
     "zero ranks": Case("ring.py", ("-n", "0")),
     "decides": Case("ring.py", TWO, changes=ring_with(
-        "dist.all_reduce(total)", "if total.max().item() > 3:", "    dist.barrier()")),
+        "dist.all_reduce(large := torch.ones(100))", "large[large > 3]")),
     "decides late": Case("ring.py", changes=(
         ("rank % 2 == 0", "rank >= 0"),
-        *ring_with("dist.all_reduce(total)", "if total.max() > 3:", "    dist.barrier()"))),
+        *ring_with("dist.all_reduce(total, async_op=True).is_completed()"))),
     "any source": Case("ring.py", ("-n", "2"), changes=(
         ("    dist.recv(theirs, (rank - 1) % ranks)\n    dist.send",
          "    dist.recv(theirs)\n    dist.send"),)),
@@ -264,13 +264,66 @@ BROKEN = {
         "gradients, got gradients of other elements: let each rank update the part that it sends"),
 }  # fmt: skip
 """Broken training steps, and the sentence that refutes them."""
+LOSS = "    loss.backward()\n"
+TOTAL = "total = loss.detach() * torch.ones(100)\ndist.all_reduce(total)\n"
+OWN, OTHERS = "by a value of its own", "by a value that others computed"
+HARMLESS = "taken the other way: all ranks still agree"
+ADVICE = "let all ranks decide alike, by an all_reduce of the flag before"
+
+
+def after(text: str, line: str = STEP) -> tuple[str, str]:
+    """Lines after one of the training step."""
+    return line, line + indent(text, "    ")
+
+
+def turned(line: int, whose: str) -> str:
+    """What is printed of a decision that only one side of survives."""
+    ranks = "rank 0" if whose == OWN else "ranks 0,1"
+    return f"{ranks} may go the other way at ddp.py:{line}, {whose}: {ADVICE}"
+
+
+DECIDES = {
+    "leaves a step out": ((LOSS, "    if loss > 100:\n        continue\n" + LOSS), turned(16, OWN)),
+    "stops by its own loss": (after("if loss.item() < 0.01:\n    break\n"), turned(18, OWN)),
+    "stops by a mean of NumPy": (
+        after("import numpy as np\nif np.mean([loss.item(), 1.0]) < 0.01:\n    break\n"),
+        turned(19, OWN)),
+    "stops by the clock": (
+        after("import time\nif time.time() < 100.0:\n    break\n"), turned(19, OWN)),
+    "draws whether to stop": (
+        after("import random\nif random.random() < 0:\n    break\n"), turned(19, OWN)),
+    "one rank alone by a sum": (
+        after(TOTAL + "if total.mean().item() > 3 and rank == 0:\n    dist.barrier()\n"),
+        turned(20, OTHERS)),
+    "logs": (after("print(f'{loss.item():.3f} {float(loss)}', loss)\n"), ""),
+    "keeps the best": (
+        after("best = 3.0\nif rank == 0 and loss.item() < best:\n    best = loss.item()\n"
+              "    torch.save(model.state_dict(), 'best.pt')\n"), f"2 decisions {HARMLESS}"),
+    "raises on all ranks": (
+        after(TOTAL + "if total.isnan().any():\n    raise ValueError\n"),
+        f"2 decisions {HARMLESS}"),
+    "stops by a sum": (
+        after(TOTAL + "if total.mean().item() < 0.01:\n    break\n"), f"2 decisions {HARMLESS}"),
+    "draws alike": (
+        after("import random\nrandom.seed(3)\nif random.random() < 0.5:\n    dist.barrier()\n"),
+        ""),
+}  # fmt: skip
+"""One change of a training step, and what is found; nothing where there is no other way."""
+CHOICES = {name: Case(DDP, TWO, (change,)) for name, (change, _) in DECIDES.items()}
 OWN_READS = Case(
     "ring.py",
     TWO,
     ring_with("both = torch.arange(8.0)", "dist.all_reduce(both[:4])", "dist.all_reduce(both * 2)"),
 )
 """The recorder reads the second half of a buffer whose first half other ranks computed."""
-MEANING = (OWN_READS, *(case for case, _ in (*TRAINED.values(), *BROKEN.values())))
+USES, FILES = Case("uses.py", TWO), Case("files.py", TWO)
+MEANING = (
+    OWN_READS,
+    USES,
+    FILES,
+    *CHOICES.values(),
+    *(case for case, _ in (*TRAINED.values(), *BROKEN.values())),
+)
 CASES = (*PROVED.values(), *REFUTED.values(), *OTHER.values(), *MEANING)
 NO_CUDA = (
     "RuntimeError: No CUDA GPUs are available"

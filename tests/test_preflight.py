@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from captured import SCRIPTS
 from preflight_cases import (
     BROKEN,
+    CHOICES,
+    DECIDES,
+    FILES,
     NO_CUDA,
     OTHER,
     OWN_READS,
@@ -18,6 +23,7 @@ from preflight_cases import (
     REFUTED,
     SENDING,
     TRAINED,
+    USES,
     answer,
 )
 
@@ -84,8 +90,8 @@ def test_a_script_that_cannot_be_captured(name: str) -> None:
 
 
 OTHERWISE = {
-    "decides": "ring.py:17: rank 0 decides by a value that other ranks computed, and may do "
-    "otherwise",
+    "decides": "ring.py:17: rank 0 takes the shape of index from a value that other ranks "
+    "computed, and may do otherwise",
     "any source": "ring.py:13: rank 1 receives from any rank",
 }
 
@@ -102,7 +108,7 @@ def test_a_deadlock_before_what_is_not_modelled_is_refuted() -> None:
     done = answer(OTHER["decides late"])
     assert done.code == 1
     assert "rank 3 waits in instruction 0 (send x0 -> 0) at ring.py:10" in done.out
-    assert "ring.py:17: rank 0 reads as a number a value that other ranks computed" in done.out
+    assert "ring.py:16: rank 0 asks whether a communication is done" in done.out
 
 
 @pytest.mark.parametrize("name", ["whole numbers", "batch", "collectives", "members alone"])
@@ -118,7 +124,7 @@ FAULTS = {
     "unused": "rank 0 (and 1 more) raises RuntimeError: Expected to have finished reduction in the "
     "prior iteration before starting a new one.",
     "one call more": "rank 1, instruction 0 (all_reduce x0 over 0,1) at ddp.py:11: expected to "
-    "meet rank 0, instruction 0 (all_gather x0 -> x1 x2 over 0,1) at ddp.py:12, got another "
+    "meet rank 0, instruction 0 (all_gather x0 -> x1 x2 over 0,1) at ddp.py:13, got another "
     "collective: call them in one order on all of their ranks",
     "members only": "rank 0 creates a group of ranks 0,1 at ring.py:17 and rank 2 creates none as "
     "group 1: let every rank call new_group for every group in one order, members or not, or pass "
@@ -155,6 +161,34 @@ def test_replicas_that_go_apart_are_refuted_with_their_line(name: str) -> None:
     done = answer(case)
     assert done.code == 1
     assert f"\n      {sentence}\n" in done.out
+
+
+@pytest.mark.parametrize("name", DECIDES)
+def test_a_decision_is_also_taken_the_other_way(name: str) -> None:
+    sentence = DECIDES[name][1]
+    done = answer(CHOICES[name])
+    assert done.code == int("may go" in sentence)
+    assert f"\n      {sentence}" in done.out if sentence else "decisions" not in done.out
+
+
+def test_a_number_of_other_ranks_is_used_as_every_number() -> None:
+    assert answer(USES).code == 0
+
+
+def test_no_file_is_left_or_changed(tmp_path: Path) -> None:
+    """The script itself checks what it reads; here, what is on the disk afterwards."""
+    assert answer(FILES).code == 0
+    assert answer(FILES).err == ""
+
+
+def test_generated_decisions_are_judged_as_gloo_runs_them() -> None:
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "attack_decisions.py", "4", "14"],
+        stdout=subprocess.PIPE, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    assert "refuted, gloo hangs" in done.stdout
+    assert "proved, gloo ends" in done.stdout
+    assert "WRONG" not in done.stdout
 
 
 def test_what_the_recorder_reads_is_no_decision_of_the_script() -> None:

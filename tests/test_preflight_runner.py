@@ -6,7 +6,7 @@ import pytest
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture import runner
-from primepar.preflight.capture.rank_link import NeverComesError, RankLink
+from primepar.preflight.capture.rank_link import GivenValue, NeverComesError, RankLink
 from primepar.preflight.capture.runner import run_ranks
 from primepar.preflight.recording import RankRecording
 
@@ -21,12 +21,12 @@ def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def gathered(rank: int, link: RankLink) -> RankRecording:
     """All ranks gather a value of each, and then a chain goes from the last rank to the first."""
-    link.give(f"own {rank}", "", bytes([rank]))
+    link.give(f"own {rank}", GivenValue("", bytes([rank])))
     values = link.ask([f"own {other}" for other in range(RANKS)])
     assert [given.value for given in values] == [bytes([other]) for other in range(RANKS)]
     if rank < RANKS - 1:
         assert link.ask([f"chain {rank + 1}"])[0].value == bytes([rank + 1])
-    link.give(f"chain {rank}", "", bytes([rank]))
+    link.give(f"chain {rank}", GivenValue("", bytes([rank])))
     return RankRecording()
 
 
@@ -36,7 +36,7 @@ def circle(rank: int, link: RankLink) -> RankRecording:
         link.ask([f"own {(rank + 1) % RANKS}"])
     except NeverComesError:
         return RankRecording(stopped=True)
-    link.give(f"own {rank}", "", b"")
+    link.give(f"own {rank}", GivenValue("", b""))
     return RankRecording()
 
 
@@ -44,7 +44,7 @@ def changing(rank: int, link: RankLink) -> RankRecording:
     """A rank gives another value when it starts anew."""
     import os
 
-    link.give(f"own {rank}", "", str(os.getpid()).encode())
+    link.give(f"own {rank}", GivenValue("", str(os.getpid()).encode()))
     return gathered(rank, link)
 
 

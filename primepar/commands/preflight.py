@@ -18,6 +18,7 @@ from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
+    from primepar.preflight.decisions import Recorder
     from primepar.preflight.recording import RankRecording
     from primepar.verify.report import Report
 
@@ -96,9 +97,9 @@ def preflight(
     from primepar.preflight.report.findings import findings
     from primepar.preflight.verdict import verdict_of
 
-    program, recorded = _program(target, arguments or [], ranks, limit, device == "cuda")
+    program, recorded, recorder = _program(target, arguments or [], ranks, limit, device == "cuda")
     pretended = all_pretended(recorded)
-    report = verdict_of(program, recorded, target, timeout, transport)
+    report = verdict_of(program, recorded, target, timeout, transport, recorder)
     if json:
         more = {"ranks": program.ranks, "pretended": pretended}
         typer.echo(json_text(report_json(report) | more), nl=False)
@@ -150,8 +151,8 @@ def _transport(order: str, slots: str) -> Transport:
 
 def _program(
     target: str, arguments: list[str], ranks: int | None, limit: float, gpu: bool
-) -> tuple[Program, list[RankRecording]]:
-    """The program of a target, and what was recorded if it is a script."""
+) -> tuple[Program, list[RankRecording], Recorder | None]:
+    """The program of a target, and what was and is to be recorded if it is a script."""
     from primepar.preflight.importers import SCHEDULE, read_program
 
     path = Path(target)
@@ -162,12 +163,13 @@ def _program(
                 f"{target}: expected a file alone, as it has its ranks, got {option} too: "
                 "leave it out"
             )
-        return load_program(path) if path.suffix == ".json" else read_program(path), []
+        program = load_program(path) if path.suffix == ".json" else read_program(path)
+        return program, [], None
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
 
-    recorded = capture_torch(path, arguments, _ranks_of(path, ranks), limit, gpu)
-    return program_of(recorded, target), recorded
+    recorded, recorder = capture_torch(path, arguments, _ranks_of(path, ranks), limit, gpu)
+    return program_of(recorded, target), recorded, recorder
 
 
 def _ranks_of(path: Path, ranks: int | None) -> int:

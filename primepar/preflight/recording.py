@@ -7,7 +7,9 @@ than it did here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+import sys
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -41,6 +43,43 @@ class GroupCreation(Struct, frozen=True, array_like=True):
     source: str
 
 
+Turns = Mapping[int, float | None]
+"""Identity of a value -> the number that it has, or None for a truth value that is turned round."""
+
+
+class Decision(Struct, frozen=True, array_like=True):
+    """A truth value by which a script went on, and that may be another one elsewhere.
+
+    `value < constant`, for the comparison `lt`, or a truth value alone.
+    """
+
+    identity: int
+    """Of the value on this rank; it is the same one in every recording of the script."""
+    source: str
+    lineage: int
+    """How it was computed of the rank's own data; equal numbers on two ranks mean alike."""
+    term: int | None
+    """What it holds of other ranks' data."""
+    unknown: bool
+    """Whether the true value is not known here, as other ranks computed it."""
+    comparison: str = ""
+    constant: float = 0.0
+    value: float = 0.0
+
+    def holds(self, value: float) -> bool:
+        """Whether the comparison holds for another value."""
+        return bool(getattr(operator, self.comparison)(value, self.constant))
+
+    def other(self) -> float | None:
+        """A value for which it goes the other way; None is a truth value that is turned round."""
+        if not self.comparison:
+            return None
+        constant = self.constant
+        tried = (constant, constant - 1, constant + 1, -sys.float_info.max, sys.float_info.max)
+        now = self.holds(self.value)
+        return next((value for value in tried if self.holds(value) != now), None)
+
+
 class RankRecording(Struct):
     """What one rank did, in order."""
 
@@ -50,6 +89,9 @@ class RankRecording(Struct):
     """What its gradients are made of."""
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
+    decisions: list[Decision] = []
+    last: Decision | None = None
+    """The decision that it made last, if the true value of that is unknown."""
     groups: list[GroupCreation] = []
     """The groups that it created, in order."""
     ended: str = ""

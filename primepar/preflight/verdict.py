@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from primepar.preflight.decisions import Recorder, decisions
 from primepar.preflight.endings import endings
 from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.recording import RankRecording, all_gaps
@@ -26,17 +27,22 @@ def verdict_of(
     target: str,
     timeout: float,
     transport: Transport = RENDEZVOUS,
+    recorder: Recorder | None = None,
 ) -> Report:
     """Prove or refute a captured program, and what its data mean.
 
     With a gap nothing is proved: the verdict is unknown. A refutation stays one if all of its
-    instructions come before the gaps of their ranks.
+    instructions come before the gaps of their ranks. With a `recorder` the decisions of the script
+    are taken the other way too.
     """
     report = verify_program(program, target, timeout=timeout, transport=transport)
     terms = [rank.terms for rank in recorded if rank.terms is not None]
     more = list(endings(recorded))
     if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
         more += captured_properties(program, terms)
+        if recorder is not None and not any(result.verdict == "refuted" for result in more):
+            decided = decisions(program, recorded, recorder, timeout, transport)
+            more += [decided] if decided is not None else []
     report = Report.of(target, (*report.properties, *more))
     gaps = all_gaps(recorded)
     if not gaps:

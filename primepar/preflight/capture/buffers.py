@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import _disable_current_modes
 
+from primepar.preflight.meaning.storages import NUMPY
 from primepar.schedule.program import Compute
 
 
@@ -56,7 +58,7 @@ class BufferFlight(NamedTuple):
 class _Storage:
     """One storage that communicates, or whose contents depend on what others sent."""
 
-    __slots__ = ("contents", "device", "number", "reference")
+    __slots__ = ("contents", "device", "lineage", "number", "reference")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -65,6 +67,8 @@ class _Storage:
         self.contents = _NO_CONTENTS
         self.device: int | None = None
         """The pretended GPU that it is on."""
+        self.lineage: int | None = None
+        """How it was computed of the rank's own data; 0 is a constant, None is not yet known."""
 
 
 class BufferTable:
@@ -113,6 +117,28 @@ class BufferTable:
         if contents.depends or storage_id(tensor) in self._storages:
             self._storage(tensor).contents = contents
 
+    def lineage(self, tensor: torch.Tensor) -> int:
+        """How a tensor was computed of the rank's own data: 0 for constants.
+
+        Data that came from elsewhere than an operation, such as a loader, are named by what they
+        hold. A single number is a constant, as the Python number is that it was made of.
+        """
+        storage = self._storage(tensor)
+        if storage.lineage is None:
+            storage.lineage = content_number(tensor)
+        if not storage.lineage or _is_whole(tensor):
+            return storage.lineage
+        place = (tensor.storage_offset(), *tensor.size(), *tensor.stride())
+        return hash((storage.lineage, place))
+
+    def derive(self, tensor: torch.Tensor, number: int) -> None:
+        """Note how a tensor was computed; with a part of a storage all of it changes."""
+        storage = self._storage(tensor)
+        if not _is_whole(tensor) and storage.lineage:
+            place = (tensor.storage_offset(), *tensor.size(), *tensor.stride())
+            number = hash((storage.lineage, number, place))
+        storage.lineage = number
+
     def device(self, tensor: torch.Tensor) -> int | None:
         """The pretended GPU that a tensor is on; None for the CPU."""
         return self.device_of(tensor.untyped_storage())
@@ -146,6 +172,22 @@ class BufferTable:
             return None
         self.hold(tensor, StorageContents(frozenset({block}), contents.unknown))
         return Compute(reads=tuple(sorted(others)), accumulates=block)
+
+
+def content_number(tensor: torch.Tensor) -> int:
+    """A number of what a tensor's storage holds; 0 for a single number, or where nothing is."""
+    if tensor.is_meta or tensor.layout is not torch.strided:
+        return 0
+    length = tensor.untyped_storage().nbytes() // tensor.element_size()
+    if length < 2:
+        return 0
+    with torch.no_grad(), _disable_current_modes():
+        flat = tensor.detach().as_strided((length,), (1,), 0)
+        return hash(NUMPY(flat.view(torch.uint8)).tobytes())
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return bool(tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes())
 
 
 @lru_cache(maxsize=4096)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import storage_id
 from primepar.preflight.capture.carried_values import packed, put, small, unpacked, whole
-from primepar.preflight.capture.rank_link import NeverComesError
+from primepar.preflight.capture.rank_link import GivenValue, NeverComesError
 from primepar.preflight.capture.recorder import RankRecorder, posted_form
 from primepar.preflight.capture.works import RecordedWork
 from primepar.schedule.program import (
@@ -128,6 +128,8 @@ class Communicator:
         shared = read if isinstance(instruction, Broadcast) else []
         recorder.terms.call(place, read, written or shared)
         work = RecordedWork(recorder, request, written)
+        for tensor in shared if not small(shared) else []:
+            recorder.written(tensor, reads[0].block)
         for tensor, block in writes:
             recorder.written(tensor, block)
             work.fly(tensor, block, receives=True)
@@ -146,8 +148,11 @@ class Communicator:
 
     def _give(self, key: str, statement: str, tensors: Tensors) -> None:
         if small(tensors):
-            unknown = self.recorder.buffers.mix(tensors).unknown
-            self.link.give(key, statement, None if unknown else packed(tensors))
+            table = self.recorder.buffers
+            value = None if table.mix(tensors).unknown else packed(tensors)
+            lineages = [table.lineage(tensor) for tensor in tensors]
+            lineage = lineages[0] if len(lineages) == 1 else mixed_lineage("several", lineages)
+            self.link.give(key, GivenValue(statement, value, lineage))
 
     def _arrival(self, expected: ExpectedValues) -> Callable[[], None] | None:
         """What fetches the values of a call; None where they do not travel."""
@@ -168,9 +173,17 @@ class Communicator:
                 return
             with torch.no_grad(), _disable_current_modes():
                 fill([unpacked(value, outputs[0]) for value in values if value is not None])
-            for tensor in outputs:
-                contents = self.recorder.buffers.contents(tensor)
-                self.recorder.buffers.hold(tensor, contents._replace(unknown=False))
+            table = self.recorder.buffers
+            lineages = [value.lineage for value in given]
+            if len(given) == 1 or len(given) != len(outputs):
+                kind = statement.partition(" ")[0]
+                apart = kind in ("Scatter", "ReduceScatter", "AllToAll")
+                parts = [*lineages, *([self.rank] if apart and any(lineages) else [])]
+                whole_lineage = parts[0] if len(parts) == 1 else mixed_lineage(kind, parts)
+                lineages = [whole_lineage] * len(outputs)
+            for tensor, lineage in zip(outputs, lineages, strict=True):
+                table.hold(tensor, table.contents(tensor)._replace(unknown=False))
+                table.derive(tensor, lineage)
 
         return arrive
 
@@ -188,6 +201,11 @@ def _statement(post: Instruction) -> str:
     claims = [str(getattr(post, name, "")) for name in names]
     more = str(len(post.reduced)) if isinstance(post, AllReduce) else ""
     return " ".join([type(post).__name__, *claims, more])
+
+
+def mixed_lineage(name: str, lineages: Sequence[int]) -> int:
+    """How data are computed of several: 0 where all are constants."""
+    return hash((name, *lineages)) if any(lineages) else 0
 
 
 def _fill_one(tensor: torch.Tensor) -> Fill:

@@ -36,6 +36,8 @@ class GivenValue(msgspec.Struct, frozen=True, array_like=True):
 
     statement: str
     value: bytes | None
+    lineage: int = 0
+    """How its sender computed it: the receiver holds the same."""
 
 
 class ValueMessage(msgspec.Struct, tag=True):
@@ -87,9 +89,9 @@ class RankLink:
         signal.signal(signal.SIGALRM, self._late)
         signal.setitimer(signal.ITIMER_REAL, limit)
 
-    def give(self, key: str, statement: str, value: bytes | None) -> None:
+    def give(self, key: str, value: GivenValue) -> None:
         """Give a value to every rank that asks for its key."""
-        write(self._connection, ValueMessage(key, GivenValue(statement, value)))
+        write(self._connection, ValueMessage(key, value))
 
     def step(self, place: int, instruction: Instruction) -> None:
         """Report an instruction, which may take the place of an earlier one."""

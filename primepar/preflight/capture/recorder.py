@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from msgspec.structs import asdict, replace
+from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import (
     BufferFlight,
@@ -20,22 +22,57 @@ from primepar.preflight.capture.buffers import (
 from primepar.preflight.capture.rank_link import RankLink
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.meaning.recorder import TermRecorder
-from primepar.preflight.recording import Gap, RankRecording
+from primepar.preflight.meaning.storages import span
+from primepar.preflight.meaning.terms import Applied
+from primepar.preflight.recording import Decision, Gap, RankRecording, Turns
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
 
+_USUAL = 0.5
+"""In the place of a number that is not known, on all ranks alike."""
+_LONGEST_WAIT = 200
+"""Decisions of one line by unknown values until they go the other way: loops come to an end."""
+_RECEIVED = hash("received")
+"""Lineage of what other ranks sent: which of it, the term knows."""
+MOST_DECISIONS = 10_000
+"""Different decisions of a rank that are recorded."""
 
-@dataclass
-class QuietReading:
-    """What was read while nobody went on by it."""
 
+class Mark(NamedTuple):
+    """What a number was computed from, on this rank.
+
+    `lineage` names the operations and the rank's own data; it is 0 where there are none. Ranks with
+    one lineage computed alike. `term` is what it holds of other ranks, `unknown` that its value is
+    not here.
+    """
+
+    lineage: int = 0
+    term: int | None = None
     unknown: bool = False
+
+
+class Question(NamedTuple):
+    """A comparison of a marked value with a constant: `value lt constant`."""
+
+    mark: Mark
+    comparison: str
+    constant: float
+    value: float
 
 
 class RankRecorder:
     """The recording of one rank, and the buffers that its instructions name."""
 
-    def __init__(self, link: RankLink) -> None:
-        self.link = link
+    def __init__(self, link: RankLink, rank: int = 0, turns: Turns | None = None) -> None:
+        self.link, self.rank = link, rank
+        self.turns = turns or {}
+        """The values that are others here, so that decisions go the other way."""
+        self.questions: dict[int, Question] = {}
+        """Lineage of a truth value in a tensor -> the comparison that it is."""
+        self._decided: set[tuple[int, str, float]] = set()
+        self._asked: Counter[str] = Counter()
+        """Line -> decisions by unknown values; a loop that waits for one comes to its end."""
+        self.usually: set[int] = set()
+        """Lineages of truth values that are true as a rule, such as `isfinite`."""
         self.recording = RankRecording()
         self.buffers = BufferTable()
         self.terms = TermRecorder(source_line)
@@ -45,13 +82,16 @@ class RankRecorder:
         """Posted and not yet waited for."""
         self.inherited: StorageContents | None = None
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
-        self._quiet: QuietReading | None = None
+        self.publish: Callable[[], None] = lambda: None
+        """Lets other ranks read the files that were written before a call."""
+        self._quiet = 0
         self._requests = 0
         self._scratch = 0
 
     def add(self, instruction: Instruction) -> None:
         """Record an instruction at the line that the script is in."""
         instructions = self.recording.instructions
+        self.publish()
         instructions.append(replace(instruction, source=source_line() or None))
         self.link.step(len(instructions) - 1, instructions[-1])
 
@@ -66,26 +106,101 @@ class RankRecorder:
         if all((gap.source, gap.what) != (source, what) for gap in gaps):
             gaps.append(Gap(source, what, len(self.recording.instructions)))
 
-    def steered(self, how: str = "decides by") -> None:
+    def steered(self, how: str) -> None:
         """Record that the script goes on by a value of other ranks, which is not here."""
-        if self._quiet is not None:
-            self._quiet.unknown = True
-            return
         self.gap(f"{how} a value that other ranks computed, and may do otherwise")
 
-    def is_unknown(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor's values depend on other ranks, after fetching what was sent."""
+    def mark(self, tensor: torch.Tensor) -> Mark | None:
+        """What a tensor was computed from; None for constants. Fetches what was sent."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
         self.settle([tensor], steers=True)
-        return self.buffers.contents(tensor).unknown
+        lineage = self.buffers.lineage(tensor)
+        tracked = self.terms.storages.tracked(tensor) if not tensor.is_meta else False
+        if not lineage and not tracked:
+            return None
+        with _disable_current_modes():
+            term = self.terms.storages.read(tensor.detach()) if tracked else None
+        return Mark(lineage, term, self.buffers.contents(tensor).unknown)
+
+    def mixed(self, name: str, marks: Sequence[Mark]) -> Mark:
+        """The mark of what a function makes of numbers."""
+        terms = tuple(mark.term for mark in marks if mark.term is not None)
+        term = self.terms.storages.add(Applied(name, terms, 1)) if terms else None
+        lineage = hash((name, *(mark.lineage for mark in marks)))
+        return Mark(lineage, term, any(mark.unknown for mark in marks))
+
+    def depends(self, tensor: torch.Tensor, mark: Mark) -> None:
+        """Note that a tensor was also computed from marked numbers."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        before = self.mark(tensor)
+        lineage = hash(("depends", before.lineage if before else 0, mark.lineage))
+        self.buffers.derive(tensor, lineage)
+        if mark.unknown:
+            depends = self.buffers.contents(tensor).depends | {"number"}
+            self.buffers.hold(tensor, StorageContents(depends, unknown=True))
+        if mark.term is not None and not tensor.is_meta:
+            with _disable_current_modes():
+                storages, inner = self.terms.storages, tensor.detach()
+                terms = (storages.read(inner), mark.term)
+                storages.write(inner, storages.add(Applied("number", terms, span(inner))))
+
+    def decide(
+        self, mark: Mark, outcome: bool, negated: bool = False, question: Question | None = None
+    ) -> bool:
+        """Record a decision of the script, and return how it goes on; in a fork the other way.
+
+        A comparison with a constant is decided by its value, so that all comparisons of one value
+        agree: where `x > 0` is turned round, `x < 0` is too. `negated` asks for the opposite.
+        """
+        if self._quiet:
+            return outcome
+        question = question or self.questions.get(mark.lineage)
+        comparison, constant, value = "", 0.0, 0.0
+        if question is not None:
+            mark, comparison, constant, value = question
+        source = source_line()
+        term = mark.term if mark.unknown else None
+        identity = hash((mark.lineage, term))
+        if mark.unknown:
+            # Ranks hold different numbers in the place of one sum: all of them answer alike.
+            value = _USUAL
+            outcome = (mark.lineage in self.usually) != negated
+        decision = Decision(
+            identity, source, mark.lineage, term, mark.unknown, comparison, constant, value
+        )
+        if identity in self.turns:
+            turned = self.turns[identity]
+            if turned is None:
+                outcome = not outcome
+            else:
+                value = turned
+        if comparison:
+            outcome = decision.holds(value)
+        if mark.unknown:
+            self._asked[source] += 1
+            outcome = outcome != (self._asked[source] > _LONGEST_WAIT)
+        self.recording.last = decision if mark.unknown else None
+        key = (identity, comparison, constant)
+        if key not in self._decided and len(self._decided) < MOST_DECISIONS:
+            self._decided.add(key)
+            self.recording.decisions.append(decision)
+        elif key not in self._decided:
+            self.gap(f"decides more than {MOST_DECISIONS} times")
+        return outcome
 
     @contextmanager
-    def reading_quietly(self) -> Iterator[QuietReading]:
-        """While values are read that nobody goes on by; yields whether they are unknown."""
-        before, self._quiet = self._quiet, QuietReading()
+    def reading_quietly(self) -> Iterator[None]:
+        """While values are read that nobody goes on by."""
+        self._quiet += 1
         try:
-            yield self._quiet
+            yield
         finally:
-            self._quiet = before
+            self._quiet -= 1
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nobody goes on by what is read now."""
+        return bool(self._quiet)
 
     def reading(self, tensor: torch.Tensor, parts: bool = False) -> str:
         """Name a buffer that is about to be sent; record first how it was computed.
@@ -101,6 +216,7 @@ class RankRecorder:
     def written(self, tensor: torch.Tensor, block: str, unknown: bool = True) -> None:
         """Note that a buffer now holds a block that came from other ranks."""
         self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown))
+        self.buffers.derive(tensor, _RECEIVED)
         self.pending.pop(storage_id(tensor), None)
 
     def naming(self, tensor: torch.Tensor) -> str:
@@ -145,6 +261,7 @@ class RankRecorder:
 
     def finish(self) -> None:
         """End the recording: what a library waits for by itself is waited for at the end."""
+        self.publish()
         for work in tuple(self.open_works):
             if work.waits_itself and not (self.recording.stopped or self.recording.ended):
                 work.finish()

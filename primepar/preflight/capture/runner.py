@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture.rank_link import (
@@ -35,28 +35,57 @@ from primepar.schedule.program import Instruction
 
 Body = Callable[[int, RankLink], RankRecording]
 """What runs in the process of a rank."""
+AT_ONCE = 2
+"""Ranks that run at a time."""
 MOST_WAITING = 64
 """Processes that wait for values at a time; each has some 30 MiB of its own."""
+FILE = "file "
+"""Begins the key of a file that a rank wrote."""
 _GRACE = 5.0
 """Seconds after the limit until a rank that does not report is ended from outside."""
 
 
+class GivenValues(NamedTuple):
+    """The values that ranks gave, and those that others asked for."""
+
+    values: dict[str, GivenValue]
+    asked: set[str]
+
+
+class Alone(NamedTuple):
+    """The one rank that runs, and what was given in an earlier run of all."""
+
+    rank: int
+    before: GivenValues
+
+
+class OtherValueError(Exception):
+    """A rank that runs alone gave another value than before, and others go on by it."""
+
+
 def run_ranks(
-    ranks: int, body: Body, limit: float, at_once: int = 2, script: str = "script"
-) -> list[RankRecording]:
-    """Return what `body` recorded on each rank.
+    ranks: int, body: Body, limit: float, script: str = "script", alone: Alone | None = None,
+    given: GivenValues | None = None,
+) -> list[RankRecording]:  # fmt: skip
+    """Return what `body` recorded on each rank, or only on the one that runs `alone`.
+
+    `given` takes the values of this run. One that runs alone finds those of an earlier run; it
+    raises `OtherValueError` where it gives another value than before that was asked for.
 
     A rank that raised or died has what it did until then. Raises `CaptureError` with the rank and
     the line where a script ran longer than `limit` seconds.
     """
-    return _Run(ranks, body, limit, at_once, script).results()
+    return _Run(ranks, body, limit, script, alone, given or GivenValues({}, set())).results()
 
 
 class _Run:
-    def __init__(self, ranks: int, body: Body, limit: float, at_once: int, script: str) -> None:
+    def __init__(
+        self, ranks: int, body: Body, limit: float, script: str, alone: Alone | None,
+        given: GivenValues,
+    ) -> None:  # fmt: skip
         self.ranks, self.body, self.limit, self.script = ranks, body, limit, script
-        self.at_once = at_once
-        self.next = deque(range(ranks))
+        self.alone, self.given = alone, given
+        self.next = deque(range(ranks) if alone is None else [alone.rank])
         """Ranks to start, in this order."""
         self.parked: dict[int, list[str]] = {}
         """Ranks that are to start anew, with the keys that they need."""
@@ -64,7 +93,7 @@ class _Run:
         """Parked ranks whose values never come."""
         self.failed: dict[int, CaptureError] = {}
         self.recordings: dict[int, RankRecording] = {}
-        self.values: dict[str, GivenValue] = {}
+        self.values = given.values if alone is None else dict(alone.before.values)
         self.steps: dict[int, dict[int, Instruction]] = {}
         """Ranks whose processes died: they run once more, and report every instruction."""
         self.asked: dict[int, list[str]] = {}
@@ -79,18 +108,18 @@ class _Run:
 
     def results(self) -> list[RankRecording]:
         try:
-            while len(self.recordings) < self.ranks:
+            while len(self.recordings) < (self.ranks if self.alone is None else 1):
                 self._step()
         finally:
             for rank in list(self.processes):
                 self._close(rank, kill=True)
             self.selector.close()
-        return [self.recordings[rank] for rank in range(self.ranks)]
+        return [self.recordings[rank] for rank in sorted(self.recordings)]
 
     def _step(self) -> None:
         if self.failed and min(self.failed) <= min(self.deadlines, default=self.ranks):
             raise self.failed[min(self.failed)]
-        while self.next and not self.failed and len(self.deadlines) < self.at_once:
+        while self.next and not self.failed and len(self.deadlines) < AT_ONCE:
             self._start(self.next.popleft())
         if not self.deadlines:
             self._give_up()
@@ -130,7 +159,12 @@ class _Run:
     def _hear(self, rank: int) -> None:
         match read(self.connections[rank]):
             case ValueMessage(key=key, value=value):
-                if self.values.setdefault(key, value) != value:
+                differs = self.values.setdefault(key, value) != value
+                differs &= not key.startswith(FILE)  # of several ranks that write it
+                if differs and self.alone is not None:
+                    if key in self.alone.before.asked:
+                        raise OtherValueError
+                elif differs:
                     raise CaptureError(
                         f"{self.script}: expected rank {rank} to do the same when it starts anew, "
                         "got other values: seed its random numbers"
@@ -139,6 +173,7 @@ class _Run:
                     self._go_on_if_complete(waiting)
             case ValueRequest(keys=keys):
                 self.asked[rank] = keys
+                self.given.asked.update(keys)
                 del self.deadlines[rank]
                 for key in keys:
                     if key not in self.values:

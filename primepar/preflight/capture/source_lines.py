@@ -28,11 +28,16 @@ def line_of(frame: FrameType | None) -> str:
     while frame is not None:
         kind = _kind(frame.f_code.co_filename)
         if kind == "user":
-            return f"{_shown(frame.f_code.co_filename)}:{frame.f_lineno}"
+            return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
         if kind == "library" and not library:
             library = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return library
+
+
+def is_users(path: str) -> bool:
+    """Whether a file is the user's, and not of a library."""
+    return _kind(path) == "user"
 
 
 @cache
@@ -44,7 +49,7 @@ def _kind(path: str) -> str:
 
 
 @cache
-def _shown(path: str) -> str:
+def shown(path: str) -> str:
     """A path as seen from the working directory, if it is inside."""
     try:
         return str(Path(path).resolve().relative_to(Path.cwd()))

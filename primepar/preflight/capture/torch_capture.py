@@ -5,23 +5,37 @@ from __future__ import annotations
 import ast
 import importlib.util
 import io
-from collections.abc import Iterator, Sequence
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from warnings import catch_warnings
 
 from primepar.preflight.capture.rank_link import RankLink
-from primepar.preflight.capture.runner import run_ranks
-from primepar.preflight.recording import RankRecording
+from primepar.preflight.capture.runner import (
+    Alone,
+    Body,
+    GivenValues,
+    OtherValueError,
+    run_ranks,
+)
+from primepar.preflight.decisions import Recorder
+from primepar.preflight.recording import RankRecording, Turns
+
+MOST_STARTS = 16
+"""Recordings until a script that raises by unknown values is taken to raise."""
 
 
 def capture_torch(
     script: Path, arguments: Sequence[str], ranks: int, limit: float, gpu: bool = True
-) -> list[RankRecording]:
-    """Run a script once per rank, without communication, and return what each rank did.
+) -> tuple[list[RankRecording], Recorder]:
+    """Run a script once per rank, without communication; return what each rank did.
 
-    With `gpu` each rank finds a GPU that is not there. The libraries that the script imports are
-    imported here, once, so that `limit` seconds are those of the script itself.
+    The second value records it again, with decisions that go the other way. With `gpu` each rank
+    finds a GPU that is not there. The libraries that the script imports are imported here, once, so
+    that `limit` seconds are those of the script itself.
     """
     import torch.distributed.fsdp
     import torch.distributed.pipelining
@@ -33,10 +47,48 @@ def capture_torch(
 
     import_libraries(script)
 
-    def body(rank: int, link: RankLink) -> RankRecording:
-        return run_script(script, arguments, rank, ranks, link, gpu)
+    started: dict[int, Turns] = {}
+    before = GivenValues({}, set())
 
-    return run_ranks(ranks, body, limit, script=str(script))
+    files = Path(tempfile.mkdtemp(prefix="preflight-"))
+
+    def body(more: Mapping[int, Turns]) -> Body:
+        folder = Path(tempfile.mkdtemp(dir=files))
+
+        def run(rank: int, link: RankLink) -> RankRecording:
+            turns = {**started.get(rank, {})}
+            for identity, value in more.get(rank, {}).items():
+                if identity in turns and value is None:
+                    del turns[identity]
+                else:
+                    turns[identity] = value
+            return run_script(script, arguments, rank, ranks, link, gpu, turns, folder)
+
+        return run
+
+    def alone(rank: int, turns: Turns) -> RankRecording | None:
+        with suppress(OtherValueError):
+            turned = body({rank: turns})
+            return run_ranks(ranks, turned, limit, str(script), Alone(rank, before))[0]
+        return None
+
+    def together(turns: Mapping[int, Turns]) -> list[RankRecording]:
+        return run_ranks(ranks, body(turns), limit, str(script))
+
+    # Deleted when nobody can record again, at the latest at the end of this process.
+    weakref.finalize(together, shutil.rmtree, files, ignore_errors=True)
+    # `assert torch.allclose(summed, expected)` fails where the sum is not here. A script means to
+    # go on: where it raised by an unknown value, it is recorded once more with the other one.
+    for _ in range(MOST_STARTS):
+        before.values.clear()
+        before.asked.clear()
+        recorded = run_ranks(ranks, body({}), limit, str(script), given=before)
+        raised = [(rank, each.last) for rank, each in enumerate(recorded) if each.ended]
+        turns = {rank: {last.identity: last.other()} for rank, last in raised if last is not None}
+        if not turns or any(turn.keys() & started.get(rank, {}) for rank, turn in turns.items()):
+            break
+        started |= {rank: {**started.get(rank, {}), **turn} for rank, turn in turns.items()}
+    return recorded, Recorder(alone, together)
 
 
 def import_libraries(script: Path) -> None:

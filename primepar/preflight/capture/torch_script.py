@@ -7,7 +7,7 @@ The script finds what torchrun would give it: `RANK`, `WORLD_SIZE`, `LOCAL_RANK`
 from __future__ import annotations
 
 import os
-import runpy
+import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,27 +22,31 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
 
 from primepar.preflight.capture.communicator import Communicator
+from primepar.preflight.capture.marked_numbers import watch_numbers
+from primepar.preflight.capture.pretended_files import PretendedFiles
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.capture.rank_link import NeverComesError, RankLink
 from primepar.preflight.capture.recorder import RankRecorder
-from primepar.preflight.capture.source_lines import line_of, source_line
-from primepar.preflight.capture.unknown_numbers import watch_numbers
+from primepar.preflight.capture.source_lines import is_users, line_of, shown, source_line
+from primepar.preflight.capture.user_code import run_user_code
 from primepar.preflight.capture.watched_operations import WatchedOperations
 from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
-from primepar.preflight.recording import GroupCreation, RankRecording
+from primepar.preflight.recording import GroupCreation, RankRecording, Turns
 
 BACKEND = "preflight"
 
 
 def run_script(
-    script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink, gpu: bool = True
-) -> RankRecording:
+    script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink, gpu: bool = True,
+    turns: Turns | None = None, folder: Path | None = None,
+) -> RankRecording:  # fmt: skip
     """Return what a script does on one rank, until its end or where it raises.
 
-    What it prints is not shown, as sums over ranks are other numbers here.
+    `turns` are the values that are others; what it writes goes into a `folder`. What it prints is
+    not shown, as sums over ranks are other numbers here.
     """
-    recorder = RankRecorder(link)
+    recorder = RankRecorder(link, rank, turns)
     _environment(rank, ranks)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))
@@ -50,17 +54,22 @@ def run_script(
     # Ranks are forked from one process; those of a run do not draw the same numbers by themselves.
     torch.manual_seed(2**32 + rank)
     np.random.seed(rank)
+    random.seed(rank)
     _StandIns(recorder, rank, ranks).install()
     gpus = PretendedGpus(recorder.buffers, ranks) if gpu else None
     if gpus is not None:
         gpus.install()
         recorder.recording.pretended = gpus.asked
-    watch_numbers(recorder)
+    numbers = watch_numbers(recorder)
+    if folder is not None:
+        files = PretendedFiles(folder, recorder)
+        files.install()
+        recorder.publish = files.publish
     try:
         follow_gradients(recorder.terms)
         follow_labels(recorder.terms)
-        with WatchedOperations(recorder, gpus), recorder.terms:
-            runpy.run_path(str(script), run_name="__main__")
+        with WatchedOperations(recorder, gpus), recorder.terms, numbers:
+            run_user_code(script, recorder)
     except NeverComesError:
         pass
     except SystemExit as end:
@@ -93,11 +102,11 @@ def _ended(recording: RankRecording, error: BaseException) -> None:
     """Note the exception that ended a script, and the innermost line of it in the user's files."""
     traceback, source = error.__traceback__, ""
     while traceback is not None:
-        line = line_of(traceback.tb_frame)
         path = traceback.tb_frame.f_code.co_filename
-        if line and line.rpartition(":")[0] in path:
-            source = f"{line.rpartition(':')[0]}:{traceback.tb_lineno}"
+        if is_users(path):
+            source = f"{shown(path)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
+    source = source or line_of(error.__traceback__.tb_frame if error.__traceback__ else None)
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"
     text = " ".join(str(error).split())

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from primepar.preflight.capture.buffers import content_number
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
-from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.recorder import Question, RankRecorder
+from primepar.preflight.meaning.storages import NUMPY
 
 _SHAPES_ONLY = frozenset(
     f"aten::{name}"
@@ -28,6 +30,14 @@ _SHAPES_ONLY = frozenset(
 """Operations that take the shape of a tensor and not its values."""
 _OVERWRITES = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::uniform_",
                          "aten::normal_"})  # fmt: skip
+
+
+_COMPARES = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
+"""Comparison -> the one with its sides exchanged."""
+_ASKS = frozenset({*_COMPARES, "isnan", "isfinite", "isinf", "any", "all"})
+_USUALLY = frozenset({"aten::all", "aten::isfinite", "aten::isclose", "aten::allclose",
+                      "aten::equal"})  # fmt: skip
+"""Operations whose result is true as a rule."""
 
 
 class _Kind(NamedTuple):
@@ -44,6 +54,8 @@ class _Kind(NamedTuple):
     communicates: bool
     steers: bool
     """Whether it returns a number of Python's, or a shape that depends on values."""
+    asks: bool
+    """Whether it makes truth values, which a script reads soon."""
     lanes: bool
     """Whether it works on lists of tensors, place by place."""
     random: bool
@@ -69,6 +81,7 @@ def _kind(operator: Any) -> _Kind:
         communicates=operator.namespace
         in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
         steers=bool(steering & set(operator.tags)),
+        asks=name.partition("::")[2] in _ASKS,
         lanes=name.startswith("aten::_foreach"),
         random=torch.Tag.nondeterministic_seeded in operator.tags,
     )
@@ -123,14 +136,88 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._table.flights:
             self._recorder.access(inputs, written)
         if self._recorder.pending:
-            self._recorder.settle(inputs, kind.steers)
-        if kind.steers and _may_steer(func, args) and self._table.mix(inputs).unknown:
-            self._recorder.steered(_doing(func))
+            self._recorder.settle(inputs, kind.steers or kind.asks)
+        number = self._number(kind, func, args, kwargs, inputs)
+        if kind.steers and not self._recorder.quiet and _may_steer(func, args):
+            return self._steer(func, args, kwargs, inputs, number)
         result = func(*args, **kwargs)
         if kind.allocates and isinstance(result, torch.Tensor):
             result.zero_()
+        for place, tensor in enumerate(written or _tensors((result,))):
+            self._table.derive(tensor, hash((number, place)) if number else 0)
         for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
             self._follow(kind, reads, outputs, changed)
+        return result
+
+    def _number(
+        self, kind: _Kind, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]
+    ) -> int:
+        """How an operation computes, of the rank's own data; 0 where it needs none of them."""
+        if kind.random:
+            generator = next(
+                (value for value in (*args, *kwargs.values())
+                 if isinstance(value, torch._C.Generator)), torch.default_generator,
+            )  # fmt: skip
+            with _disable_current_modes():
+                return hash((func._schema.name, content_number(generator.get_state())))
+        whole = kind.overwrites and inputs and _is_all(inputs[0])
+        lineages = [self._table.lineage(tensor) for tensor in inputs[bool(whole) :]]
+        if not any(lineages):
+            return 0
+        rest = [value for value in (*args, *kwargs.values())
+                if isinstance(value, int | float | str | torch.dtype)]  # fmt: skip
+        number = hash((func._schema.name, *lineages, *rest))
+        if func._schema.name in _USUALLY:
+            self._recorder.usually.add(hash((number, 0)))
+            self._recorder.usually.add(number)
+        if kind.asks:
+            self._note_question(func, args, number)
+        return number
+
+    def _note_question(self, func: Any, args: Any, number: int) -> None:
+        """Remember which comparison with a constant a tensor of one truth value is."""
+        name = func._schema.name.partition("::")[2]
+        if name not in _COMPARES or len(args) < 2:
+            return
+        one, other = args[:2]
+        for tensor, constant in ((one, other), (other, one)):
+            constants = isinstance(constant, torch.Tensor) and not self._table.lineage(constant)
+            if (
+                not isinstance(tensor, torch.Tensor)
+                or tensor.numel() != 1
+                or tensor.is_meta
+                or not (isinstance(constant, int | float) or (constants and constant.numel() == 1))
+            ):
+                continue
+            mark = self._recorder.mark(tensor)
+            if mark is None:
+                continue
+            with self._recorder.reading_quietly(), _disable_current_modes():
+                numbers = [float(NUMPY(value.detach().reshape(1).to(torch.float64))[0])
+                           if isinstance(value, torch.Tensor) else float(value)
+                           for value in (tensor, constant)]  # fmt: skip
+            asked = name if tensor is one else _COMPARES[name]
+            question = Question(mark, asked, numbers[1], numbers[0])
+            self._recorder.questions[number] = question
+            self._recorder.questions[hash((number, 0))] = question
+            return
+
+    def _steer(
+        self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], number: int
+    ) -> Any:
+        """An operation by whose result the script goes on: a truth value is a decision."""
+        result = func(*args, **kwargs)
+        marks = [mark for mark in map(self._recorder.mark, inputs) if mark is not None]
+        if isinstance(result, bool) and marks:
+            mark = marks[0]
+            if len(inputs) > 1:
+                mark = self._recorder.mixed(func._schema.name, marks)._replace(lineage=number)
+            return self._recorder.decide(mark, result)
+        if any(mark.unknown for mark in marks):
+            self._recorder.steered(_doing(func))
+        for place, tensor in enumerate(_tensors((result,))):
+            self._table.derive(tensor, hash((number, place)) if number else 0)
+            self._table.hold(tensor, self._table.mix(inputs))
         return result
 
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -147,7 +234,7 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Note what the results of one operation depend on."""
         table = self._table
-        if kind.overwrites and changed and _whole(changed[0]):
+        if kind.overwrites and changed and _is_all(changed[0]):
             mixed = table.mix(inputs[1:])
         else:
             mixed = table.mix(inputs)
@@ -190,7 +277,7 @@ def _drawn_by_default(args: Any, kwargs: Any) -> bool:
     return not any(isinstance(value, torch._C.Generator) for value in (*args, *kwargs.values()))
 
 
-def _whole(tensor: torch.Tensor) -> bool:
+def _is_all(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage."""
     return tensor.nbytes == tensor.untyped_storage().nbytes()
 

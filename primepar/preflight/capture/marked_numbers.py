@@ -1,0 +1,279 @@
+"""Numbers that another rank, or another run, may have otherwise: they carry a mark.
+
+`loss.item()` is such a number. It is a `float`, and everything that takes one takes it: torch,
+NumPy, json, pickle, `format`. Arithmetic keeps the mark. For example
+
+    loss = model(x).mean().item()       # MarkedFloat(0.31), of this rank's data
+    smooth = 0.9 * smooth + 0.1 * loss  # marked as well
+    if smooth < best:                   # a decision: recorded, and taken the other way in a fork
+
+A comparison gives a `bool`, which carries nothing. So it is here that the script decides, and here
+that a fork of the recording goes the other way (`RankRecorder.decide`). What a decision is about is
+normalised, so that `a < b`, `b > a` and `not a >= b` are one question with one answer.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from primepar.preflight.capture.recorder import Mark, Question, RankRecorder
+
+_recorder: RankRecorder
+
+
+class MarkedFloat(float):
+    """A float with a mark."""
+
+    mark: Mark
+
+
+class MarkedInt(int):
+    """An int with a mark."""
+
+    mark: Mark
+
+
+class MarkedArray(np.ndarray[Any, Any]):
+    """An array with a mark, which its parts, copies and results keep."""
+
+    mark: Mark | None = None
+
+    def __array_finalize__(self, source: Any) -> None:
+        self.mark = getattr(source, "mark", None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        return keeping(getattr(ufunc, method), str(ufunc))(*inputs, **named)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        inner = getattr(function, "_implementation", None) or function
+        return keeping(inner, function.__name__)(*args, **kwargs)
+
+    def __getitem__(self, place: Any) -> Any:
+        return marked(plain(self)[place], self.mark)
+
+    def __bool__(self) -> bool:
+        return bool(marked(bool(plain(self)), self.mark))
+
+    def item(self, *place: Any) -> Any:
+        """One element, with the mark."""
+        return marked(plain(self).item(*place), self.mark)
+
+    def tolist(self) -> Any:
+        """The elements, each with the mark."""
+        return marked(plain(self).tolist(), self.mark)
+
+
+def marked(value: Any, mark: Mark | None) -> Any:
+    """A number, an array or a list of numbers with a mark; a truth value is decided now."""
+    if mark is None:
+        return value
+    if isinstance(value, bool | np.bool_):
+        return _recorder.decide(mark, bool(value))
+    if type(value) in (list, tuple):
+        return type(value)([marked(part, mark) for part in value])
+    number: Any
+    if isinstance(value, np.ndarray):
+        number = value.view(MarkedArray)
+    elif isinstance(value, float | np.floating):
+        number = MarkedFloat(value)
+    elif isinstance(value, int | np.integer):
+        number = MarkedInt(value)
+    else:
+        return value
+    number.mark = mark
+    return number
+
+
+_MARKED = (MarkedFloat, MarkedInt, MarkedArray)
+
+
+def plain(value: Any) -> Any:
+    """A value without its mark."""
+    if isinstance(value, MarkedArray):
+        return value.view(np.ndarray)
+    if type(value) in (list, tuple):
+        return type(value)([plain(part) for part in value])
+    return _number(value)
+
+
+def marks_in(values: Any, depth: int = 3) -> Iterator[Mark]:
+    """The marks of arguments, and of the lists and dictionaries among them."""
+    for value in values:
+        if isinstance(value, _MARKED):
+            if value.mark is not None:
+                yield value.mark
+        elif depth and isinstance(value, list | tuple):
+            yield from marks_in(value, depth - 1)
+        elif depth and isinstance(value, dict):
+            yield from marks_in(value.values(), depth - 1)
+
+
+def keeping(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function of numbers whose result keeps the marks of its arguments."""
+
+    def kept(*args: Any, **kwargs: Any) -> Any:
+        marks = list(marks_in((*args, *kwargs.values())))
+        if not marks:
+            return function(*args, **kwargs)
+        values = {key: plain(value) for key, value in kwargs.items()}
+        mark = _recorder.mixed(name, marks)
+        if name == "isfinite":
+            _recorder.usually.add(mark.lineage)
+        try:
+            return marked(function(*map(plain, args), **values), mark)
+        except (ArithmeticError, ValueError):
+            if mark.unknown:  # a logarithm of a number that is zero only here
+                return marked(math.nan, mark)
+            raise
+
+    return kept
+
+
+def _arithmetic(name: str) -> None:
+    """Define `__add__` and `__radd__`, or a function of one number."""
+    function = getattr(operator, name)
+
+    def method(self: Any, *others: Any) -> Any:
+        if not all(isinstance(other, int | float) for other in others):
+            return NotImplemented
+        return _computed(function, name, self, *others)
+
+    def reflected(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        return _computed(function, name, other, self)
+
+    for kind in (MarkedFloat, MarkedInt):
+        setattr(kind, f"__{name}__", method)
+        if hasattr(float, f"__r{name}__"):
+            setattr(kind, f"__r{name}__", reflected)
+
+
+def _computed(function: Callable[..., Any], name: str, *operands: Any) -> Any:
+    mark = _recorder.mixed(name, [_mark_of(each) for each in operands])
+    try:
+        return marked(function(*map(_number, operands)), mark)
+    except ArithmeticError:
+        if mark.unknown:
+            return marked(math.nan, mark)
+        raise
+
+
+def _number(value: Any) -> Any:
+    """A number as float or int compute with it, without a comparison that is recorded."""
+    if isinstance(value, MarkedFloat):
+        return float.__pos__(value)
+    return int.__pos__(value) if isinstance(value, MarkedInt) else value
+
+
+def _mark_of(value: Any) -> Mark:
+    mark: Mark = value.mark if isinstance(value, MarkedFloat | MarkedInt) else Mark(hash(value))
+    return mark
+
+
+_QUESTIONS = {"lt": ("lt", False, False), "ge": ("lt", False, True), "gt": ("lt", True, False),
+              "le": ("lt", True, True), "eq": ("eq", False, False),
+              "ne": ("eq", False, True)}  # fmt: skip
+"""Comparison of two marked numbers -> the question, with its sides exchanged, and negated."""
+
+
+def _comparison(name: str) -> None:
+    question, exchanged, negated = _QUESTIONS[name]
+    function = getattr(operator, name)
+
+    def method(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        outcome = function(_number(self), _number(other))
+        if not isinstance(other, _MARKED):
+            asked = Question(self.mark, name, float(other), float(_number(self)))
+            return _recorder.decide(self.mark, outcome, question=asked)
+        sides = [self.mark, other.mark]
+        mark = _recorder.mixed(question, sides[::-1] if exchanged else sides)
+        return _recorder.decide(mark, outcome, negated)
+
+    for kind in (MarkedFloat, MarkedInt):
+        setattr(kind, f"__{name}__", method)
+
+
+def _truth(self: Any) -> bool:
+    return bool(self != 0)
+
+
+def _same(self: Any, *_: Any) -> Any:
+    return self
+
+
+def _pickled(self: Any, *_: Any) -> Any:
+    return type(_number(self)), (_number(self),)
+
+
+def _rounded(self: Any, *digits: Any) -> Any:
+    return _computed(round, "round", self, *digits)
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs"):
+    _arithmetic(_name)
+for _name in _QUESTIONS:
+    _comparison(_name)
+for _kind, _base in ((MarkedFloat, float), (MarkedInt, int)):
+    _members: dict[str, Any] = {
+        "__bool__": _truth, "__hash__": _base.__hash__, "__copy__": _same, "__deepcopy__": _same,
+"item": _same, "__reduce_ex__": _pickled, "__round__": _rounded,
+        "__array_ufunc__": MarkedArray.__array_ufunc__,
+    }  # fmt: skip
+    for _name, _member in _members.items():
+        setattr(_kind, _name, _member)
+
+
+class MarkedArguments(TorchFunctionMode):
+    """Lets tensors depend on the marked numbers that they are computed from."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, and note the marks of its arguments in what it makes."""
+        kwargs = kwargs or {}
+        marks = list(marks_in((*args, *kwargs.values()), 2))
+        if not marks:
+            return func(*args, **kwargs)
+        values = [plain(value) for value in args]
+        result = func(*values, **{key: plain(value) for key, value in kwargs.items()})
+        name = getattr(func, "__name__", "")
+        changes = name.endswith("_") and args and isinstance(args[0], torch.Tensor)
+        for tensor in (args[0] if changes else None, result):
+            if isinstance(tensor, torch.Tensor):
+                _recorder.depends(tensor, _recorder.mixed(name, marks))
+                break
+        return result
+
+
+def watch_numbers(recorder: RankRecorder) -> MarkedArguments:
+    """Let tensors give marked numbers; return the mode in which they take them."""
+    global _recorder
+    _recorder = recorder
+    tensors: Any = torch.Tensor
+    item, numpy, tolist, truth = tensors.item, tensors.numpy, tensors.tolist, tensors.__bool__
+    text: Callable[..., str] = tensors.__repr__
+
+    def read(tensor: torch.Tensor, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        mark = recorder.mark(tensor)
+        with recorder.reading_quietly():
+            value = function(tensor, *args, **named)
+        return marked(value, mark)
+
+    def watched_text(self: torch.Tensor, **options: Any) -> str:
+        with recorder.reading_quietly():
+            return text(self, **options)
+
+    tensors.item = lambda self: read(self, item)
+    tensors.tolist = lambda self: read(self, tolist)
+    tensors.numpy = lambda self, **options: read(self, numpy, **options)
+    tensors.__bool__ = lambda self: read(self, truth)
+    tensors.__repr__ = watched_text
+    return MarkedArguments()

@@ -1,0 +1,126 @@
+"""Runs the user's files so that what they compute with Python's own numbers keeps its marks.
+
+`float(loss)` and `math.isnan(x)` are functions in C, which read a number and give a plain one. So
+each call `f(x)` in a file of the user is run as `keeper(f)(x)`: for functions of numbers the keeper
+returns one that keeps marks, for the clock and random numbers one that marks its result as this
+rank's own, and for all others the function itself. Nothing is written: no line moves, and no
+byte-code is left.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from primepar.preflight.capture.marked_numbers import keeping, marked
+from primepar.preflight.capture.recorder import Mark, RankRecorder
+from primepar.preflight.capture.source_lines import is_users
+
+_KEEPER = "__primepar_keeper__"
+_CLOCKS = {
+    id(getattr(time, name))
+    for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns", "monotonic_ns")
+}
+_MODULES = {math.__name__, statistics.__name__, "numpy"}
+
+
+class _Calls(ast.NodeTransformer):
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        keeper = ast.Name(_KEEPER, ast.Load())
+        function = ast.Call(keeper, [node.func], [])
+        return ast.copy_location(
+            ast.Call(ast.copy_location(function, node.func), node.args, node.keywords), node
+        )
+
+
+def _compiled(data: bytes, path: str) -> CodeType:
+    tree = _Calls().visit(ast.parse(data, path))
+    code: CodeType = compile(ast.fix_missing_locations(tree), path, "exec", dont_inherit=True)
+    return code
+
+
+def run_user_code(script: Path, recorder: RankRecorder) -> None:
+    """Run a script as `__main__`, and the modules of the user that it imports."""
+    import builtins
+
+    vars(builtins)[_KEEPER] = _Keeper(recorder)
+    sys.dont_write_bytecode = True
+    loader: Any = importlib.machinery.SourceFileLoader
+    original = loader.get_code
+
+    def get_code(self: Any, name: str) -> Any:
+        path = self.get_filename(name)
+        return _compiled(self.get_data(path), path) if is_users(path) else original(self, name)
+
+    loader.get_code = get_code
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    exec(_compiled(script.read_bytes(), str(script)), vars(main))
+
+
+def _of_numbers(function: Any) -> Callable[..., Any]:
+    """A function of numbers that keeps marks; a tensor gives it what `item` or `numpy` give."""
+
+    def number(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.item() if value.numel() == 1 else value.detach().numpy()
+
+    kept = keeping(function, getattr(function, "__name__", ""))
+    return lambda *args, **named: kept(*map(number, args), **named)
+
+
+class _Keeper:
+    """Returns what is called in the place of a function."""
+
+    def __init__(self, recorder: RankRecorder) -> None:
+        self.recorder = recorder
+        self.ticks = 0
+
+    def __call__(self, function: Any) -> Any:
+        if function is float or function is int:
+            return _of_numbers(function)
+        bound = getattr(function, "__self__", None)
+        if isinstance(bound, random.Random | np.random.RandomState | np.random.Generator):
+            return lambda *args, **named: self._drawn(bound, function, *args, **named)
+        if id(function) in _CLOCKS:
+            return lambda: self._own(function(), self._tick())
+        module = getattr(function, "__module__", None) or ""
+        if not isinstance(module, str) or (
+            isinstance(function, type) and not issubclass(function, np.generic)
+        ):
+            return function
+        if module in _MODULES or module.startswith("numpy."):
+            return _of_numbers(function)
+        return function
+
+    def _drawn(self, source: Any, function: Any, *args: Any, **named: Any) -> Any:
+        if isinstance(source, np.random.Generator):
+            state = str(source.bit_generator.state)
+        else:
+            state = str(source.getstate() if isinstance(source, random.Random)
+                        else source.get_state())  # fmt: skip
+        result = keeping(function, "draws")(*args, **named)
+        return self._own(result, hash((state, function.__name__)))
+
+    def _tick(self) -> int:
+        self.ticks += 1
+        return hash(("clock", self.recorder.rank, self.ticks))
+
+    def _own(self, value: Any, number: int) -> Any:
+        return marked(value, Mark(number))

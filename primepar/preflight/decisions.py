@@ -1,0 +1,218 @@
+"""Decisions by values that may differ between ranks: each is also taken the other way.
+
+A script decides by a truth value: `if loss < best`, `if x.isnan().any()`. Where the value is a
+rank's own, or came from others, another run may go the other way there. So the script is recorded
+again with this one decision turned round. For example, under DDP,
+
+    if batch.sum() < 0:   # a value of this rank's data
+        continue          # this rank then leaves out what all others do in backward
+
+rank 0 is recorded once more, going the other way. If it communicates as before and sends what it
+sent before, nobody else can notice, and the decision is harmless. Else all ranks are recorded
+again, together with it: they hang, or they all agree.
+
+Who decides together? Ranks whose values have one lineage (the same operations on the same data,
+which travels along with values) and, where a value is unknown, one term (the same data of others,
+such as an all-reduced loss) cannot go apart: they are turned together. Where all ranks do, and the
+value is known here, there is no other way.
+
+A comparison with a constant is turned by another value, and all comparisons of that value follow.
+
+Bounds: one value at a time; of one line and its ranks the first and the last one; `MOST_FORKS`
+of them, and the time limit of the proof. What is left is listed, and the answer is *unknown*. A
+rank that stops with an error of its own after the turn is taken as meant so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from math import inf
+from time import perf_counter
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from primepar.errors import CaptureError
+from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.values import digest
+from primepar.preflight.recording import Decision, RankRecording, Turns, program_of
+from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message, Program
+from primepar.schedule.transport import Transport
+from primepar.verify.program import verify_program
+from primepar.verify.report import PropertyResult
+
+NAME = "decisions"
+MOST_FORKS = 64
+"""Decisions that are taken the other way."""
+
+
+class Recorder(NamedTuple):
+    """What records a script again."""
+
+    alone: Callable[[int, Turns], RankRecording | None]
+    """One rank, among the values that the others gave before; None if it gives other ones."""
+    together: Callable[[Mapping[int, Turns]], list[RankRecording]]
+
+
+class Fork(NamedTuple):
+    """Ranks that go the other way together, each at its decision."""
+
+    decisions: dict[int, Decision]
+    value: float | None
+    """The number that they decide by; None turns a truth value round."""
+
+    @property
+    def turns(self) -> dict[int, Turns]:
+        """What to record."""
+        return {rank: {each.identity: self.value} for rank, each in self.decisions.items()}
+
+    @property
+    def line(self) -> str:
+        """Where its lowest rank decides."""
+        return self.decisions[min(self.decisions)].source
+
+    def __str__(self) -> str:
+        ranks = ",".join(map(str, sorted(self.decisions)))
+        several = "s" if len(self.decisions) > 1 else ""
+        received = any(each.term is not None for each in self.decisions.values())
+        whose = "a value that others computed" if received else "a value of its own"
+        return f"rank{several} {ranks} may go the other way at {self.line}, by {whose}"
+
+
+def decisions(
+    program: Program,
+    recorded: Sequence[RankRecording],
+    recorder: Recorder,
+    seconds: float,
+    transport: Transport,
+) -> PropertyResult | None:
+    """Take the decisions of a program that ends the other way; None where there are none."""
+    start = perf_counter()
+    forks = list(_forks(program, recorded))
+    if not forks:
+        return None
+    left: list[str] = []
+    for place, fork in enumerate(forks):
+        if place == MOST_FORKS or perf_counter() - start > seconds:
+            lines = ", ".join(dict.fromkeys(fork.line for fork in forks[place:]))
+            left.append(f"{len(forks) - place} of {len(forks)} decisions are left, at {lines}")
+            break
+        try:
+            wrong = _judged(fork, recorded, recorder, transport)
+        except CaptureError as error:
+            left.append(f"{fork}: {error}")
+            continue
+        if wrong is not None:
+            return replace(wrong, seconds=perf_counter() - start)
+    taken = perf_counter() - start
+    if left:
+        return PropertyResult(NAME, "unknown", taken, reason="\n".join(left))
+    several = "s" if len(forks) > 1 else ""
+    reason = f"{len(forks)} decision{several} taken the other way: all ranks still agree"
+    return PropertyResult(NAME, "proved", taken, reason=reason)
+
+
+def _forks(program: Program, recorded: Sequence[RankRecording]) -> Iterator[Fork]:
+    """The decisions that may go the other way: the first and the last of a line and its ranks."""
+    terms = [of_rank.terms for of_rank in recorded]
+    whole = [of_rank for of_rank in terms if of_rank is not None]
+    values = TermValues(program, whole) if len(whole) == len(terms) else None
+    alike: dict[tuple[int, str], dict[int, list[Decision]]] = defaultdict(dict)
+    for rank, of_rank in enumerate(recorded):
+        for decision in of_rank.decisions:
+            held = "" if decision.term is None else f"rank {rank}"
+            if decision.term is not None and values is not None:
+                held = digest(values.of(rank, decision.term))
+            alike[decision.lineage, held].setdefault(rank, []).append(decision)
+    of_line: dict[tuple[str, tuple[int, ...]], list[list[Fork]]] = defaultdict(list)
+    for by_rank in alike.values():
+        if len(by_rank) == len(recorded) and not any(each[0].unknown for each in by_rank.values()):
+            continue
+        together = {rank: each[0] for rank, each in by_rank.items()}
+        forks = [Fork(together, value) for value in _others(list(chain(*by_rank.values())))]
+        if forks:
+            of_line[forks[0].line, tuple(together)].append(forks)
+    for several in of_line.values():
+        yield from several[0]
+        if len(several) > 1:
+            yield from several[-1]
+
+
+def _others(asked: list[Decision]) -> Iterator[float | None]:
+    """Values for which the comparisons of one value come out otherwise, each way once.
+
+    Of `x < 0` and `x < 3` for x = 1, these are -1 and 4: both, and neither.
+    """
+    compared = [each for each in asked if each.comparison]
+    if len(compared) < len(asked):
+        yield None
+    if not compared:
+        return
+    constants = sorted({each.constant for each in compared if abs(each.constant) < inf})
+    exact = [each.constant for each in compared if each.comparison in ("eq", "ne")]
+    between = [(low + high) / 2 for low, high in pairwise(constants)]
+    ends = [constants[0] - 1, constants[-1] + 1] if constants else []
+    seen = {tuple(each.holds(compared[0].value) for each in compared)}
+    for value in (*ends, *between, *exact):
+        holds = tuple(each.holds(value) for each in compared)
+        if holds not in seen:
+            seen.add(holds)
+            yield value
+
+
+def _judged(
+    fork: Fork, recorded: Sequence[RankRecording], recorder: Recorder, transport: Transport
+) -> PropertyResult | None:
+    """The refutation of a fork; None where it is harmless."""
+    if len(fork.decisions) == 1:
+        (rank,) = fork.decisions
+        deviating = recorder.alone(rank, fork.turns[rank])
+        if deviating is not None and (deviating.ended or _alike(deviating, recorded[rank])):
+            return None
+    others = recorder.together(fork.turns)
+    if any(others[rank].ended for rank in fork.decisions):
+        return None
+    if not any(of_rank.instructions for of_rank in others):
+        return None
+    program = program_of(others, fork.line)
+    result = verify_program(program, only="deadlock-freedom", transport=transport).properties[0]
+    if result.verdict == "proved":
+        return None
+    if result.verdict == "unknown":
+        raise CaptureError(result.reason or "")
+    sentence = (
+        f"{fork}: let all ranks decide alike, by an all_reduce of the flag before\n"
+        f"  then {result.counterexample}"
+    )
+    events = result.details.events if result.details is not None else ()
+    arrows = result.details.arrows if result.details is not None else ()
+    turns = tuple(
+        InvolvedInstruction(rank, "decides", role="may go the other way", source=each.source)
+        for rank, each in fork.decisions.items()
+    )
+    details = Counterexample("never-done", tuple(fork.decisions), events=events + turns,
+                             arrows=arrows)  # fmt: skip
+    return PropertyResult(NAME, "refuted", 0.0, counterexample=sentence, details=details)
+
+
+def _alike(one: RankRecording, other: RankRecording) -> bool:
+    """Whether two recordings of a rank communicate alike, whatever their buffers are called."""
+    if one.stopped != other.stopped or len(one.gaps) > len(other.gaps):
+        return False
+    groups = [[each.members for each in recording.groups] for recording in (one, other)]
+    calls = [list(_calls(recording.instructions)) for recording in (one, other)]
+    return groups[0] == groups[1] and calls[0] == calls[1]
+
+
+def _calls(instructions: Sequence[Instruction]) -> Iterator[object]:
+    """What a rank communicates and waits for, in order."""
+    for node in instructions:
+        for part in node.body if isinstance(node, Group) else (node,):
+            if isinstance(part, Message | Collective | Barrier):
+                names = ("peer", "tag", "group", "root", "reduction", "scale", "count", "dtype",
+                         "communicator")  # fmt: skip
+                blocks = len(getattr(part, "blocks", ())), getattr(part, "request", None) is None
+                yield type(part), blocks, *(getattr(part, name, None) for name in names)
