@@ -1,7 +1,7 @@
 """A training step under a limit of device memory: peak, bytes moved, and time next to no limit.
 
 The states are parameters, gradients and two moments. Peak and moved bytes are those of the proved
-program. The simulated time is of an H200 with its host link, of `clusters/h200-8.toml`. Measured is
+program. The simulated time is of an H200 with its host link, of `clusters/h200.toml`. Measured is
 the CPU time of this process, in which a copy between the two memories is a copy in one memory.
 """
 

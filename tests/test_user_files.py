@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("config.json").write_text(json.dumps(CONFIG))
     Path("config.svg").symlink_to("config.json")
     cluster = Path("cluster.toml")
-    cluster.write_bytes((load_cluster.__globals__["SHIPPED_CLUSTERS"] / "h100-8.toml").read_bytes())
+    cluster.write_bytes((load_cluster.__globals__["SHIPPED_CLUSTERS"] / "h100.toml").read_bytes())
     for ending in ("json", "svg", "txt"):
         os.link(cluster, f"cluster.{ending}")
     plan = run("plan", "config.json", "--cluster", "h100-8", "--devices", "2", "-o", "plan.json")

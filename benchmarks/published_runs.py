@@ -1,0 +1,107 @@
+"""Published runs of Llama 3 next to predictions: `python -m benchmarks.published_runs`.
+
+Inputs are those of the publications, clusters are shipped ones, and nothing is fitted to a row.
+
+- Llama 3: Grattafiori et al., arXiv 2407.21783, Table 4. 16 million tokens a step; stages of 8
+  devices, interleaved. The utilization is that which Table 4 prints. Chunks are not printed: 4 is
+  the most for which every chunk of 126 layers on 16 stages has one.
+- torchtitan: github.com/pytorch/torchtitan, docs/performance.md (64 A100; 405B on 128 H100), and
+  its measurements of 8 H100 of December 2024. Parameters are in shards (FSDP2). Its H100 have
+  2.4 TB/s of memory and 500 W; the cluster is one of 3.35 TB/s and 700 W.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.external.predicted import priced_by
+from primepar.models.config import flops_per_token
+from primepar.models.sizes import MODELS
+from primepar.plan.cluster import load_cluster
+from primepar.plan.pipeline.boundaries import Split
+from primepar.plan.pipeline.splits import Splits
+from primepar.plan.pipeline.training_options import Recompute, Shard, TrainingOptions
+
+DTYPE = "bfloat16"
+POSITIONS = 8192
+
+
+class PublishedRun(NamedTuple):
+    """A model on nodes of a cluster, and the tokens per second of a device, or the utilization."""
+
+    paper: str
+    model: str
+    cluster: str
+    nodes: int
+    tensor: int
+    stages: int
+    chunks: int
+    batch: int
+    micro_batch: int
+    shard: Shard
+    recompute: Recompute
+    tokens: float | None
+    """Tokens per second of a device; None where the utilization is printed."""
+    utilization: float | None = None
+
+
+RUNS = (
+    PublishedRun("Llama 3", "llama-3.1-405b", "h100", 1024, 8, 16, 4, 2048, 1, "optimizer", "none",
+                 None, 0.43),
+    PublishedRun("Llama 3", "llama-3.1-405b", "h100", 2048, 8, 16, 4, 2048, 1, "optimizer", "none",
+                 None, 0.41),
+    PublishedRun("torchtitan", "llama-3-8b", "a100", 8, 1, 1, 1, 64, 1, "parameters", "selective",
+                 2973),
+    PublishedRun("torchtitan", "llama-3-70b", "a100", 8, 1, 1, 1, 64, 1, "parameters", "full",
+                 323),
+    PublishedRun("torchtitan", "llama-3.1-405b", "h100", 16, 8, 1, 1, 32, 2, "parameters", "full",
+                 109),
+    PublishedRun("torchtitan", "llama-3.1-8b", "h100", 1, 1, 1, 1, 16, 2, "parameters",
+                 "selective", 6667),
+)  # fmt: skip
+
+
+def utilizations(run: PublishedRun) -> tuple[float, float]:
+    """Model FLOPs utilization of a run, published and predicted."""
+    model = replace(MODELS[run.model], context=POSITIONS)
+    cluster = load_cluster(run.cluster, run.nodes)
+    replicas = cluster.devices // (run.tensor * run.stages)
+    splits = Splits(model, cluster, cluster.devices, run.batch, DTYPE)
+    options = TrainingOptions(
+        shard=run.shard,
+        recompute=run.recompute,
+        chunks=run.chunks,
+        schedule="1f1b" if run.chunks == 1 else "interleaved-1f1b",
+    )
+    method = "data" if run.tensor == 1 else "megatron-sp"
+    split = Split(run.stages, replicas, run.tensor)
+    seconds = priced_by(splits, split, run.micro_batch, method, options).seconds
+    of_token = flops_per_token(model) / cluster.rate(DTYPE).peak
+    predicted = run.batch * POSITIONS / seconds / cluster.devices * of_token
+    return run.utilization or (run.tokens or 0.0) * of_token, predicted
+
+
+def main() -> None:
+    """Print the table, the errors, and those of the best constant utilization."""
+    print(
+        f"{'paper':<11}{'model':<16}{'devices':>15}{'published':>11}{'predicted':>11}{'error':>8}"
+    )
+    pairs = []
+    for run in RUNS:
+        published, predicted = utilizations(run)
+        pairs.append((published, predicted))
+        devices = f"{8 * run.nodes:,} {run.cluster}"
+        print(f"{run.paper:<11}{run.model:<16}{devices:>15}{published:>11.1%}{predicted:>11.1%}"
+              f"{predicted / published - 1:>+8.1%}")  # fmt: skip
+    errors = [abs(predicted / published - 1) for published, predicted in pairs]
+    constant = median(published for published, _ in pairs)
+    others = [abs(constant / published - 1) for published, _ in pairs]
+    print(f"\npredicted: {median(errors):.1%} in the median, {max(errors):.1%} at worst")
+    print(f"a constant {constant:.1%}: {median(others):.1%} in the median, {max(others):.1%} at "
+          "worst")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
