@@ -448,6 +448,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "models/hugging_face.py": "a new folder; files of a tokenizer are copied as they are",
         "preflight/importers/flight_recorder.py": "a text in a dump that is checked",
         "preflight/capture/torch_script.py": "/dev/null",
+        "preflight/capture/user_code.py": "a script, as Python reads it",
         "preflight/capture/torch_capture.py": "a script and modules next to it, as Python does",
         "cli.py": "/dev/null",
         "commands/exercise.py": "shipped",

@@ -18,7 +18,7 @@ from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.transport import Order, Transport
 
 if TYPE_CHECKING:
-    from primepar.preflight.decisions import Recorder
+    from primepar.preflight.decisions import ScriptRecorder
     from primepar.preflight.recording import RankRecording
     from primepar.verify.report import Report
 
@@ -151,7 +151,7 @@ def _transport(order: str, slots: str) -> Transport:
 
 def _program(
     target: str, arguments: list[str], ranks: int | None, limit: float, gpu: bool
-) -> tuple[Program, list[RankRecording], Recorder | None]:
+) -> tuple[Program, list[RankRecording], ScriptRecorder | None]:
     """The program of a target, and what was and is to be recorded if it is a script."""
     from primepar.preflight.importers import SCHEDULE, read_program
 

@@ -37,7 +37,7 @@ from msgspec.structs import replace
 from primepar.errors import CaptureError
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.values import digest
-from primepar.preflight.recording import Decision, RankRecording, Turns, program_of
+from primepar.preflight.recording import MarkedDecision, RankRecording, Turns, program_of
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message, Program
 from primepar.schedule.transport import Transport
@@ -49,7 +49,7 @@ MOST_FORKS = 64
 """Decisions that are taken the other way."""
 
 
-class Recorder(NamedTuple):
+class ScriptRecorder(NamedTuple):
     """What records a script again."""
 
     alone: Callable[[int, Turns], RankRecording | None]
@@ -60,14 +60,14 @@ class Recorder(NamedTuple):
 class Fork(NamedTuple):
     """Ranks that go the other way together, each at its decision."""
 
-    decisions: dict[int, Decision]
+    decisions: dict[int, MarkedDecision]
     value: float | None
     """The number that they decide by; None turns a truth value round."""
 
     @property
     def turns(self) -> dict[int, Turns]:
         """What to record."""
-        return {rank: {each.identity: self.value} for rank, each in self.decisions.items()}
+        return {rank: {decided.identity: self.value} for rank, decided in self.decisions.items()}
 
     @property
     def line(self) -> str:
@@ -77,7 +77,7 @@ class Fork(NamedTuple):
     def __str__(self) -> str:
         ranks = ",".join(map(str, sorted(self.decisions)))
         several = "s" if len(self.decisions) > 1 else ""
-        received = any(each.term is not None for each in self.decisions.values())
+        received = any(decided.term is not None for decided in self.decisions.values())
         whose = "a value that others computed" if received else "a value of its own"
         return f"rank{several} {ranks} may go the other way at {self.line}, by {whose}"
 
@@ -85,7 +85,7 @@ class Fork(NamedTuple):
 def decisions(
     program: Program,
     recorded: Sequence[RankRecording],
-    recorder: Recorder,
+    recorder: ScriptRecorder,
     seconds: float,
     transport: Transport,
 ) -> PropertyResult | None:
@@ -120,7 +120,7 @@ def _forks(program: Program, recorded: Sequence[RankRecording]) -> Iterator[Fork
     terms = [of_rank.terms for of_rank in recorded]
     whole = [of_rank for of_rank in terms if of_rank is not None]
     values = TermValues(program, whole) if len(whole) == len(terms) else None
-    alike: dict[tuple[int, str], dict[int, list[Decision]]] = defaultdict(dict)
+    alike: dict[tuple[int, str], dict[int, list[MarkedDecision]]] = defaultdict(dict)
     for rank, of_rank in enumerate(recorded):
         for decision in of_rank.decisions:
             held = "" if decision.term is None else f"rank {rank}"
@@ -129,9 +129,10 @@ def _forks(program: Program, recorded: Sequence[RankRecording]) -> Iterator[Fork
             alike[decision.lineage, held].setdefault(rank, []).append(decision)
     of_line: dict[tuple[str, tuple[int, ...]], list[list[Fork]]] = defaultdict(list)
     for by_rank in alike.values():
-        if len(by_rank) == len(recorded) and not any(each[0].unknown for each in by_rank.values()):
+        known = not any(asked[0].unknown for asked in by_rank.values())
+        if len(by_rank) == len(recorded) and known:
             continue
-        together = {rank: each[0] for rank, each in by_rank.items()}
+        together = {rank: asked[0] for rank, asked in by_rank.items()}
         forks = [Fork(together, value) for value in _others(list(chain(*by_rank.values())))]
         if forks:
             of_line[forks[0].line, tuple(together)].append(forks)
@@ -141,30 +142,30 @@ def _forks(program: Program, recorded: Sequence[RankRecording]) -> Iterator[Fork
             yield from several[-1]
 
 
-def _others(asked: list[Decision]) -> Iterator[float | None]:
+def _others(asked: list[MarkedDecision]) -> Iterator[float | None]:
     """Values for which the comparisons of one value come out otherwise, each way once.
 
     Of `x < 0` and `x < 3` for x = 1, these are -1 and 4: both, and neither.
     """
-    compared = [each for each in asked if each.comparison]
+    compared = [decided for decided in asked if decided.comparison]
     if len(compared) < len(asked):
         yield None
     if not compared:
         return
-    constants = sorted({each.constant for each in compared if abs(each.constant) < inf})
-    exact = [each.constant for each in compared if each.comparison in ("eq", "ne")]
+    constants = sorted({decided.constant for decided in compared if abs(decided.constant) < inf})
+    exact = [decided.constant for decided in compared if decided.comparison in ("eq", "ne")]
     between = [(low + high) / 2 for low, high in pairwise(constants)]
     ends = [constants[0] - 1, constants[-1] + 1] if constants else []
-    seen = {tuple(each.holds(compared[0].value) for each in compared)}
+    seen = {tuple(decided.holds(compared[0].value) for decided in compared)}
     for value in (*ends, *between, *exact):
-        holds = tuple(each.holds(value) for each in compared)
+        holds = tuple(decided.holds(value) for decided in compared)
         if holds not in seen:
             seen.add(holds)
             yield value
 
 
 def _judged(
-    fork: Fork, recorded: Sequence[RankRecording], recorder: Recorder, transport: Transport
+    fork: Fork, recorded: Sequence[RankRecording], recorder: ScriptRecorder, transport: Transport
 ) -> PropertyResult | None:
     """The refutation of a fork; None where it is harmless."""
     if len(fork.decisions) == 1:
@@ -190,8 +191,8 @@ def _judged(
     events = result.details.events if result.details is not None else ()
     arrows = result.details.arrows if result.details is not None else ()
     turns = tuple(
-        InvolvedInstruction(rank, "decides", role="may go the other way", source=each.source)
-        for rank, each in fork.decisions.items()
+        InvolvedInstruction(rank, "decides", role="may go the other way", source=decided.source)
+        for rank, decided in fork.decisions.items()
     )
     details = Counterexample("never-done", tuple(fork.decisions), events=events + turns,
                              arrows=arrows)  # fmt: skip
@@ -202,7 +203,7 @@ def _alike(one: RankRecording, other: RankRecording) -> bool:
     """Whether two recordings of a rank communicate alike, whatever their buffers are called."""
     if one.stopped != other.stopped or len(one.gaps) > len(other.gaps):
         return False
-    groups = [[each.members for each in recording.groups] for recording in (one, other)]
+    groups = [[group.members for group in recording.groups] for recording in (one, other)]
     calls = [list(_calls(recording.instructions)) for recording in (one, other)]
     return groups[0] == groups[1] and calls[0] == calls[1]
 

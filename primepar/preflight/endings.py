@@ -1,4 +1,4 @@
-"""What every rank has to do beside communicating: come to its end, and create the same groups.
+"""What every rank also has to do: come to its end, and create the same groups.
 
 For example, `new_group` waits for all ranks, members or not. A rank that leaves it out,
 

@@ -47,7 +47,7 @@ Turns = Mapping[int, float | None]
 """Identity of a value -> the number that it has, or None for a truth value that is turned round."""
 
 
-class Decision(Struct, frozen=True, array_like=True):
+class MarkedDecision(Struct, frozen=True, array_like=True):
     """A truth value by which a script went on, and that may be another one elsewhere.
 
     `value < constant`, for the comparison `lt`, or a truth value alone.
@@ -89,8 +89,8 @@ class RankRecording(Struct):
     """What its gradients are made of."""
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
-    decisions: list[Decision] = []
-    last: Decision | None = None
+    decisions: list[MarkedDecision] = []
+    last: MarkedDecision | None = None
     """The decision that it made last, if the true value of that is unknown."""
     groups: list[GroupCreation] = []
     """The groups that it created, in order."""
@@ -107,11 +107,11 @@ def program_of(ranks: Sequence[RankRecording], script: str) -> Program:
     for place, rank in enumerate(ranks):
         no_gpu = any(name in rank.ended for name in ("CUDA", "NVIDIA", "accelerator"))
         if rank.ended and (no_gpu or not any(other.instructions for other in ranks)):
-            at = f" at {rank.ended_at}" if rank.ended_at else ""
+            where = f" at {rank.ended_at}" if rank.ended_at else ""
             advice = _NO_GPU if no_gpu else _CORRECT
             raise CaptureError(
-                f"{script}: expected rank {place} to run to its end, got that it {rank.ended}{at}: "
-                f"{advice}"
+                f"{script}: expected rank {place} to run to its end, got that it "
+                f"{rank.ended}{where}: {advice}"
             )
     if not any(rank.instructions or rank.groups for rank in ranks):
         raise CaptureError(

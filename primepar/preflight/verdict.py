@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from primepar.preflight.decisions import Recorder, decisions
+from primepar.preflight.decisions import ScriptRecorder, decisions
 from primepar.preflight.endings import endings
 from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.recording import RankRecording, all_gaps
@@ -27,7 +27,7 @@ def verdict_of(
     target: str,
     timeout: float,
     transport: Transport = RENDEZVOUS,
-    recorder: Recorder | None = None,
+    recorder: ScriptRecorder | None = None,
 ) -> Report:
     """Prove or refute a captured program, and what its data mean.
 

@@ -168,7 +168,7 @@ class Communicator:
             except NeverComesError:
                 self.recorder.recording.stopped = True
                 raise
-            values = [each.value for each in given]
+            values = [answer.value for answer in given]
             if any(value is None for value in values):
                 return
             with torch.no_grad(), _disable_current_modes():

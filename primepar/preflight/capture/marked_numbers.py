@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from primepar.preflight.capture.recorder import Mark, Question, RankRecorder
+from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
 
 _recorder: RankRecorder
 
@@ -157,7 +157,7 @@ def _arithmetic(name: str) -> None:
 
 
 def _computed(function: Callable[..., Any], name: str, *operands: Any) -> Any:
-    mark = _recorder.mixed(name, [_mark_of(each) for each in operands])
+    mark = _recorder.mixed(name, [_mark_of(operand) for operand in operands])
     try:
         return marked(function(*map(_number, operands)), mark)
     except ArithmeticError:
@@ -193,7 +193,7 @@ def _comparison(name: str) -> None:
             return NotImplemented
         outcome = function(_number(self), _number(other))
         if not isinstance(other, _MARKED):
-            asked = Question(self.mark, name, float(other), float(_number(self)))
+            asked = ValueQuestion(self.mark, name, float(other), float(_number(self)))
             return _recorder.decide(self.mark, outcome, question=asked)
         sides = [self.mark, other.mark]
         mark = _recorder.mixed(question, sides[::-1] if exchanged else sides)

@@ -24,7 +24,7 @@ from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import span
 from primepar.preflight.meaning.terms import Applied
-from primepar.preflight.recording import Decision, Gap, RankRecording, Turns
+from primepar.preflight.recording import Gap, MarkedDecision, RankRecording, Turns
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
 
 _USUAL = 0.5
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
     unknown: bool = False
 
 
-class Question(NamedTuple):
+class ValueQuestion(NamedTuple):
     """A comparison of a marked value with a constant: `value lt constant`."""
 
     mark: Mark
@@ -66,7 +66,7 @@ class RankRecorder:
         self.link, self.rank = link, rank
         self.turns = turns or {}
         """The values that are others here, so that decisions go the other way."""
-        self.questions: dict[int, Question] = {}
+        self.questions: dict[int, ValueQuestion] = {}
         """Lineage of a truth value in a tensor -> the comparison that it is."""
         self._decided: set[tuple[int, str, float]] = set()
         self._asked: Counter[str] = Counter()
@@ -145,7 +145,11 @@ class RankRecorder:
                 storages.write(inner, storages.add(Applied("number", terms, span(inner))))
 
     def decide(
-        self, mark: Mark, outcome: bool, negated: bool = False, question: Question | None = None
+        self,
+        mark: Mark,
+        outcome: bool,
+        negated: bool = False,
+        question: ValueQuestion | None = None,
     ) -> bool:
         """Record a decision of the script, and return how it goes on; in a fork the other way.
 
@@ -165,7 +169,7 @@ class RankRecorder:
             # Ranks hold different numbers in the place of one sum: all of them answer alike.
             value = _USUAL
             outcome = (mark.lineage in self.usually) != negated
-        decision = Decision(
+        decision = MarkedDecision(
             identity, source, mark.lineage, term, mark.unknown, comparison, constant, value
         )
         if identity in self.turns:

@@ -21,7 +21,7 @@ from primepar.preflight.capture.runner import (
     OtherValueError,
     run_ranks,
 )
-from primepar.preflight.decisions import Recorder
+from primepar.preflight.decisions import ScriptRecorder
 from primepar.preflight.recording import RankRecording, Turns
 
 MOST_STARTS = 16
@@ -30,7 +30,7 @@ MOST_STARTS = 16
 
 def capture_torch(
     script: Path, arguments: Sequence[str], ranks: int, limit: float, gpu: bool = True
-) -> tuple[list[RankRecording], Recorder]:
+) -> tuple[list[RankRecording], ScriptRecorder]:
     """Run a script once per rank, without communication; return what each rank did.
 
     The second value records it again, with decisions that go the other way. With `gpu` each rank
@@ -83,12 +83,12 @@ def capture_torch(
         before.values.clear()
         before.asked.clear()
         recorded = run_ranks(ranks, body({}), limit, str(script), given=before)
-        raised = [(rank, each.last) for rank, each in enumerate(recorded) if each.ended]
+        raised = [(rank, of_rank.last) for rank, of_rank in enumerate(recorded) if of_rank.ended]
         turns = {rank: {last.identity: last.other()} for rank, last in raised if last is not None}
         if not turns or any(turn.keys() & started.get(rank, {}) for rank, turn in turns.items()):
             break
         started |= {rank: {**started.get(rank, {}), **turn} for rank, turn in turns.items()}
-    return recorded, Recorder(alone, together)
+    return recorded, ScriptRecorder(alone, together)
 
 
 def import_libraries(script: Path) -> None:

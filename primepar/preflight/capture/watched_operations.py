@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from primepar.preflight.capture.buffers import content_number
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
-from primepar.preflight.capture.recorder import Question, RankRecorder
+from primepar.preflight.capture.recorder import RankRecorder, ValueQuestion
 from primepar.preflight.meaning.storages import NUMPY
 
 _SHAPES_ONLY = frozenset(
@@ -197,7 +197,7 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                            if isinstance(value, torch.Tensor) else float(value)
                            for value in (tensor, constant)]  # fmt: skip
             asked = name if tensor is one else _COMPARES[name]
-            question = Question(mark, asked, numbers[1], numbers[0])
+            question = ValueQuestion(mark, asked, numbers[1], numbers[0])
             self._recorder.questions[number] = question
             self._recorder.questions[hash((number, 0))] = question
             return
