@@ -2,7 +2,7 @@
 
 Each script reads a table of numbers, one for each value and rank, from its arguments. Preflight
 sees one table. Then gloo runs the script on two ranks: with that table, and with each of its
-numbers turned round, as it is and so large that it decides a sum. A script is broken if one of
+numbers turned round, or so large that it decides a sum. A script is broken if one of
 these runs does not come to its end. Preflight must refute the broken ones and prove the others.
 
 `python tests/attack_decisions.py 200 1` generates 200 scripts, from seed 1, and prints a line for
@@ -82,7 +82,7 @@ class Script(NamedTuple):
         yield self.table
         for value in range(VALUES):
             for rank in range(RANKS):
-                for factor in (-1, -20):
+                for factor in (-1, -20, 20):
                     turned = [list(row) for row in self.table]
                     turned[value][rank] *= factor
                     yield turned
