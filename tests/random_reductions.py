@@ -78,6 +78,11 @@ class RandomStep:
     def _seed(self, rank: int, number: int, round_: int) -> int:
         return 1 + rank + 10 * number + 100 * round_
 
+    def sums_over_all(self) -> bool:
+        """Whether some sum has all ranks; else equal data alone speak for replicas."""
+        reductions = ("all_reduce", "in_parts", "bucket")
+        return any(a.name in reductions and len(a.groups) == 1 for a in self.actions)
+
     def is_right(self) -> bool:
         """Whether replicas end equal, with one coefficient for everything."""
         coefficients = set()

@@ -54,8 +54,17 @@ CASES = {
 }
 
 
+SCHEDULES = {
+    (name, *deferred): Case("schedules.py", ("-n", "2"), (), (name, *deferred))
+    for name in ("ZBVZeroBubble", "InterleavedZeroBubble", "DualPipeV", "Interleaved1F1B")
+    for deferred in ((), ("defer",))
+    if not deferred or name.endswith("ZeroBubble")
+}
+
+
 def answer(*case: str) -> Done:
-    return captured(tuple(CASES.values()))[list(CASES).index(case)]
+    every = CASES | SCHEDULES
+    return captured(tuple(every.values()))[list(every).index(case)]
 
 
 def gradients(cases: list[Changes]) -> list[list[float]]:
@@ -132,3 +141,14 @@ SENTENCES: dict[Changes, str] = {
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_gradient_of_something_else_is_refuted_with_both_lines(case: Changes) -> None:
     assert f"\n      {SENTENCES[case]}\n" in answer(*case).out
+
+
+@pytest.mark.parametrize("case", SCHEDULES)
+def test_deferred_receives_of_zero_bubble_schedules_are_refuted(case: Changes) -> None:
+    done = answer(*case)
+    assert done.code == ("defer" in case)
+    assert ("12 gradients came back to what they are gradients of" in done.out) == (not done.code)
+    both = (
+        "at schedules.py:21, got that of" in done.out and "computed at schedules.py:21" in done.out
+    )
+    assert both == bool(done.code)

@@ -89,6 +89,8 @@ class _Part(NamedTuple):
     source: _Source
     copy: _Copy
     times: Fraction
+    alike: int
+    """Sources with the same data, whose shares of a sum are one number."""
 
 
 class _AdjointQuestions:
@@ -156,7 +158,10 @@ class _AdjointQuestions:
                     else:
                         compared = True
                         if isinstance(matches, Fraction):
-                            part_of = _Part(source, copy, number / matches)
+                            alike = sum(
+                                (key[0], key[2]) == (name, data) for name, _, data in self.sources
+                            )
+                            part_of = _Part(source, copy, number / matches, alike)
                             self.parts.setdefault(origin, []).append(part_of)
                 place += length
             self.compared[source.claims[0].function] += len(source.claims) * compared
@@ -308,13 +313,17 @@ class _AdjointQuestions:
         Where several ranks compute one gradient alike, it counts once for one or for each of them.
         """
         allowed = {
-            atom: {parts[0].times / count for count in range(1, 1 + len(self.copies[atom]))}
+            atom: {
+                parts[0].times * alike / count
+                for alike in range(1, 1 + parts[0].alike)
+                for count in range(1, 1 + len(self.copies[atom]))
+            }
             for atom, parts in self.parts.items()
         }
         common = set.intersection(*allowed.values()) if allowed else set()
         usual = next(iter(common - {Fraction(1)}), Fraction(1)) if Fraction(1) not in common else 1
         for atom, parts in self.parts.items():
-            for source, copy, times in parts:
+            for source, copy, times, _ in parts:
                 if times != parts[0].times or not (common or usual in allowed[atom]):
                     expected = parts[0].times if common or usual in allowed[atom] else usual
                     sentence = (

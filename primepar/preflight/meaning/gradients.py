@@ -40,7 +40,7 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
         return PropertyResult(NAME, "proved", seconds, reason="; ".join(compared + asked.notes()))
     if wrong is None:
         verdict, reason = asked.nothing()
-        return PropertyResult(NAME, verdict, seconds, reason=reason)
+        return PropertyResult(NAME, verdict, seconds, reason="; ".join([reason, *asked.notes()]))
     sentence, details, certain = wrong
     if not certain:
         return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
@@ -244,7 +244,19 @@ class _GradientQuestions:
             for number, claim in enumerate(of_rank.claims)
             if claim.name not in self.averaged
         }
-        if self._weighted_mean:
+        weights = self._rank_weights
+        if sum(weights.values()) == 1:
+            return
+        if weights and min(weights.values()) > 0:
+            rank, claim = next((rank, terms.claims[0]) for rank, terms in enumerate(self.terms)
+                               if terms.claims)  # fmt: skip
+            sentence = (
+                f"{_place(rank, claim.name, claim)}: each rank scales by its own factor: "
+                f"{_listed(weights)}, which sum to {sum(weights.values())} and not to 1, as the "
+                "weights of a mean do, such as its share of all tokens: scale all ranks alike, if "
+                "they are meant alike"
+            )
+            yield Wrong(sentence, _details(claim.name, {rank: claim}), False)
             return
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         model = ""
@@ -259,8 +271,8 @@ class _GradientQuestions:
                 yield self._scaled(rank, self.terms[rank].claims[number], common, model)
 
     @cached_property
-    def _weighted_mean(self) -> dict[int, Fraction]:
-        """The weight of each rank, if all gradients are one weighted mean over ranks."""
+    def _rank_weights(self) -> dict[int, Fraction]:
+        """The factor of each rank, if all gradients that it computes have one, and ranks differ."""
         weights: dict[int, set[Fraction]] = {}
         for rank, of_rank in enumerate(self.terms):
             for claim in of_rank.claims:
@@ -269,9 +281,8 @@ class _GradientQuestions:
                         weights.setdefault(maker, set()).add(number)
         if any(len(some) > 1 for some in weights.values()):
             return {}
-        mean = {rank: next(iter(some)) for rank, some in weights.items()}
-        differ = len(set(mean.values())) > 1
-        return mean if differ and sum(mean.values()) == 1 else {}
+        shares = {rank: next(iter(some)) for rank, some in sorted(weights.items())}
+        return shares if len(set(shares.values())) > 1 else {}
 
     def compared(self) -> list[str]:
         """What was compared: how many parameters, on which ranks, and how."""
@@ -360,13 +371,13 @@ class _GradientQuestions:
         claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
-        weights = sorted(self._weighted_mean.items())
-        if weights:
-            listed = ", ".join(f"{number} on rank {rank}" for rank, number in weights)
-            notes.append(f"each rank scales by its own factor: {listed}")
+        if self._rank_weights:
+            notes.append(f"each rank scales by its own factor: {_listed(self._rank_weights)}")
+        numbers: dict[int, set[tuple[str, ...]]] = {}
         for rank, claim in claims:
             atoms = [name for part in self._gradient(rank, claim) for (name, _), _ in part.form]
             factors = {self.values.weights.get(name, ()) for name in atoms}
+            numbers.setdefault(claim.step, set()).update(factors)
             if len(factors) > 1:
                 where = _place(rank, claim.name, claim)
                 notes.append(
@@ -374,6 +385,12 @@ class _GradientQuestions:
                     "such as a clip by its own norm: clip after the sum, if all are meant alike"
                 )
                 break
+        else:
+            if any(len(some) > 1 for some in numbers.values()):
+                notes.append(
+                    "each rank scales its gradients by a number of its own, such as a clip by the "
+                    "norm of one stage: combine the norms, if the whole model is meant"
+                )
         if self.stages:
             notes.append(
                 "parameters with equal data on stages that exchange messages were taken for "
@@ -452,9 +469,11 @@ class _GradientQuestions:
                 "parts of a sharded parameter would look the same"
             )
         elif not certain:
+            linked = self.replicas.linked(holder.rank, other.rank)
+            why = "exchange activations as those of a sharded layer do"
             sentence += (
                 ", if they are replicas: only equal data at the start speak for it, and these "
-                "ranks exchange activations as those of a sharded layer do"
+                f"ranks {why if linked else 'sum no gradients with one another'}"
             )
         return Wrong(sentence, _details(holder.parameter.name, claims), certain)
 
@@ -500,6 +519,10 @@ class _GradientQuestions:
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
         return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
+
+
+def _listed(weights: dict[int, Fraction]) -> str:
+    return ", ".join(f"{number} on rank {rank}" for rank, number in weights.items())
 
 
 def _kinds(

@@ -23,9 +23,6 @@ from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import local_part
 from primepar.preflight.meaning.terms import Pullback
 
-_WITHOUT_MESSAGES = ("torch.nn.", "torch.autograd", "torch.utils", "torch._", "torch.distributed._")
-"""Modules of torch whose functions of autograd need not be followed."""
-
 
 def follow_gradients(recorder: TermRecorder) -> None:
     """Have a recorder see the gradients of this process from now on."""
@@ -140,21 +137,24 @@ class _Hooks:
         """Follow the functions of autograd that communicate, in either pass."""
 
         def apply(function: Any, *arguments: Any, **named: Any) -> Any:
-            before = len(self.recorder.calls)
+            module = function.__module__
+            is_trusted = module.startswith("torch.") and not module.startswith(
+                "torch.distributed.nn"
+            )
+            if is_trusted:  # Those of FSDP and DTensor are taken as right.
+                return original(function, *arguments, **named)
             inputs = [leaf for leaf in arguments if isinstance(leaf, torch.Tensor)]
-            if not function.__module__.startswith(_WITHOUT_MESSAGES):
-                for tensor in inputs:
-                    if type(tensor) is torch.Tensor and tensor.requires_grad:
-                        self.recorder.follow(tensor)
+            if any(map(is_traceable_wrapper_subclass, inputs)):
+                return original(function, *arguments, **named)
+            for tensor in inputs:
+                if type(tensor) is torch.Tensor and tensor.requires_grad:
+                    self.recorder.follow(tensor)
+            marks = _FunctionMarks(self.recorder, function.__name__, inputs)
+            storages = {tensor.untyped_storage()._cdata for tensor in inputs}
             result = original(function, *arguments, **named)
             outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             node = next((tensor.grad_fn for tensor in outputs if tensor.grad_fn), None)
-            forward = tuple(range(before, len(self.recorder.calls)))
-            if node is None or any(map(is_traceable_wrapper_subclass, inputs + outputs)):
-                return result
-            storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-            if forward or any(one.untyped_storage()._cdata in storages for one in outputs):
-                marks = _FunctionMarks(self.recorder, function.__name__, forward, inputs, outputs)
+            if node is not None and marks.returned(outputs, storages):
                 node.register_prehook(marks.arrives)
                 node.register_hook(marks.returns)
             return result
@@ -210,14 +210,21 @@ class _Hooks:
 class _FunctionMarks:
     """What one application of a function of autograd is given and returns, in both passes."""
 
-    def __init__(
-        self, recorder: TermRecorder, name: str, forward: tuple[int, ...],
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor],
-    ) -> None:  # fmt: skip
-        self.recorder, self.name, self.forward = recorder, name, forward
-        self.inputs = [recorder.held(tensor) for tensor in inputs]
-        self.outputs = [recorder.held(tensor) for tensor in outputs]
-        self.before = 0
+    def __init__(self, recorder: TermRecorder, name: str, inputs: Sequence[torch.Tensor]) -> None:
+        """Note the inputs, which the forward pass may overwrite."""
+        self.recorder, self.name = recorder, name
+        self.inputs = [recorder.held(one) if one.requires_grad else None for one in inputs]
+        self.before = len(recorder.calls)
+        self.forward: tuple[int, ...] = ()
+        self.outputs: list[int] = []
+
+    def returned(self, outputs: Sequence[torch.Tensor], storages: set[int]) -> bool:
+        """Note the outputs of a forward pass that communicates, or returns a copy of an input."""
+        self.forward = tuple(range(self.before, len(self.recorder.calls)))
+        copies = any(one.untyped_storage()._cdata in storages for one in outputs)
+        if self.forward or copies:
+            self.outputs = [self.recorder.held(tensor) for tensor in outputs]
+        return bool(self.outputs)
 
     def arrives(self, gradients: Sequence[torch.Tensor | None]) -> Any:
         """Note the gradients of the outputs."""
@@ -233,7 +240,7 @@ class _FunctionMarks:
         """Note the gradients that the function returns, if it communicates."""
         backward = tuple(range(self.before, len(self.recorder.calls)))
         for data, gradient in zip(self.inputs, gradients, strict=False):
-            if gradient is not None and (self.forward or backward):
+            if data is not None and gradient is not None and (self.forward or backward):
                 noted = Pullback(
                     data, self.recorder.held(gradient), self.recorder.source(), self.name,
                     self.forward, backward,

@@ -1,16 +1,17 @@
 """Which ranks hold one parameter, and what speaks for it.
 
-Equal data at the start are no proof: two shards may be initialised from one seed, and parts of a
-sharded norm are all ones. What speaks for replicas is a collective that gave the data to both ranks
-(a broadcast by hand, or by DDP's constructor), DTensor's placement, or one seed on ranks that
-exchange no activations. On ranks that do, such as tensor parallel ones, equal data are a question.
+Equal data at the start are no proof: two shards may be initialised from one seed, parts of a
+sharded norm are all ones, and runs that have nothing to do with one another may start alike. What
+speaks for replicas is a collective that gave the data to both ranks (a broadcast by hand, or by
+DDP's constructor), DTensor's placement, or one seed on ranks that sum gradients and exchange no
+activations. On others, such as tensor parallel ones, equal data are a question.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from scipy.cluster.hierarchy import DisjointSet
 
@@ -51,6 +52,7 @@ class ReplicaHolder(NamedTuple):
         return self.claims[max(self.claims)]
 
 
+Follows = Literal["copies", "sums", "all"]
 Replicas = dict[int, ReplicaHolder]
 """Rank -> what it holds of one parameter."""
 
@@ -119,10 +121,11 @@ class ReplicaQuestions:
         return bool(self.messages[one.rank] == self.messages[other.rank])
 
     def certain(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
-        """Whether more than equal data speaks for replicas."""
+        """Whether more than equal data speaks for replicas: what gave them, or other sums."""
         if self.explicit(one, other):
             return True
-        return not self.constant(one) and not self.linked(one.rank, other.rank)
+        summed = self.summed[one.rank] == self.summed[other.rank]
+        return summed and not self.constant(one) and not self.linked(one.rank, other.rank)
 
     def linked(self, one: int, other: int) -> bool:
         """Whether a gradient of some rank is computed from what these two exchange."""
@@ -130,14 +133,14 @@ class ReplicaQuestions:
 
     def sources(self, rank: int, node: int) -> Iterator[tuple[int, ...]]:
         """The ranks of each call that a tensor came through, if only copied, scaled and summed."""
-        return self._calls(rank, [node], linear=True, stops=set())
+        return self._calls(rank, [node], "copies", stops=set())
 
     @cached_property
     def summed(self) -> DisjointSet:
         """The ranks over which gradients are summed."""
         return self._union(
             (members for rank, of_rank in enumerate(self.terms) for members in self._calls(
-                rank, [claim.gradient for claim in of_rank.claims], linear=True, stops=set()
+                rank, [claim.gradient for claim in of_rank.claims], "sums", stops=set()
             ))
         )  # fmt: skip
 
@@ -151,7 +154,7 @@ class ReplicaQuestions:
                 stops = {claim.parameter for claim in of_rank.claims}
                 for parameter in of_rank.trained:
                     stops |= {parameter.start, *parameter.held}
-                yield from self._calls(rank, roots, linear=False, stops=stops)
+                yield from self._calls(rank, roots, "all", stops=stops)
 
         return self._union(exchanged())
 
@@ -171,11 +174,12 @@ class ReplicaQuestions:
         return union
 
     def _calls(
-        self, rank: int, roots: Sequence[int], linear: bool, stops: set[int]
+        self, rank: int, roots: Sequence[int], follows: Follows, stops: set[int]
     ) -> Iterator[tuple[int, ...]]:
         """The members of the calls that terms of a rank came through.
 
-        `linear` follows copies, factors and sums alone; `stops` are not looked into.
+        `copies` are also factors and sums; `sums` have what is computed of them too, as by a clamp,
+        up to the gradients that were computed. `stops` are not looked into.
         """
         nodes, calls = self.terms[rank].nodes, self.terms[rank].calls
         ready, seen, known = list(roots), set(roots), set()
@@ -196,9 +200,9 @@ class ReplicaQuestions:
                     later = [only]
                 case Added(inputs=inputs):
                     later = inputs
-                case Applied(inputs=inputs) if not linear:
+                case Applied(inputs=inputs) if follows != "copies":
                     later = inputs
-                case Gradient(input=only) if not linear:
+                case Gradient(input=only) if follows == "all":
                     later = [only]
                 case _:
                     later = ()
