@@ -53,7 +53,7 @@ def planner(devices: int, space: SpaceName = "paper", tradeoffs: bool = False,
 def _refused() -> tuple[str, float]:
     asked = Objective(None, None, "time")
     try:
-        asked.best(lambda tradeoffs: planner(8, tradeoffs=tradeoffs, model="opt-175b"))
+        asked.best(lambda small, _: planner(8, tradeoffs=small, model="opt-175b"))
     except PlanError:
         return "refused", 0.0
     return "a plan", float("inf")

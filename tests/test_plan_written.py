@@ -41,7 +41,10 @@ def test_predicted_bytes_are_those_counted_where_nothing_is_redistributed(family
     a_second = cluster(Link(4, 0.0, 1.0, False), overlap=False)
     result = search(Planner.of(model, a_second, 4, BATCH, None, "paper"))
     assert (
-        sum(result.planner.redistribution_seconds(name, result.choices) for name in result.choices)
+        sum(
+            sum(result.planner.redistribution_seconds(name, result.choices))
+            for name in result.choices
+        )
         == 0
     )
     sent = step(result.plan, BATCH, model.context).sent

@@ -264,11 +264,18 @@ def plan(
     from primepar.models.sizes import find_model
     from primepar.plan.cluster import load_cluster
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.search import search
+    from primepar.plan.search.ranked import best_for
 
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
-    return search(Planner.of(sizes, machine, devices, batch, dtype, space, alpha))
+
+    def planner(tradeoffs: bool, hidden: float | None) -> Planner:
+        made = Planner.of(sizes, machine, devices, batch, dtype, space, alpha, tradeoffs,
+                          posted=True)  # fmt: skip
+        made.hidden = hidden if made.training.posted else None
+        return made
+
+    return best_for(planner)[0].result
 
 
 def price(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -12,6 +12,7 @@ from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.search.planner import Planner
+    from primepar.plan.search.ranked import AskedPlanner, ComparedPlan
     from primepar.plan.search.result import SearchResult
 
 Goal = Literal["time", "memory", "pareto"]
@@ -81,14 +82,14 @@ class Bounds:
         return fastest_within(planner, bound, self.whose(planner.training.cluster.name))
 
     @staticmethod
-    def smallest(planner: Callable[[bool], Planner], within: float) -> SearchResult:
+    def smallest(planner: AskedPlanner, within: float) -> SearchResult:
         """The smallest plan within `within` seconds. Raises `PlanError`."""
         from primepar.plan.search.search import search
         from primepar.plan.search.tradeoff import Tradeoff
 
-        result = Tradeoff(planner(True)).smallest(within)
+        result = Tradeoff(planner(True, None)).smallest(within)
         if result is None:
-            shortest = search(planner(False)).seconds
+            shortest = search(planner(False, None)).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
@@ -120,18 +121,18 @@ class Objective(Bounds):
         self.refuse({name: given[name] for name in without_effect},
                     f"--objective {self.goal}", because)  # fmt: skip
 
-    def best(self, planner: Callable[[bool], Planner]) -> SearchResult:
-        """The best plan; `planner(True)` keeps states that take more time and less memory.
+    def best(self, planner: AskedPlanner) -> list[ComparedPlan]:
+        """The best plan, and then those that it was compared with.
 
         Raises `PlanError` where no plan is within the bound.
         """
-        if self.within is not None:
-            return self.smallest(planner, self.within)
-        from primepar.plan.search.best_within import best_within
+        from primepar.plan.search.ranked import ComparedPlan, ranked
 
-        cluster = planner(False).training.cluster
+        if self.within is not None:
+            return [ComparedPlan("", self.smallest(planner, self.within))]
+        cluster = planner(False, None).training.cluster
         bound = cluster.memory if self.memory is None else self.memory
-        return best_within(planner, bound, self.whose(cluster.name))
+        return ranked(planner, bound, self.whose(cluster.name))
 
     @staticmethod
     def front(planner: Planner, folder: Path | None) -> Listing:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
     from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.ranked import AskedPlanner, ComparedPlan
 
 Space = Literal["paper", "all"]
 USUAL_POSITIONS = 8192
@@ -135,27 +135,39 @@ class Question:
         cluster = self.read[1]
         return self.devices or 1 << cluster.devices.bit_length() - 1
 
-    def planner(self, tick: Callable[[str], object]) -> Callable[[bool], Planner]:
-        """Makes planners; one made with True keeps states that take more time and less memory."""
+    def planner(self, tick: Callable[[str], object], posted: bool = True) -> AskedPlanner:
+        """Makes planners; one made with True keeps states that take more time and less memory.
+
+        All share what their sequences cost.
+        """
         from primepar.plan.search.planner import Planner
 
-        return lambda tradeoffs: Planner.of(
-            *self.read, self.asked_devices, self.batch, self.dtype, self.space, self.alpha / 2**30,
-            tradeoffs, tick=tick,
-        )  # fmt: skip
+        first: list[Planner] = []
+
+        def made(tradeoffs: bool = False, hidden: float | None = None) -> Planner:
+            planner = Planner.of(
+                *self.read, self.asked_devices, self.batch, self.dtype, self.space,
+                self.alpha / 2**30, tradeoffs, tick=tick, posted=posted,
+            )  # fmt: skip
+            planner.hidden = hidden if planner.training.posted else None
+            first.append(planner)
+            planner.catalogue = first[0].catalogue
+            return planner
+
+        return made
 
 
 def explained(
-    best: SearchResult, neighbours: bool, output: Path | None, tick: Callable[[str], object]
+    plans: list[ComparedPlan], neighbours: bool, output: Path | None, tick: Callable[[str], object]
 ) -> Explanation:
-    """Explain the plan of a search, and write it into `output` if that is given."""
+    """Explain the first of some plans next to the others, and write it into `output` if given."""
     from primepar.plan.plan_file import save_plan
     from primepar.plan.search.explain import explain
 
     tick("what every device sends and holds")
-    explanation = explain(best, neighbours=neighbours)
+    explanation = explain(plans[0], plans[1:], neighbours=neighbours)
     if output is not None:
-        save_plan(best.plan, output)
+        save_plan(plans[0].result.plan, output)
     return explanation
 
 

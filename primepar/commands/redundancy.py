@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
+    from primepar.plan.search.ranked import AskedPlanner
     from primepar.plan.search.result import SearchResult
 
 Solver = Literal["ilp", "dp"]
@@ -76,13 +76,13 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: Callable[[bool], Planner]) -> tuple[SearchResult, Comparison]:
+    def best(self, planner: AskedPlanner) -> tuple[SearchResult, Comparison]:
         """The plan with the least redundancy within the bounds, and how it compares.
 
-        `planner(True)` keeps states that take more time and less memory. Raises `PlanError` where
-        no plan is within the bounds, `UndecidedError` if none was found in time.
+        Raises `PlanError` where no plan is within the bounds, `UndecidedError` if none was found in
+        time.
         """
-        made = planner(True)
+        made = planner(True, None)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
         if least.result is None:
             raise self._none(planner, least)
@@ -112,7 +112,7 @@ class Solving:
             return least(planner, replace(within, memory=device), timeout)
         return result
 
-    def _none(self, planner: Callable[[bool], Planner], least: Least) -> PlanError | UndecidedError:
+    def _none(self, planner: AskedPlanner, least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
         from primepar.plan.redundancy.integer_program import MOST_COLUMNS
 
@@ -130,7 +130,7 @@ class Solving:
             )
         if asked.within is not None:
             asked.smallest(planner, asked.within)
-        made = planner(True)
+        made = planner(True, None)
         fastest = asked.fastest(made, asked.memory or made.training.cluster.memory)
         return PlanError(
             f"expected a plan with a step within the {asked.within:g} seconds of --within and "
@@ -138,16 +138,14 @@ class Solving:
             f"{fastest.seconds:.6g} seconds: give more of one"
         )
 
-    def _comparison(
-        self, least: Least, result: SearchResult, planner: Callable[[bool], Planner]
-    ) -> Comparison:
+    def _comparison(self, least: Least, result: SearchResult, planner: AskedPlanner) -> Comparison:
         """The plan that was found, compared with the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
         from primepar.plan.search.search import search
 
         of_megatron = megatron(result.planner)
         plans = [Account.of("this plan", result),
-                 Account.of("fastest plan", search(planner(False)))]  # fmt: skip
+                 Account.of("fastest plan", search(planner(False, None)))]  # fmt: skip
         plans += [] if of_megatron is None else [of_megatron]
         return Comparison(self.solver, least.proved, least.bound, least.gap, least.columns, plans)
 
@@ -184,10 +182,11 @@ def redundancy(
     solving = Solving(Bounds(memory, within), solver, timeout)
     solving.check()
     from primepar.plan.search.explanation_text import words
+    from primepar.plan.search.ranked import ComparedPlan
 
     with progress() as tick:
-        best, comparison = solving.best(question.planner(tick))
-        explanation = explained(best, explain, output, tick)
+        best, comparison = solving.best(question.planner(tick, posted=False))
+        explanation = explained([ComparedPlan("", best)], explain, output, tick)
     text = words(explanation) + comparison_words(comparison)
     print_result(with_comparison(explanation, comparison), text, output, json)
     raise typer.Exit(0 if comparison.proved else UndecidedError.exit_code)

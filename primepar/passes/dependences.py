@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from primepar.passes.block_uses import LOCAL, NOTHING, Rank, followed, request_of
-from primepar.schedule.program import Free, Instruction, Wait
+from primepar.schedule.program import Cut, Free, Instruction, Wait
 
 ORDER = ("order",)
 
@@ -62,13 +62,13 @@ class Carried:
     def __init__(self) -> None:
         self.steps: dict[Step, None] = {}
         self.frees: dict[Step, None] = {}
-        """Those of them that are frees."""
+        """Those of them that are frees, or that round a sum, so that less is live after them."""
         self._users: dict[Hashable, dict[Step, None]] = {}
 
     def take(self, step: Step) -> None:
         """Carry another step."""
         self.steps[step] = None
-        if isinstance(step.node, Free):
+        if isinstance(step.node, Free | Cut):
             self.frees[step] = None
         for name in (*step.reads, *step.changes):
             self._users.setdefault(name, {})[step] = None

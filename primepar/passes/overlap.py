@@ -39,6 +39,7 @@ from primepar.schedule.program import (
     Broadcast,
     Collective,
     Compute,
+    Cut,
     Free,
     Instruction,
     IRecv,
@@ -105,8 +106,14 @@ class _Waits:
         return _without_idle_posts(done, posted)
 
     def _follows_wait(self, step: Step, carried: Carried) -> bool:
-        """Return whether a step moves with a carried wait: a free of its block, or a sum of it."""
+        """Return whether a step moves with a carried wait: a free of its block, or a sum of it.
+
+        So does a cut in place, which gives a carried sum of a gradient another name.
+        """
         node = step.node
+        if isinstance(node, Cut):
+            users = carried.users(node.block)
+            return node.in_place and any(node.block in known.changes for known in users)
         if isinstance(node, Free):
             users = carried.users(node.block)
             is_sent = any(known.awaits for known in users)

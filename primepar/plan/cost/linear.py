@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 from primepar.models.config import ModelConfig
@@ -18,6 +19,7 @@ from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.collective_calls import RingCall, sent
+from primepar.plan.cost.kernels import Passes, ProgramKernels
 from primepar.plan.cost.links import ClusterLinks, PortLoad
 from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
@@ -38,6 +40,9 @@ class Training:
     positions: int
     replicas: ClusterLinks | None = None
     """Where there are replicas: links over which gradients are summed, instead of `links`."""
+    kernels: ProgramKernels | None = None
+    """Those of a step's program, whose sums and gathers of backward hide as they are posted. None
+    is the paper's cost model, where all of them come after the products."""
 
     @property
     def sums(self) -> ClusterLinks:
@@ -48,6 +53,11 @@ class Training:
     def holders(self) -> int:
         """Devices among which a parameter and its copies are distributed."""
         return self.links.devices * (1 if self.replicas is None else self.replicas.replicas)
+
+    @property
+    def posted(self) -> bool:
+        """Whether transfers run during products, as a step's program posts them."""
+        return self.kernels is not None and self.cluster.overlap
 
     @property
     def cluster(self) -> Cluster:
@@ -111,9 +121,20 @@ class Training:
 
     def update(self, elements: float) -> float:
         """Seconds of AdamW for `elements` of a parameter; 0 where the cluster has no such time."""
-        if "update" not in self.cluster.operators or not elements:
+        if not elements:
             return 0.0
-        return self.seconds(0, elements, "update")
+        if "update" in self.cluster.operators:
+            return self.seconds(0, elements, "update")
+        if self.kernels is None:
+            return 0.0
+        starts, size = self.kernels.update
+        of_one = Passes(round(starts / self.kernels.tensors), size / self.kernels.parameters)
+        return self.passes(of_one, elements)
+
+    def passes(self, passes: Passes, times: float, kind: str = "update") -> float:
+        """Seconds of kernels whose bytes are multiplied by `times`."""
+        passing = self._passing[kind]
+        return passes.starts * passing.launch + times * passes.bytes / passing.memory_bandwidth
 
     def parameter(
         self,
@@ -149,8 +170,10 @@ class Training:
         Small ones of the same devices are coalesced into buckets, and share the start of a call.
         """
         size, bucket = elements * self.wide_item, min(1.0, elements / LARGEST_BUCKET)
+        reduction = self.sums.all_reduce(summed, size, bucket)
         return {
-            "reduction": self.sums.all_reduce(summed, size, bucket),
+            "reduction": reduction,
+            "starting": reduction - self.sums.all_reduce(summed, size, 0.0),
             "scatter": self.sums.reduce_scatter(summed, size / self.group(held)),
         }
 
@@ -175,6 +198,8 @@ class Cost(NamedTuple):
     """Seconds of `communication` that are in forward."""
     reduction: float = 0.0
     """Seconds of sums of parameters' gradients over the devices that hold the same parameters."""
+    starting: float = 0.0
+    """Seconds of `reduction` before bytes move, which sums next to one another have at once."""
     scatter: float = 0.0
     """Seconds of reduce-scatters instead, after which each device has a shard of the sums."""
     gather: float = 0.0
@@ -277,7 +302,10 @@ class _Linear:
         weight = training.parameter(rest["W"], self.whole, summed, held)
         if self.tied:
             weight |= dict.fromkeys(("update", "shard_update", "states", "gather"), 0.0)
-        forward, backward = self._seconds()
+        (forward, backward), later = self._seconds(), 0.0
+        if training.posted:
+            backward, later = self._posted_backward()
+            weight["reduction"] += later
         stash = rest["I"] * training.item
         return Cost(
             compute=forward.compute + backward.compute,
@@ -333,6 +361,82 @@ class _Linear:
         communication += self._joined(stages)
         communication += sum(self._all_reduce(phase) for phase in phases if phase != "gradient")
         return Cost(compute=compute, communication=communication)
+
+    def _posted_backward(self) -> tuple[Cost, float]:
+        """Seconds of backward where transfers are posted, and of sums of dW that nothing awaits.
+
+        A device computes one product after another, and its links carry one transfer after another.
+        What a product reads was posted when the one before it began, or at the start where it comes
+        from a home; I last, as dW alone needs it. The sum of dI is posted after its products.
+        Example of sequence parallelism, `Ks4`:
+
+            compute    dI += dO W    dW += I dO        wait
+            links      I             sum of dI
+        """
+        levels = tuple(self.links.levels[bit] for bit in self.bits)
+        shared = tuple(link.shared for link in self.links.by_level)
+        clock = links = summed = compute = later = last_product = 0.0
+        sweeps = {phases: self.moving.stages(phases, levels, shared)
+                  for phases in self.moving.phases[1:]}  # fmt: skip
+        arrived: dict[Phase, float] = {}
+        has_homes = self.moving.sequence.has_homes
+        own_part = dict.fromkeys(sweeps, 1.0)
+        for phases, steps in sweeps.items() if has_homes else ():
+            # The roots of a step receive nothing: each device waits for its own blocks alone.
+            waited = self._longest([load for stage in steps for load in stage.hops])
+            own_part[phases] = waited / (sum(self._transfer(stage.hops) for stage in steps) or inf)
+
+        def post(stage: SweepStage, phases: tuple[Phase, ...], begin: float) -> None:
+            nonlocal links
+            for phase in phases:
+                late = phase == "gradient" if len(phases) > 1 else None
+                took = own_part[phases] * self._arriving(stage, late)
+                links = max(links, begin) + took if took else links
+                arrived[phase] = links if took else 0.0
+
+        for phases, (opening, *_) in sweeps.items():
+            post(opening, phases, 0.0)
+        for phases, (_, *stages) in sweeps.items():
+            for stage in stages:
+                here = dict(arrived)
+                post(stage, phases, 0.0 if has_homes else clock)
+                for phase, (share, touched) in zip(phases, stage.work, strict=True):
+                    took = self.training.seconds(share * self.operations, self._size(touched))
+                    clock = max(clock, here[phase]) + took
+                    compute += took
+                    if phase == "backward":
+                        last_product = clock
+                returned = self._transfer(stage.returns) + sum(map(self._call, stage.sums))
+                if returned and phases[-1] == "gradient" and "dI" not in self._summed(stage):
+                    later += returned
+                elif returned:
+                    links = summed = max(links, last_product) + returned
+            clock += self._joined(sweeps[phases])
+            took = self._all_reduce("backward") if "backward" in phases else 0.0
+            if took:
+                links = summed = max(links, last_product) + took
+        end = max(clock, summed)
+        return Cost(compute=compute, communication=end - compute), later + max(0.0, links - end)
+
+    @staticmethod
+    def _summed(stage: SweepStage) -> set[str]:
+        """The tensors of which a step sends sums to their homes."""
+        mixes = (tensor for load in stage.returns for mix in load.ports for tensor, _ in mix)
+        return {*mixes, *(call.tensor for call in stage.sums)}
+
+    def _arriving(self, stage: SweepStage, late: bool | None) -> float:
+        """Seconds of what arrives during a step: `late` what dW alone reads, I, or the rest."""
+        if late is None:
+            return self._transfer(stage.hops) + sum(map(self._call, stage.gathers))
+        calls = [call for call in stage.gathers if (call.tensor == "I") == late]
+        hops = []
+        for load in stage.hops:
+            mixes = [tuple(share for share in mix if (share[0] == "I") == late)
+                     for mix in load.ports]  # fmt: skip
+            if any(mixes):
+                pieces = tuple(piece for piece in load.pieces if (piece[0] == "I") == late)
+                hops.append(load._replace(ports=tuple(mixes), pieces=pieces))
+        return self._transfer(tuple(hops)) + sum(map(self._call, calls))
 
     def _transfer(self, loads: tuple[Load, ...]) -> float:
         """Seconds of hops; a port of a shared level carries what all devices behind it receive."""

@@ -113,14 +113,21 @@ class ClusterLinks:
         self, bits: Sequence[int], sent: float, steps: int, collective: Collective,
         calls: float = 1.0,
     ) -> float:  # fmt: skip
-        """Seconds of a ring over the devices that differ in these bits, all such rings at once.
+        """Seconds of a ring over the devices that differ in these bits, all such rings at once."""
+        start, bytes_ = self.ring_parts(bits, sent, steps, collective)
+        return calls * start + bytes_
+
+    def ring_parts(
+        self, bits: Sequence[int], sent: float, steps: int, collective: Collective
+    ) -> tuple[float, float]:
+        """Seconds of such a ring before its bytes move, and those in which they do.
 
         Every device sends `sent` bytes in `steps` steps. The ring crosses several levels, and the
         slowest decides. Where it is shared, all rings that leave a group of its devices share it.
         """
         crossed = self.between_replicas.union(self.levels[bit] for bit in bits)
         if not crossed or steps < 1:
-            return 0.0
+            return 0.0, 0.0
         start = bytes_ = 0.0
         for level in crossed:
             link = self.cluster.links[level]
@@ -129,7 +136,7 @@ class ClusterLinks:
                 times = link.collective(collective, self.group(bits), sent, steps)
             share = min(times.bandwidth / self.streams(bits, level), times.alone)
             start, bytes_ = max(start, times.start), max(bytes_, sent / share)
-        return float(calls * start + bytes_)
+        return float(start), float(bytes_)
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cost.experts import experts_cost
+from primepar.plan.cost.kernels import Passes
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
 
@@ -33,7 +34,14 @@ class LocalOperatorCost:
     def cost(self) -> Cost:
         """Time and memory over a training step."""
         cost: Cost = getattr(self, f"_{self.operator.kind}")()
-        return cost
+        kernels, kind = self.training.kernels, self.operator.kind
+        if kernels is None or kind == "attention" or kind in self.training.cluster.operators:
+            return cost
+        share = self.layouts.share(self.layout) * self.training.batch
+        name = self.operator.name.rpartition(".")[2]
+        forward, backward = (self.training.passes(way.get(name, Passes()), share, kind)
+                             for way in (kernels.forward, kernels.backward))  # fmt: skip
+        return cost._replace(forward=forward, compute=forward + backward)
 
     def _held(self, columns: int) -> float:
         """Elements on a device of a tensor of all rows and `columns` columns."""

@@ -9,10 +9,10 @@ from primepar.plan.pipeline.explained_pipeline import explain_pipeline
 from primepar.plan.pipeline.splits import Splits
 from primepar.plan.pipeline.training_options import EXECUTED
 from primepar.plan.plan import Plan
-from primepar.plan.search.best_within import best_for
 from primepar.plan.search.explain import Explanation, explain
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.ranked import ComparedPlan, best_for, simulated
 from primepar.plan.search.sequence_space import SpaceName
 
 
@@ -39,9 +39,13 @@ def price_of(
                         tick=tick)  # fmt: skip
         return explain_pipeline(splits, plan, batch)
 
-    def planner(tradeoffs: bool) -> Planner:
-        return Planner.of(plan.model, cluster, plan.ranks, batch, kind, space,
-                          tradeoffs=tradeoffs, tick=tick)  # fmt: skip
+    def planner(tradeoffs: bool, hidden: float | None) -> Planner:
+        made = Planner.of(plan.model, cluster, plan.ranks, batch, kind, space,
+                          tradeoffs=tradeoffs, tick=tick, posted=True)  # fmt: skip
+        made.hidden = hidden if made.training.posted else None
+        return made
 
-    given = Given.with_sequences(planner(False), plan.sequences).result
-    return explain(given, best=best_for(planner))
+    given = Given.with_sequences(planner(False, None), plan.sequences).result
+    (asked,) = simulated([ComparedPlan("", given)])
+    best, *others = best_for(planner)
+    return explain(asked, (best, *others), best=best)

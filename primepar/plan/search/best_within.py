@@ -47,17 +47,3 @@ def fastest_within(planner: Planner, bound: float, whose: str, held: bool = Fals
             f"{advice(LeastMemory(planner), bound)}"
         )
     return result
-
-
-def best_for(planner: Planners) -> SearchResult:
-    """The best plan within the memory of a device; the fastest of all where none fits it."""
-    plain = planner(False)
-    cluster = plain.training.cluster
-
-    def made(tradeoffs: bool) -> Planner:
-        return planner(True) if tradeoffs else plain
-
-    try:
-        return best_within(made, cluster.memory, f"a device of the cluster {cluster.name}")
-    except PlanError:
-        return search(plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
 
@@ -11,7 +12,7 @@ import numpy as np
 from primepar.models.config import flops_per_token
 from primepar.plan.cost.linear import Cost
 from primepar.plan.search.axes import seconds_by_axis
-from primepar.plan.search.megatron import fastest_megatron
+from primepar.plan.search.ranked import ComparedPlan, baselines
 from primepar.plan.search.result import SearchResult
 
 NEIGHBOURS = 3
@@ -56,7 +57,10 @@ class ChosenSequence:
 
 @dataclass(frozen=True)
 class Baseline:
-    """Another plan on the same devices; `memory` is as the search adds it up."""
+    """Another plan on the same devices; `memory` is as the search adds it up.
+
+    Its seconds are simulated if those of the plan are.
+    """
 
     plan: str
     seconds: float
@@ -84,6 +88,12 @@ class Explanation:
     dtype: str
     space: str
     seconds: float
+    """Of a step: simulated, or else priced."""
+    priced: float
+    """By the cost model, on which the search is based."""
+    simulated: bool
+    hidden_sums: float
+    """Seconds of sums of gradients that run during backward, by the cost model."""
     tokens_per_second: float
     mfu: float
     peak: float
@@ -117,20 +127,28 @@ class Explanation:
 
 
 def explain(
-    result: SearchResult, neighbours: bool = False, best: SearchResult | None = None
+    plan: ComparedPlan | SearchResult,
+    others: Several[ComparedPlan] = (),
+    *,
+    neighbours: bool = False,
+    best: ComparedPlan | None = None,
 ) -> Explanation:
-    """Explain a result, with `neighbours` also the cheapest alternatives of every operator.
+    """Explain a plan, with `neighbours` also the cheapest alternatives of every operator.
 
-    With the `best` plan of a search, also what chosen operator takes more than in that.
+    Of the `others` Megatron's fastest is its baseline. With the `best` plan of a search, also what
+    each chosen operator takes more than in that.
     """
+    plan = plan if isinstance(plan, ComparedPlan) else ComparedPlan("", plan)
+    result = plan.result
     planner, training = result.planner, result.planner.training
     cluster, devices = training.cluster, training.links.devices
     chosen = [_choice(result, name, neighbours) for name in result.choices]
     if best is not None:
-        chosen = [replace(choice, more=_all(choice) - _all(_choice(best, choice.operator, False)))
-                for choice in chosen]  # fmt: skip
+        there = {name: _all(_choice(best.result, name, False)) for name in result.choices}
+        chosen = [replace(choice, more=_all(choice) - there[choice.operator]) for choice in chosen]
     choices = tuple(folded(chosen))
-    held, seconds = result.held, result.seconds
+    held, seconds = result.held, plan.seconds
+    hidden = max(0.0, sum(map(_all, choices)) - result.seconds)
     speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
              for term in Cost._fields}  # fmt: skip
@@ -143,6 +161,9 @@ def explain(
         dtype=training.dtype,
         space=planner.space,
         seconds=seconds,
+        priced=result.seconds,
+        simulated=plan.simulated,
+        hidden_sums=hidden,
         tokens_per_second=speed,
         mfu=speed * flops_per_token(planner.model) / (devices * peak),
         peak=peak,
@@ -155,32 +176,43 @@ def explain(
         counted=result.account is not None,
         gap=result.gap,
         sent=result.sent,
-        baseline=_megatron(result),
+        baseline=_megatron(plan, others),
         best=None if best is None else _best(best),
         stages=None,
         waiting=0.0,
         choices=choices,
-        axes=seconds_by_axis(choices),
+        axes=_not_hidden(choices, result),
         only_priced=planner.model.priced.what if planner.model.priced else None,
     )
 
 
-def _megatron(result: SearchResult) -> Baseline | None:
-    fastest = fastest_megatron(result.planner)
-    return None if fastest is None else _compared(*fastest)
+def _megatron(plan: ComparedPlan, others: Several[ComparedPlan]) -> Baseline | None:
+    """Megatron's fastest plan; those within a device's memory come first."""
+    named = [other for other in (plan, *others) if other.name]
+    named = named or [*baselines(plan.result.planner)]
+    alike = [other for other in named if other.simulated == plan.simulated] or named
+    fastest = min(alike, key=lambda other: (not other.fits, other.seconds), default=None)
+    return None if fastest is None else _compared(fastest.name, fastest)
 
 
-def _best(result: SearchResult) -> Baseline:
+def _best(best: ComparedPlan) -> Baseline:
     """The best plan. It is within the memory of a device if that holds no more at once."""
-    baseline = _compared("the best", result)
-    memory = result.planner.training.cluster.memory
-    return replace(baseline, fits=baseline.fits or max(result.held) <= memory)
+    baseline = _compared("the best", best)
+    memory = best.result.planner.training.cluster.memory
+    return replace(baseline, fits=baseline.fits or max(best.result.held) <= memory)
 
 
-def _compared(name: str, result: SearchResult) -> Baseline:
-    fits = result.memory <= result.planner.training.cluster.memory
-    chosen = (_choice(result, operator, False) for operator in result.choices)
-    return Baseline(name, result.seconds, result.memory, fits, seconds_by_axis(chosen))
+def _compared(name: str, plan: ComparedPlan) -> Baseline:
+    chosen = [_choice(plan.result, operator, False) for operator in plan.result.choices]
+    axes = _not_hidden(chosen, plan.result)
+    return Baseline(name, plan.seconds, plan.result.memory, plan.fits, axes)
+
+
+def _not_hidden(choices: Several[ChosenSequence], result: SearchResult) -> dict[str, float]:
+    """Seconds by axis, without those of sums of gradients that run during backward."""
+    axes = seconds_by_axis(choices)
+    hidden = max(0.0, sum(map(_all, choices)) - result.seconds)
+    return axes | {"data": max(0.0, axes["data"] - hidden)}
 
 
 def _all(choice: ChosenSequence) -> float:
@@ -196,7 +228,7 @@ def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence
         sequence=options.candidates[number].text,
         terms={term: float(amounts[number]) for term, amounts in options.terms.items()},
         seconds=float(options.seconds[number]),
-        moving=planner.redistribution_seconds(name, result.choices),
+        moving=sum(planner.redistribution_seconds(name, result.choices)),
         kept=float(options.kept[number]),
         neighbours=tuple(_neighbours(result, name)) if neighbours else (),
     )
@@ -208,7 +240,7 @@ def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
     Of several at one price, to a nanosecond and a byte, the first is named; those at the price of
     the chosen one are left out.
     """
-    planner, number = result.planner, result.choices[name]
+    planner, number = result.planner.all_counted(), result.choices[name]
     options = planner.options(name)
     costs = planner.costs_around(name, result.choices)
     seconds, kept = costs - costs[number], options.kept - options.kept[number]

@@ -55,10 +55,11 @@ def _total(explanation: Explanation, decimals: int) -> tuple[str, ...]:
     terms = explanation.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     kept = sum(terms[term] for term in KEPT)
-    more = None if explanation.best is None else explanation.seconds - explanation.best.seconds
+    mores = [choice.more for choice in explanation.choices if choice.more is not None]
+    more = None if explanation.best is None else sum(mores)
     return (TOTAL, "", "",
             *(f"{1e3 * seconds:,.{decimals}f}" for seconds in
-              (*times, explanation.moving, explanation.seconds)),
+              (*times, explanation.moving, explanation.priced + explanation.hidden_sums)),
             f"{kept / 2**20:,.1f}", *_more(more, decimals))  # fmt: skip
 
 
@@ -72,6 +73,12 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         f"{explanation.tokens_per_second:,.0f} tokens per second, MFU "
         f"{100 * explanation.mfu:.1f}% of {explanation.peak / 1e12:,.1f} TFLOP/s a device"
     )
+    if explanation.simulated or explanation.hidden_sums:
+        how = "that is simulated; " if explanation.simulated else ""
+        yield (
+            f"{how}the cost model has {1e3 * explanation.priced:,.1f} ms, as "
+            f"{1e3 * explanation.hidden_sums:,.1f} ms of sums run during backward"
+        )
     each_second = explanation.tokens_per_second / explanation.devices
     days = "" if explanation.days is None else f", {explanation.days:,.1f} days for all tokens"
     yield f"a device: {each_second:,.0f} tokens per second{days}"
@@ -101,7 +108,9 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         name = f"Megatron's fastest, {explanation.baseline.plan}"
         yield from _compared(explanation, name, explanation.baseline)
     if explanation.gap > 0:
-        yield f"at most {ceil(1e4 * explanation.gap) / 100:.2f}% above the best plan, certified"
+        what = "its cost is " if explanation.simulated else ""
+        gap = ceil(1e4 * explanation.gap) / 100
+        yield f"{what}at most {gap:.2f}% above that of the best plan, certified"
     if explanation.only_priced is not None:
         yield f"priced, not run: {explanation.only_priced}"
     if not explanation.fits:

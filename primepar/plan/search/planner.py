@@ -9,6 +9,7 @@ node to the head.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal, Self
@@ -19,10 +20,12 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators, stack
 from primepar.plan.cluster import Cluster
+from primepar.plan.cost.kernels import kernels
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
+from primepar.plan.cost.step_seconds import weighed
 from primepar.plan.search.layers import FoldedGraph
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
@@ -38,7 +41,8 @@ class Planner:
 
     The cost of a plan is the seconds of a training step, plus `alpha` seconds for each byte that a
     device keeps through it (PrimePar, equation 7). With `tradeoffs` it keeps, in addition to the
-    cheapest options, those that take less memory.
+    cheapest options, those that take less memory. With a share `hidden` the cost is that of
+    `cost.step_seconds`: a lower bound of a step whose sums of gradients run during backward.
     """
 
     model: ModelConfig
@@ -49,6 +53,7 @@ class Planner:
     part: Part = "model"
     candidates: Candidates | None = None
     """Sequences to choose from; None for the whole space."""
+    hidden: float | None = None
     tick: Callable[[str], object] = field(default=str, repr=False)
     """Called with the name of the next stage of the work, for a progress bar."""
     known: dict[object, Options] = field(default_factory=dict, init=False)
@@ -68,7 +73,7 @@ class Planner:
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
         space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
-        part: Part = "model", tick: Callable[[str], object] = str,
+        part: Part = "model", tick: Callable[[str], object] = str, posted: bool = False,
     ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context on `devices` devices.
 
@@ -79,7 +84,9 @@ class Planner:
         dtype = dtype or next(iter(cluster.rates))
         cluster.rate(dtype)
         links = ClusterLinks(cluster, devices.bit_length() - 1)
-        training = Training(links, dtype, batch, model.context)
+        runs = not (model.priced and model.priced.what)
+        program = kernels(model, model.context, dtype) if posted and runs else None
+        training = Training(links, dtype, batch, model.context, kernels=program)
         return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
 
     @classmethod
@@ -128,22 +135,29 @@ class Planner:
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
             least = all_options.undominated if self.tradeoffs else all_options.cheapest
-            self.known[key] = least(all_options.seconds + self.alpha * all_options.kept)
+            self.known[key] = least(self.cost_of(all_options))
         return self.known[key]
+
+    def cost_of(self, options: Options) -> Vector:
+        """Cost of some options: of their operator alone."""
+        seconds = options.seconds if self.hidden is None else weighed(options.terms, self.hidden)
+        cost: Vector = seconds + self.alpha * options.kept
+        return cost
 
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""
-        options = self.options(name)
-        costs: Matrix = options.seconds + self.alpha * options.kept
-        return costs
+        return self.cost_of(self.options(name))
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, forward plus backward, by the options of both ends."""
         forward, backward = self.both_ways(producer, consumer)
         key = self.key(producer), self.key(consumer)
         if key not in self._edges:
-            self._edges[key] = forward + backward
+            self._edges[key] = self._of_step(forward, backward)
         return self._edges[key]
+
+    def _of_step(self, forward: Matrix, backward: Matrix) -> Matrix:
+        return forward + (backward if self.hidden is None else (1 - self.hidden) * backward)
 
     def both_ways(self, producer: str, consumer: str) -> tuple[Matrix, Matrix]:
         """Seconds of redistribution, forward and backward, by the options of both ends."""
@@ -161,11 +175,14 @@ class Planner:
     def tie(self) -> Matrix:
         """Seconds to redistribute the table to the head, and its gradient back."""
         if "tie" not in self._edges:
-            table, weight = self.options("embedding").weights, self.options("head").weights
-            size = float(self.model.vocabulary * self.model.hidden * self.training.item)
-            back = self._moved(weight, table, size).T
-            self._edges["tie"] = self._moved(table, weight, size) + back
+            self._edges["tie"] = self._of_step(*self._tie_ways())
         return self._edges["tie"]
+
+    def _tie_ways(self) -> tuple[Matrix, Matrix]:
+        """Seconds to redistribute the table to the head, and its gradient back."""
+        table, weight = self.options("embedding").weights, self.options("head").weights
+        size = float(self.model.vocabulary * self.model.hidden * self.training.item)
+        return self._moved(table, weight, size), self._moved(weight, table, size).T
 
     def _moved(self, sources: Numbers, targets: Numbers, size: float) -> Matrix:
         """Seconds from each source layout to each target layout; distinct layouts priced once."""
@@ -185,15 +202,33 @@ class Planner:
         """Cost of a choice of one option for every operator."""
         operators = sum(float(self.objective(name)[number]) for name, number in choices.items())
         return operators + sum(
-            self.redistribution_seconds(operator.name, choices) for operator in self.operators
+            float(edge[choices[producer], choices[operator.name]])
+            for operator in self.operators
+            for producer, edge in self._edges_into(operator.name)
         )
 
-    def redistribution_seconds(self, name: str, choices: Mapping[str, int]) -> float:
-        """Seconds to redistribute the inputs of an operator, and their gradients back."""
+    def all_counted(self) -> Planner:
+        """The same options, each at all of its seconds."""
+        other = copy(self)
+        other.hidden, other._edges = None, {}
+        return other
+
+    def _edges_into(self, name: str) -> list[tuple[str, Matrix]]:
         edges = [(producer, self.edge(producer, name)) for producer in self.named[name].inputs]
         if name == "head" and self.tied:
             edges.append(("embedding", self.tie()))
-        return sum(float(edge[choices[producer], choices[name]]) for producer, edge in edges)
+        return edges
+
+    def redistribution_seconds(self, name: str, choices: Mapping[str, int]) -> tuple[float, float]:
+        """Seconds to redistribute the inputs of an operator, and their gradients back."""
+        ways = [(producer, self.both_ways(producer, name)) for producer in self.named[name].inputs]
+        if name == "head" and self.tied:
+            ways.append(("embedding", self._tie_ways()))
+        forward, backward = (
+            sum(float(way[number][choices[producer], choices[name]]) for producer, way in ways)
+            for number in (0, 1)
+        )
+        return forward, backward
 
     def costs_around(self, name: str, choices: Mapping[str, int]) -> Vector:
         """Cost of every option of an operator and its edges, with all other choices fixed."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
 from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
+from primepar.plan.cost.linear import Cost
+from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
+from primepar.plan.simulator.equal_layers import simulate_equal_layers
+from primepar.plan.simulator.run import Simulation
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,29 @@ class SearchResult:
 
     @property
     def seconds(self) -> float:
-        """Seconds of a training step: of all operators and of the redistributions between them."""
+        """Seconds of a training step: of all operators and of the redistributions between them.
+
+        All are added, unless training posts its transfers.
+        """
+        if self.planner.training.posted:
+            return step_seconds(self._parts())
+        return sum(part.forward + part.backward + part.sums + part.update for part in self._parts())
+
+    def _parts(self) -> Iterator[PartSeconds]:
+        """Seconds of every operator, with the redistributions before it."""
         planner, choices = self.planner, self.choices
-        operators = sum(
-            float(planner.options(name).seconds[number]) for name, number in choices.items()
-        )
-        return operators + sum(planner.redistribution_seconds(name, choices) for name in choices)
+        for name, number in choices.items():
+            terms, ways = planner.options(name).terms, planner.redistribution_seconds(name, choices)
+            taken = Cost(**{term: float(amounts[number]) for term, amounts in terms.items()})
+            forward = taken.forward + taken.forward_communication
+            backward = taken.compute + taken.communication - forward
+            yield PartSeconds(
+                forward + ways[0],
+                backward + ways[1],
+                taken.reduction,
+                taken.starting,
+                taken.update,
+            )
 
     @cached_property
     def account(self) -> StepAccount | None:
@@ -62,10 +84,33 @@ class SearchResult:
 
         None on more than `MOST_COUNTED` devices, and for a model that is only priced.
         """
-        training, priced = self.planner.training, self.planner.model.priced
-        if training.links.devices > MOST_COUNTED or (priced and priced.what):
+        training = self.planner.training
+        if "simulation" in self.__dict__:
+            run = self.simulation
+            return StepAccount(tuple(map(ceil, run.sent)), tuple(run.peak))
+        if not self.can_be_lowered:
             return None
         return accounting(self.plan, training.batch, training.positions, training.dtype)
+
+    @property
+    def can_be_simulated(self) -> bool:
+        """Whether the plan is one of a whole model that is counted."""
+        return self.planner.part == "model" and self.can_be_lowered
+
+    @property
+    def can_be_lowered(self) -> bool:
+        """Whether the step's program is lowered, on at most `MOST_COUNTED` devices."""
+        priced = self.planner.model.priced
+        few = self.planner.training.links.devices <= MOST_COUNTED
+        return few and not (priced and priced.what)
+
+    @cached_property
+    def simulation(self) -> Simulation:
+        """A simulated step."""
+        training = self.planner.training
+        return simulate_equal_layers(
+            self.plan, training.batch, training.positions, training.cluster, training.dtype
+        )
 
     @property
     def held(self) -> tuple[int, ...]:

@@ -55,7 +55,7 @@ class Classes(Planner):
             options = replace(options, takes=takes, leaves=leaves, leaves_gradient=gradient,
                               weights=weights)  # fmt: skip
             least = options.undominated if self.tradeoffs else options.cheapest
-            self.known[key] = least(options.seconds + self.alpha * options.kept)
+            self.known[key] = least(self.cost_of(options))
         return self.known[key]
 
     def ways(self, sources: list[int], targets: list[int]) -> LeastWays:

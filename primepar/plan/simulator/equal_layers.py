@@ -6,6 +6,9 @@ to the third of a run: in forward, in backward, and in the updates. Example, of 
 layers are left out: the third starts 9 ms after the second in forward, 22 ms before it in backward,
 and is updated 1 ms after it. The 70 layers take 70 times 32 ms.
 
+Sums of gradients that run during backward may queue up over many layers, or wait for memory that
+fewer layers leave free. With these the time is near that of the whole step, and not equal.
+
 Sums, of bytes, operations and seconds, count the second layer for all that are left out. The peak
 is that of `accounting`. Only the layers that are simulated have events.
 """

@@ -1,0 +1,126 @@
+"""The fastest plan by simulation, of those that the search finds cheapest and of Megatron's.
+
+The search minimises a price, a relaxation of what the simulator shows. So several plans are
+searched, each with the least sum for one share `h` of `cost.step_seconds`, next to Megatron's plans
+of every degree. Those whose price is near the fastest simulated step are simulated, the cheapest
+first. Example: of prices 100, 107 and 140 ms the first is simulated with 98 ms, and so is the
+second, which may be faster; the third is not.
+
+The gap is that of prices: the largest bound of all shares is a lower bound of every plan's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
+from math import inf
+
+from primepar.errors import PlanError
+from primepar.plan.cost.step_seconds import SHARES
+from primepar.plan.search.best_within import best_within
+from primepar.plan.search.megatron import degrees
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import search
+
+NEAR = 1.1
+"""Price over the fastest simulated seconds up to which a plan is simulated."""
+MOST_SIMULATED = 8
+"""Plans that are simulated at most."""
+SIMULATED_DEVICES = 64
+"""Devices of all simulated plans together at most: a device takes about 0.2 seconds."""
+PRESETS = ("megatron", "megatron-sp")
+
+AskedPlanner = Callable[[bool, float | None], Planner]
+"""Makes planners: whether they keep options of less memory, and their share `h`."""
+
+
+@dataclass(frozen=True)
+class ComparedPlan:
+    """A plan, with the name of a baseline, and whether its seconds are simulated."""
+
+    name: str
+    result: SearchResult
+    simulated: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step: simulated, or else the price."""
+        return float(self.result.simulation.seconds) if self.simulated else self.result.seconds
+
+    @property
+    def fits(self) -> bool:
+        """Whether a device has the memory, as the search adds it up, or as it is counted."""
+        result = self.result
+        memory = result.planner.training.cluster.memory
+        return result.memory <= memory or (self.simulated and max(result.held) <= memory)
+
+
+def ranked(planner: AskedPlanner, bound: float, whose: str) -> list[ComparedPlan]:
+    """Plans within `bound` bytes of a device, which are `whose`, and Megatron's; the best first.
+
+    Raises `PlanError` where no plan is within the bound.
+    """
+    first = planner(False, 0.0)
+    shares = SHARES if first.training.posted else (None,)
+    results = [_best_with(planner, share, bound, whose) for share in shares]
+    least = max(result.cost / (1 + result.gap) for result in results)
+    plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
+    return simulated([
+        ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))
+        for plan in (*plans.values(), *baselines(first, bound))
+    ])  # fmt: skip
+
+
+def _best_with(
+    planner: AskedPlanner, share: float | None, bound: float, whose: str
+) -> SearchResult:
+    return best_within(lambda small: planner(small, share), bound, whose)
+
+
+def best_for(planner: AskedPlanner) -> list[ComparedPlan]:
+    """As `ranked` for the memory of a device; by price where no plan fits it."""
+    cluster = planner(False, None).training.cluster
+    try:
+        return ranked(planner, cluster.memory, f"a device of the cluster {cluster.name}")
+    except PlanError:
+        return [ComparedPlan("", search(planner(False, None)))]
+
+
+def baselines(planner: Planner, bound: float = inf) -> Iterator[ComparedPlan]:
+    """Megatron's plans with every degree that fits, with and without sequence parallelism."""
+    if planner.part != "model":
+        return
+    for preset in PRESETS:
+        for name, result in degrees(planner, preset):
+            if result.memory <= bound:
+                yield ComparedPlan(name, _among_options(planner, result))
+
+
+def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
+    """A given plan as a choice among all options, which are its neighbours; itself if it is none.
+
+    An option that is left out costs no less than one with the same layouts.
+    """
+    choices = {}
+    for name, text in given.sequences.items():
+        texts = [candidate.text for candidate in planner.options(name).candidates]
+        if text not in texts:
+            return given
+        choices[name] = texts.index(text)
+    return SearchResult(planner, planner.cost(choices), choices, given.gap)
+
+
+def simulated(plans: Several[ComparedPlan]) -> list[ComparedPlan]:
+    """The plans in the order of their seconds, of which those that may be fastest are simulated."""
+    ordered = sorted(plans, key=lambda plan: plan.result.seconds)
+    devices = ordered[0].result.planner.training.links.devices
+    most, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
+    for number, plan in enumerate(ordered):
+        if number < most and plan.result.seconds <= NEAR * best:
+            plan.result.planner.tick(f"simulation {number + 1} of up to {min(most, len(ordered))}")
+            plan = replace(plan, simulated=plan.result.can_be_simulated)
+        best = min(best, plan.seconds)
+        done.append(plan)
+    return sorted(done, key=lambda plan: (not plan.simulated, plan.seconds))
