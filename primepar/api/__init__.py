@@ -257,7 +257,7 @@ def plan(
         >>> model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
         >>> result = primepar.plan(model, "v100-8x4", devices=4, batch=4)
         >>> result.plan.sequences["blocks.0.fc1"]
-        'M2,K2'
+        'M4'
         >>> primepar.verify(result.plan).verdict
         'proved'
     """
