@@ -20,7 +20,7 @@ from primepar.plan.cost.traffic import traffic
 from primepar.plan.presets import preset_plan
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule.effects import effects
-from primepar.schedule.program import Collective, Group, ISend, Program, Send
+from primepar.schedule.program import Collective, Compute, Group, ISend, Program, Send, Wait
 from primepar.verify import verify_program
 
 RANKS, BATCH, POSITIONS = 4, 4, 4
@@ -75,6 +75,27 @@ def test_a_simulated_step_sends_the_predicted_bytes(preset: str) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_step_with_wide_sums_is_proved(preset: str) -> None:
     assert verify_program(program_of("gpt2", preset), preset).verdict == "proved"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_wide_sums_are_hidden_behind_products_as_narrow_ones_are(preset: str) -> None:
+    """A sum is rounded by a cut in place after its wait, which moves with the wait."""
+    narrow, wide = (hidden(program_of("gpt2", preset, wide)) for wide in (False, True))
+    assert wide >= narrow
+
+
+def hidden(program: Program) -> int:
+    """Collectives of rank 0 between whose start and whose wait it computes."""
+    computes: dict[str, int] = {}
+    count = 0
+    for node in program.programs[0]:
+        if isinstance(node, Collective) and node.request is not None:
+            computes[node.request] = 0
+        elif isinstance(node, Compute):
+            computes = {request: number + 1 for request, number in computes.items()}
+        elif isinstance(node, Wait):
+            count += computes.pop(node.request, 0) > 0
+    return count
 
 
 SEQUENCES = ("P2x2", "Os2x2", "Is2x2", "Ws2x2", "S2x2", "N4", "K4", "M4")
