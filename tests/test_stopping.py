@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -21,8 +20,9 @@ from primepar.distributed.training.stopping import (
 
 
 def send(*numbers: signal.Signals) -> None:
+    """To this thread: of two signals to the process one may still wait in another thread."""
     for number in numbers:
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -40,7 +40,7 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
 def loss_weight(module: nn.Module, labels: torch.Tensor, ignored: int = IGNORED) -> torch.Tensor:
     """Return the factor of this rank's mean loss where groups of rows count unequally many labels.
 
-    A collective call, before the forward. `labels` are those that the loss counts, of this rank's
+    A collective call, in every step. `labels` are those that the loss counts, of this rank's
     rows; transformers' language models count `labels[:, 1:]`. With the factor, gradients are those
     of the mean over all labels that are not `ignored`.
     """
