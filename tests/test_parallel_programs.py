@@ -86,7 +86,9 @@ def test_an_average_is_lowered_once_for_a_mesh(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         averaged, "Executor", lambda *_, kind: lambda blocks: {"after": 2 * blocks["before"]}
     )
-    mesh = cast(Mesh, SimpleNamespace(rank=0, compiled={}, in_dtype=lambda _: mesh))
+    plain = SimpleNamespace(rank=0, compiled={})
+    plain.in_dtype = lambda _: plain
+    mesh = cast(Mesh, plain)
     bounds = boundaries_of(4, {"fc1": "P2x2"}, {"fc1": "P2x2"})
     averages = [averaged.RowAverage(mesh, bounds.stream) for _ in range(2)]
     for average in 2 * averages:
