@@ -19,8 +19,8 @@ import numpy as np
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators, stack
+from primepar.plan.accounting.program_kernels import kernels
 from primepar.plan.cluster import Cluster
-from primepar.plan.cost.kernels import kernels
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
