@@ -137,7 +137,7 @@ def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
     monkeypatch.setattr(search_module, "EXACT", 2)
     done = run(*V100, "--devices", "8")
     assert done.code == 0
-    assert "% above the best plan, certified\n" in done.out
+    assert "% above that of the best plan, certified\n" in done.out
 
 
 @pytest.mark.parametrize("model", [SMALL, UNTIED], ids=["tied", "untied"])
