@@ -65,13 +65,13 @@ def decisions(subject: Subject) -> Iterator[Decision]:
             yield Decision(claim, 0.0, {}, reason="a small mesh refutes what it is about")
             continue
         witnesses: Witnesses = {}
-        reason = None
-        point = next(filter(None, (failing(claim, sides) for sides in meshes)), None)
-        if point is not None and not is_idle(subject, point):
-            wrong |= set(claim.properties)
+        point, reason = None, None
         try:
+            point = next(filter(None, (failing(claim, sides) for sides in in_time(meshes))), None)
             if point is None:
                 witnesses, point = _decided(claim, questions, meshes)
+            elif not is_idle(subject, point):
+                wrong |= set(claim.properties)
         except (SymbolicError, UnansweredError, ClaimError) as error:
             reason = str(error)
         yield Decision(claim, perf_counter() - start, witnesses, point, reason)

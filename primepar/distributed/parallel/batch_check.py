@@ -50,7 +50,8 @@ class BatchCheck:
             self._are_compared = True
             self._compare_rows(tensors)
         labels = kwargs.get("labels")
-        if isinstance(labels, torch.Tensor) and self.boundaries.row_groups > 1:
+        has_groups = self.boundaries.row_groups > 1 and not self.is_weighted
+        if has_groups and isinstance(labels, torch.Tensor):
             self._compare_counts(labels)
 
     def _compare_rows(self, tensors: list[torch.Tensor]) -> None:
@@ -74,7 +75,7 @@ class BatchCheck:
                 )
 
     def _compare_counts(self, labels: torch.Tensor) -> None:
-        if self._counts is not None and not self.is_weighted:
+        if self._counts is not None:
             work, counts = self._counts
             work.wait()
             by_group = {self.boundaries.row_group(rank): count
