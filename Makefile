@@ -60,7 +60,7 @@ docs: $(STAMP) ## make the pages of tutorials, methods and cases, build the site
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
 	$(BIN)/mkdocs build --strict
-	$(BIN)/python tests/site_crawl.py site
+	$(BIN)/python tests/helpers/site_crawl.py site
 
 docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
@@ -105,14 +105,14 @@ bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on to
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bits_per_byte
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
-	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/mutation_score.py
 
 attack: $(STAMP) ## generated primitives against an independent oracle, and altered certificates
-	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_score.py
-	OMP_NUM_THREADS=1 $(BIN)/python tests/attack_certificates.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_certificates.py
 
 gpu: ## the tests that need a GPU, with the torch of PYTHON and without a registry; on CPUs: ON=--cpu
-	@$(PYTHON) tests/gpu_suite.py $(ON)
+	@$(PYTHON) tests/helpers/gpu_suite.py $(ON)
 
 wheels: ## packages for make gpu where there is no registry: make wheels FOR=3.12 NAMES='msgspec z3-solver'
 	PIP_REQUIRE_VIRTUALENV=0 $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest wheels \

@@ -1,0 +1,294 @@
+"""Broken schedules: wrong as given, fixed by the answers kept here, and by nothing less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from command import Done, run
+from msgspec.structs import replace
+
+from primepar.commands.exercise_catalog import QUESTIONS, Exercise, exercises, verify
+from primepar.schedule import Program, load_program, save_program
+from primepar.schedule.signature import Bound, Signature, Tensor
+from primepar.verify.report import PROPERTIES
+
+FIXED = Path(__file__).parents[1] / "fixed"
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+DIAGNOSES = {
+    1: "deadlock-freedom:0,0",
+    2: "completion:0",
+    3: "coverage:1,2",
+    4: "alignment:0",
+    5: "memory:1,3",
+    6: "races:2,10",
+    7: "placement:0,11",
+    8: "traffic:0",
+    9: "deadlock-freedom:3,2",
+    10: "alignment",
+    11: "alignment:0,16",
+    12: "alignment:0,15",
+}
+ALL = exercises()
+
+
+def asked(exercise: Exercise) -> Exercise:
+    """Skip an exercise in a property that this prover does not decide."""
+    name = DIAGNOSES[exercise.number].partition(":")[0]
+    if name not in PROPERTIES:
+        pytest.skip(f"{name} is not among the properties")
+    return exercise
+
+
+def target(exercise: Exercise, folder: Path) -> str:
+    return f"{folder / exercise.path.name}" + ":Walk" * (exercise.path.suffix == ".py")
+
+
+def test_there_are_twelve_with_a_symptom_each_and_they_cover_all_properties() -> None:
+    assert [exercise.number for exercise in ALL] == list(range(1, 13)) == list(DIAGNOSES)
+    assert all(exercise.title and exercise.symptom for exercise in ALL)
+    assert {path.name for path in FIXED.iterdir()} == {exercise.path.name for exercise in ALL}
+    assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
+        "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
+        "traffic",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
+def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercise) -> None:
+    number, diagnosis = exercise.number, DIAGNOSES[asked(exercise).number]
+    done = run("exercise", str(number), "--diagnose", diagnosis)
+    assert done == Done(0, f"exercise {number}: diagnosed\n", "")
+    done = run("exercise", str(number), target(exercise, exercise.path.parent))
+    assert (done.code, done.err) == (1, "")
+    assert done.out.startswith(f"exercise {number}: not yet\n  ")
+    report = verify(exercise.schedule, "broken")
+    wrong = report[diagnosis.partition(":")[0]].counterexample
+    assert wrong is not None
+    assert all(f"      {line}\n" in done.out for line in wrong.splitlines())
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
+def test_an_answer_fixes_it(exercise: Exercise) -> None:
+    done = run("exercise", str(exercise.number), target(exercise, FIXED))
+    assert done == Done(0, f"exercise {exercise.number}: fixed\n", "")
+
+
+@pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
+def test_it_is_shown_and_written(exercise: Exercise, tmp_path: Path) -> None:
+    shown = run("exercise", str(exercise.number))
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out.startswith(f"{exercise.number}. {exercise.title}\n\n{exercise.symptom}\n")
+    copy = tmp_path / f"mine{exercise.path.suffix}"
+    done = run("exercise", str(exercise.number), "-o", str(copy))
+    assert done == Done(0, f"wrote {copy}\n", "")
+    assert copy.read_text() == exercise.path.read_text()
+
+
+CHANGED = {
+    "ranks": 3,
+    "grid": None,
+    "shape": {"M": 2, "N": 2, "K": 2},
+    "initial": None,
+    "final": None,
+    "host_initial": ((), ()),
+    "host_final": ((), ()),
+    "phases": {"more": Signature(("a[M]",), "b[M]")},
+    "tensors": {"a": Tensor(((0, 2),))},
+    "memory": Bound(device=99),
+    "traffic": (1, 1),
+}
+
+
+@pytest.mark.parametrize("field", QUESTIONS)
+def test_an_answer_that_asks_something_else_is_other_work(field: str, tmp_path: Path) -> None:
+    program = load_program(FIXED / "02_rows.json")
+    if field == "ranks":
+        other = load_program(FIXED / "01_ring.json")
+    else:
+        other = replace(program, **{field: CHANGED[field]})
+    save_program(other, tmp_path / "mine.json")
+    done = run("exercise", "2", str(tmp_path / "mine.json"))
+    expected = f"expected {field} as in the exercise, got it changed: put it back"
+    assert done == Done(1, f"exercise 2: other work\n  {expected}\n", "")
+
+
+@pytest.mark.parametrize("number", [1, 4, 5, 11, 12])
+def test_an_answer_that_does_nothing_fixes_nothing(number: int, tmp_path: Path) -> None:
+    schedule = ALL[number - 1].schedule
+    assert isinstance(schedule, Program)
+    empty = replace(schedule, programs=((),) * schedule.ranks)
+    save_program(empty, tmp_path / "mine.json")
+    done = run("exercise", str(number), str(tmp_path / "mine.json"))
+    assert done.code == 1
+    assert done.out.startswith(f"exercise {number}: not yet\n")
+
+
+PRIMITIVES = {
+    "the steps": ("axes = ('r', 'c')", "def steps(self, s):\n        return 1"),
+    "the slices of each dim": ("axes = ('r', 'c')", "def gradient(self, r, c, t, s):\n"
+                               "        return dict(M=r, N=c, B=t)"),
+    "axes": ("axes = {'r': 's', 'c': 'q'}", "def forward(self, r, c, t, s, q):\n"
+             "        return dict(M=r, K=c)\n    backward = gradient = forward\n"
+             "    def steps(self, s, q):\n        return 1"),
+    "the homes of tensors": ("axes = ('r', 'c')", "def home(self, tensor, r, c, s):\n"
+                             "        return dict(M=r, N=c, K=c)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PRIMITIVES)
+def test_a_primitive_that_cuts_in_another_way_is_other_work(what: str, tmp_path: Path) -> None:
+    lines = "\n    ".join(PRIMITIVES[what])
+    source = "from primepar.partition import PrimePar\n\n\nclass Walk(PrimePar):\n    "
+    (tmp_path / "mine.py").write_text(f"{source}{lines}\n")
+    done = run("exercise", "10", f"{tmp_path / 'mine.py'}:Walk")
+    expected = f"expected {what} as in the exercise, got it changed: put it back"
+    assert done == Done(1, f"exercise 10: other work\n  {expected}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("number", "diagnosis", "answer"),
+    [
+        (1, "races", "races is proved"),
+        (1, "completion", "completion is not asked of this schedule"),
+        (1, "alignment", "alignment is not asked"),
+        (6, "races:1", "races it is, but its counterexample does not name rank 1"),
+        (6, "races:2,3", "races it is, but its counterexample does not name rank 2, instruction 3"),
+    ],
+)
+def test_a_wrong_diagnosis_is_refused_without_the_right_one(
+    number: int, diagnosis: str, answer: str
+) -> None:
+    done = run("exercise", str(number), "--diagnose", diagnosis)
+    assert done == Done(1, f"exercise {number}: {answer}\n", "")
+
+
+def refused(*arguments: str) -> str:
+    done = run("exercise", *arguments)
+    assert (done.code, done.out) == (2, "")
+    return done.err.removeprefix("primepar: error: ").removesuffix("\n")
+
+
+def test_wrong_input_ends_in_one_line() -> None:
+    known = ", ".join(PROPERTIES)
+    assert refused("13") == (
+        "expected an exercise from 1 to 12, got 13: primepar exercise lists them"
+    )
+    assert refused("--diagnose", "races") == (
+        "expected the number of an exercise, got none: write primepar exercise 1 "
+        "--diagnose races:0,3"
+    )
+    assert refused("1", "K", "-o", "x.json") == (
+        "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
+    )
+    assert refused("1", "--diagnose", "hang:0") == (
+        f"--diagnose: expected PROPERTY[:RANK[,INSTRUCTION]] with a property out of {known}, got "
+        "'hang:0': write it like races:2,7"
+    )
+    assert refused("1", "-o", "mine.py") == (
+        "--output: expected a name that ends with .json, got mine.py"
+    )
+    assert refused("1", "primepar") == (
+        "exercise 1: expected a program as the answer, got a primitive: start from what primepar "
+        "exercise 1 -o FILE writes"
+    )
+    assert refused("10", str(FIXED / "01_ring.json")) == (
+        "exercise 10: expected a primitive as the answer, got a program: start from what "
+        "primepar exercise 10 -o FILE writes"
+    )
+
+
+def test_a_file_of_the_user_is_overwritten_only_when_asked(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    (work,) = re.findall(r"^```python\n(# mine\.py\n.*?)^```", README, re.DOTALL | re.MULTILINE)
+    mine.write_text(work)
+    assert refused("10", "-o", str(mine)) == (
+        f"--output: expected the name of a new file, got the file {mine}: take another name, or "
+        "write --force to overwrite it"
+    )
+    assert mine.read_text() == work
+    assert run("exercise", "10", "-o", str(mine), "--force") == Done(0, f"wrote {mine}\n", "")
+    assert mine.read_text() == ALL[9].path.read_text()
+    (tmp_path / "folder.py").mkdir()
+    assert refused("10", "--force", "-o", str(tmp_path / "folder.py")) == (
+        f"--output: expected the name of a new file, got the folder {tmp_path / 'folder.py'}: "
+        "take another name"
+    )
+    assert refused("10", "--force") == "--force: expected -o FILE with it, got none: leave it out"
+    assert refused("10", "-o", str(tmp_path / "none" / "mine.py")) == (
+        f"{tmp_path / 'none' / 'mine.py'}: expected a place to write to, got no such file or "
+        "directory"
+    )
+
+
+HEAD = "from primepar import Primitive\n\n\nclass Walk(Primitive):\n"
+MAP = '    axes = ("r", "c")\n\n    def forward(self, r, c, t, s):\n        '
+ANSWERS = {
+    "class Walk(:\n": "mine.py:1: expected a file that can be imported, got SyntaxError: invalid "
+    "syntax (mine.py, line 1)",
+    "x = 1\n": "mine.py:Walk: expected a class that derives from primepar.Primitive, got none in "
+    "mine.py: write class Walk(Primitive)",
+    "class Walk:\n    pass\n": "mine.py:Walk: expected a class that derives from "
+    "primepar.Primitive, got one that does not: write class Walk(Primitive)",
+    HEAD.replace("Walk", "Mine") + "    pass\n": "mine.py:Walk: expected a primitive of "
+    "mine.py, got no class Walk: write mine.py:Mine",
+    "import sys\n\nsys.exit(3)\n": "mine.py:3: expected a file that can be imported, got "
+    "SystemExit: 3",
+    "raise ValueError('two\\nlines')\n": "mine.py:1: expected a file that can be imported, got "
+    "ValueError: two lines",
+    f"{HEAD}    axes = 3\n": 'mine.py:Walk: expected axes like ("r", "c") or {"r": "q", '
+    '"e": "d"}, got 3',
+    f"{HEAD}    @property\n    def axes(self):\n        return 1 / 0\n": "mine.py:Walk: expected "
+    "axes that can be read, got ZeroDivisionError: division by zero",
+    f"{HEAD}{MAP}raise KeyError('oh')\n": "mine.py:8: Walk.forward: expected a map that can be "
+    "called as forward(self, r, c, t, s), got KeyError: 'oh'",
+    f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "mine.py:8: Walk.forward: expected a "
+    "map that can be called as forward(self, r, c, t, s), got RecursionError: maximum recursion "
+    "depth exceeded",
+    f"{HEAD}{MAP}return 3\n": "Walk.forward: expected dict(M=..., N=..., K=...), got int: return "
+    "the slice index of each dim that the map splits",
+    f"{HEAD}{MAP}return dict(M=r, N=c, K=t - r)\n": "Walk.forward: expected a slice index of K "
+    "that is 0 or more, got -1 at r=1, c=0, t=0, sides (2,): wrap it with % of the side",
+}
+
+
+@pytest.mark.parametrize(("source", "message"), ANSWERS.items())
+def test_no_answer_ends_in_a_traceback(
+    source: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(source)
+    assert refused("10", "mine.py:Walk") == message
+    a_map = "a slice index" in message  # which only a mesh refuses, so that it is a primitive
+    other = (
+        "exercise 1: expected a program as the answer, got a primitive: start from what primepar "
+    )
+    other += "exercise 1 -o FILE writes"
+    assert refused("1", "mine.py:Walk") == (other if a_map else message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "mine.json: expected JSON, got broken text: Input data was truncated"),
+        (
+            b"\x00\xff\xfe",
+            "mine.json: expected JSON in UTF-8, got the byte 0xff at 1: save it as UTF-8",
+        ),
+        (b"[1]", "mine.json: Expected `object`, got `array`"),
+    ],
+)
+def test_no_file_of_another_kind_ends_in_a_traceback(
+    content: bytes, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.json").write_bytes(content)
+    assert refused("1", "mine.json") == message
+    assert refused("10", "mine.json") == message
+
+
+def test_the_list_has_a_line_for_each() -> None:
+    done = run("exercise")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [f"{exercise.number:2}  {exercise.title}" for exercise in ALL]

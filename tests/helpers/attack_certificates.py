@@ -1,0 +1,265 @@
+"""`make attack`, its second part: altered certificates of primitives, and those of others.
+
+Every certificate is altered and offered for its own primitive and for a wrong one; and as it is for
+every wrong one, of `tests/wrong` and of the generated ones. The writer is asked for certificates of
+wrong ones too. It ends with 1 if one is accepted for a wrong primitive, or if the checker ends in a
+traceback. What is accepted for a right primitive is listed with what was altered: it proves what is
+true in another way than the prover.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import msgspec
+from attack_alterations import KINDS, altered
+from attack_checker import forged, is_same, offered, written
+from attack_maps import NAME, generated
+from attack_methods import METHODS
+from attack_oracle import oracle
+from attack_score import is_early, ruled
+from long_runs import judged
+
+from primepar import Primitive
+from primepar.api.resolve_target import load_primitive
+from primepar.errors import PrimeParError
+from primepar.partition import PRIMITIVES
+
+HERE = Path(__file__).resolve().parents[1]
+WRONG, OFFERED, OUTSIDE = 120, 60, 40
+"""Generated wrong primitives whose own certificates are asked for; how many of them are offered
+those of others; and how many are outside the language."""
+
+TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
+"""Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
+
+
+def loaded(source: str) -> Primitive:
+    """The primitive of a generated source. Raises `PrimeParError`."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "attack.py"
+        path.write_text(source, encoding="utf-8")
+        return load_primitive(f"{path}:{NAME}")
+
+
+@cache
+def right() -> dict[str, Primitive]:
+    """Right primitives: those of the library, and the methods of the generator."""
+    texts = {f"generated {name}": loaded(draft.source(NAME)) for name, draft in METHODS.items()}
+    return {**{name: made() for name, made in PRIMITIVES.items()}, **texts}
+
+
+@cache
+def certificates() -> dict[str, bytes]:
+    """The certificates of those that have one."""
+    written_ = {name: written(primitive) for name, primitive in right().items()}
+    return {name: text for name, text in written_.items() if text is not None}
+
+
+@cache
+def wrong() -> dict[str, Primitive]:
+    """Primitives that the oracle finds wrong and that can be loaded, those of files first."""
+    files: dict[str, Primitive] = {}
+    for path in sorted(HERE.glob("wrong/*.py")):
+        name = path.stem.title().replace("_", "")
+        if oracle(path.read_text(encoding="utf-8"), name).verdict == "wrong":
+            files[path.name] = load_primitive(f"{path}:{name}")
+    files["too few steps"] = loaded(TOO_FEW_STEPS)
+    outside, inside = generated_wrong(OUTSIDE, False), generated_wrong(WRONG, True)
+    return {**files, **dict(outside), **dict(inside)}
+
+
+def generated_wrong(count: int, in_language: bool) -> Iterator[tuple[str, Primitive]]:
+    """The first generated ones that can be loaded, of those in the language or outside it.
+
+    Outside it what is certified is the expression that was read: it has to be wrong up to side 3.
+    """
+    for seed in range(20 * count):
+        made = generated(seed)
+        is_meant = made.in_language == in_language and is_early(made)
+        if not is_meant or ruled(made).verdict != "wrong":
+            continue
+        try:
+            yield f"generated {seed}", loaded(made.source)
+        except PrimeParError:
+            continue
+        count -= 1
+        if count == 0:
+            return
+
+
+def like(name: str) -> list[str]:
+    """Certificates of the method that a wrong primitive was made of; of the library for others."""
+    if not name.startswith("generated "):
+        return [entry for entry in certificates() if entry in PRIMITIVES]
+    method = generated(int(name.split()[1])).method
+    if method == "outside":
+        return ["primepar", "summa"]
+    return [entry for entry in certificates() if entry.removeprefix("generated ") == method]
+
+
+def few_wrong() -> list[str]:
+    """Names of those that every certificate is offered."""
+    names = list(wrong())
+    return names[: len(names) - WRONG + OFFERED]
+
+
+class Offer(NamedTuple):
+    """One certificate that is offered for one primitive."""
+
+    kind: str
+    certificate: str
+    primitive: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}, {self.certificate} for {self.primitive}"
+
+
+class Answered(NamedTuple):
+    """How an offer ended."""
+
+    offer: Offer
+    is_right: bool
+    answer: str
+    """`accepted`, `refused`, `same` for one that is read as the unaltered one is, or a crash.
+
+    `unwritten` is a crash of the writer, on a primitive that nobody proved.
+    """
+    difference: str = ""
+    also_wrong: tuple[str, ...] = ()
+    """If accepted for a right primitive: wrong ones for which it is accepted too."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the checker is wrong about it."""
+        accepted = self.answer == "accepted" and not self.is_right
+        return accepted or self.answer.startswith("crashed") or bool(self.also_wrong)
+
+
+def offers(count: int) -> Iterator[Offer]:
+    """All that is offered, `count` alterations among it."""
+    names, wrongs = list(certificates()), few_wrong()
+    for other in wrong():
+        yield Offer("its own", other, other, 0)
+        for name in like(other):
+            yield Offer("forged", name, other, 0)
+    for name in names:
+        for other in (*wrongs, *right()):
+            if other != name:
+                yield Offer("another's", name, other, 0)
+    for number in range(count):
+        kind, name = KINDS[number % len(KINDS)], names[number // len(KINDS) % len(names)]
+        yield Offer(kind, name, name, number)
+        yield Offer(kind, name, Random(f"wrong {number}").choice(wrongs), number)
+
+
+def answer(offer: Offer) -> Answered | None:
+    """Offer a certificate, altered if that is asked; None where there is none."""
+    is_right = offer.primitive in right()
+    primitive = (right() if is_right else wrong())[offer.primitive]
+    if offer.kind in ("its own", "forged"):
+        return _made(offer, primitive)
+    text = certificates()[offer.certificate]
+    if offer.kind == "another's":
+        return Answered(offer, is_right, offered(text, primitive))
+    kind, given = _altered(text, offer)
+    offer = offer._replace(kind=kind)
+    outcome = offered(given, primitive)
+    if outcome != "accepted" or not is_right:
+        return Answered(offer, is_right, outcome)
+    if is_same(given, text):
+        return Answered(offer, is_right, "same")
+    differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
+    also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
+    return Answered(offer, is_right, outcome, differs, also)
+
+
+def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
+    """The alteration of a number, of another kind where nothing can be altered as it is asked."""
+    random, kind = Random(f"alteration {offer.number}"), offer.kind
+    while True:
+        other = certificates()[random.choice(list(certificates()))]
+        given = altered(text, kind, random, other)
+        if given is not None:
+            return kind, given
+        kind = random.choice((offer.kind, *KINDS))
+
+
+def _made(offer: Offer, primitive: Primitive) -> Answered | None:
+    """What the checker makes of a certificate that is written for a wrong primitive, if one is."""
+    try:
+        if offer.kind == "its own":
+            text = written(primitive)
+        else:
+            text = forged(certificates()[offer.certificate], primitive)
+    except Exception as error:
+        return Answered(offer, False, f"unwritten: {type(error).__name__}: {error}")
+    return None if text is None else Answered(offer, False, offered(text, primitive))
+
+
+def difference(one: Any, other: Any, path: str = "") -> str:
+    """The first place where two JSON values differ."""
+    if type(one) is type(other) and isinstance(one, dict | list) and len(one) == len(other):
+        for key in list(one) if isinstance(one, dict) else range(len(one)):
+            if isinstance(one, dict) and key not in other:
+                return f"{path}: no {key}"
+            if one[key] != other[key]:
+                return difference(one[key], other[key], f"{path}.{key}")
+    return f"{path}: {str(one)[:60]} -> {str(other)[:60]}"
+
+
+def main() -> int:
+    """Print the counts; 0 if all is as it should be."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--altered", type=int, default=2_000, help="alterations")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    options = parser.parse_args()
+    asked = list(offers(options.altered))
+    print(f"{len(certificates())} of {len(right())} right primitives have a certificate")
+    print(f"{len(wrong())} wrong primitives, {len(few_wrong())} of them are offered each of these")
+    answers = judged("certificates", answer, asked, options.jobs, len(asked))
+    return report([answered for answered in answers if answered is not None])
+
+
+def report(answers: list[Answered]) -> int:
+    """Print what was accepted, and give the exit code."""
+    columns = [(is_right, outcome) for is_right in (True, False)
+               for outcome in ("refused", "same", "accepted", "crashed", "unwritten")]  # fmt: skip
+    counts = Counter(
+        (answered.offer.kind, answered.is_right, answered.answer.split(":")[0])
+        for answered in answers
+    )
+    names = (f"{'right' if is_right else 'wrong'} {outcome}" for is_right, outcome in columns)
+    print(f"{'':16}" + "".join(f"{name:>16}" for name in names))
+    for kind in ("its own", "forged", "another's", *KINDS):
+        print(f"{kind:16}" + "".join(f"{counts[kind, *answered]:16}" for answered in columns))
+    for answered in sorted(answers):
+        if answered.answer not in ("refused", "same") and not answered.answer.startswith(
+            "unwritten"
+        ):
+            also = (
+                f"; accepted too for {', '.join(answered.also_wrong)}"
+                if answered.also_wrong
+                else ""
+            )
+            print(
+                f"{'BAD ' * answered.is_bad}{answered.offer}: {answered.answer} "
+                f"{answered.difference}{also}"
+            )
+    bad = sum(answered.is_bad for answered in answers)
+    print(f"accepted for a wrong primitive, or crashed: {bad} of {len(answers)}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

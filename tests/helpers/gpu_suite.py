@@ -1,0 +1,177 @@
+"""The tests that need a GPU, on a machine that has torch and no registry: `make gpu`.
+
+Runs with any Python that has torch with CUDA, and installs nothing into it. Packages that it lacks
+are taken from the folder `wheels/`, which `make wheels` fills on another machine. `--cpu` runs the
+same cases on CPUs. Uses the standard library alone, until all is there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEELS = ROOT / "wheels"
+OUT = ROOT / "out" / "gpu"
+SITE = OUT / "site"
+"""Where packages from `wheels/` are installed: they are seen by this command alone."""
+PACKAGES = {
+    "hypothesis": "hypothesis", "msgspec": "msgspec", "networkx": "networkx", "numpy": "numpy",
+    "pytest": "pytest", "rich": "rich", "safetensors": "safetensors", "scipy": "scipy",
+    "typer": "typer", "z3": "z3-solver",
+}  # fmt: skip
+"""Import name -> the package that the tests need."""
+OTHERS = ("test_limited_training.py", "test_stream_k_kernel.py")
+"""Files with a few tests marked gpu; those of `test_gpu_*.py` also run on CPUs."""
+USAGE = 2
+Row = tuple[str, int, int, int, float]
+"""A file of tests: passed, failed, skipped, and seconds."""
+
+
+class MissingError(Exception):
+    """What this machine lacks, in one line."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Check what is there, install what is carried along, run pytest, and print a table."""
+    on_cpu = "--cpu" in words
+    try:
+        check_python(sys.version_info[:2])
+        install(missing())
+        if not on_cpu:
+            check_gpu()
+    except MissingError as error:
+        print(f"gpu: error: {error}", file=sys.stderr)
+        return USAGE
+    more = [word for word in words if word != "--cpu"]
+    return _run_tests(on_cpu, more)
+
+
+def check_python(version: Sequence[int]) -> None:
+    """Raise `MissingError` for a Python that is too old."""
+    if tuple(version[:2]) < (3, 11):
+        raise MissingError(
+            f"expected Python 3.11 or newer, got {version[0]}.{version[1]}: name another one, "
+            "make gpu PYTHON=python3.12"
+        )
+
+
+def missing(is_there: Callable[[str], bool] | None = None) -> list[str]:
+    """Return the packages that this Python lacks. Raises `MissingError` without torch."""
+    sys.path.append(str(SITE))
+    is_there = is_there or (lambda name: find_spec(name) is not None)
+    if not is_there("torch"):
+        raise MissingError(
+            f"expected torch in {sys.executable}, found none: name a Python that has it, "
+            "make gpu PYTHON=.venv/bin/python after make demo"
+        )
+    return [package for name, package in PACKAGES.items() if not is_there(name)]
+
+
+def install(packages: Sequence[str]) -> None:
+    """Install packages from `wheels/` for this command. Raises `MissingError` if one is not there.
+
+    No dependency is fetched: those of the packages are packages above, or are in torch's image.
+    """
+    if not packages:
+        return
+    names, version = " ".join(packages), platform.python_version_tuple()
+    advice = (
+        f"run make wheels FOR={version[0]}.{version[1]} NAMES='{names}' where there is a registry, "
+        "and copy the folder wheels/ here"
+    )
+    if not WHEELS.is_dir():
+        raise MissingError(f"expected {names} in {sys.executable}, found none: {advice}")
+    words = ["install", "--quiet", "--no-index", "--no-deps", "--no-compile", "--upgrade"]
+    words += ["--find-links", str(WHEELS), "--target", str(SITE), *packages]
+    environment = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_FIND_LINKS": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], env=environment, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise MissingError(f"expected wheels of {names} in {WHEELS}, got others: {advice}")
+
+
+def check_gpu() -> None:
+    """Raise `MissingError` if torch sees no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingError(
+            f"expected a GPU that torch {torch.__version__} can use, found none: look at "
+            "nvidia-smi, or run the same cases on CPUs with make gpu ON=--cpu"
+        )
+
+
+def _run_tests(on_cpu: bool, more: Sequence[str]) -> int:
+    tests, results = ROOT / "tests" / "distributed", OUT / "results.xml"
+    OUT.mkdir(parents=True, exist_ok=True)
+    files = sorted(set(tests.glob("test_gpu_*.py")) - {tests / "test_gpu_suite.py"})
+    files += [] if on_cpu else [tests / name for name in OTHERS]
+    words = ["-m", "not gpu" if on_cpu else "gpu", "--durations=10", f"--junitxml={results}"]
+    paths = os.pathsep.join(filter(None, [str(ROOT), str(SITE), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    line = [sys.executable, "-m", "pytest", *words, *map(str, files), *more]
+    code = subprocess.run(line, env=environment, cwd=ROOT).returncode
+    if results.exists():
+        print(table(rows(results), measured(results), machine()))
+    return code
+
+
+def rows(results: Path) -> list[Row]:
+    """Return the counts of every file in pytest's XML."""
+    counts: dict[str, Counter[str]] = {}
+    seconds: dict[str, float] = {}
+    for case in ElementTree.parse(results).iter("testcase"):
+        name = case.get("classname", "").rpartition(".")[2]
+        states = {child.tag for child in case}
+        failed = states & {"failure", "error"}
+        state = "failed" if failed else "skipped" if "skipped" in states else "passed"
+        counts.setdefault(name, Counter())[state] += 1
+        seconds[name] = seconds.get(name, 0.0) + float(case.get("time", "0"))
+    return [
+        (name, count["passed"], count["failed"], count["skipped"], seconds[name])
+        for name, count in sorted(counts.items())
+    ]
+
+
+def measured(results: Path) -> list[str]:
+    """Return what tests measured and noted in pytest's XML."""
+    properties = ElementTree.parse(results).iter("property")
+    return [f"{noted.get('name')}: {noted.get('value')}" for noted in properties]
+
+
+def table(counted: Sequence[Row], noted: Sequence[str], where: str) -> str:
+    """Return the results as the table of docs/gpu.md, with the date and the machine."""
+    lines = [
+        f"{time.strftime('%Y-%m-%d')}, {where}", "",
+        "| file | passed | failed | skipped | seconds |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    lines += [
+        f"| {name} | {passed} | {failed} | {skipped} | {seconds:.0f} |"
+        for name, passed, failed, skipped, seconds in counted
+    ]
+    return "\n".join([*lines, *(("", *noted) if noted else ())])
+
+
+def machine() -> str:
+    """Return the versions, and the GPU if there is one."""
+    import torch
+
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    if not torch.cuda.is_available():
+        return f"CPU, {versions}"
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    return f"{torch.cuda.get_device_name()}, {versions}, NCCL {nccl}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

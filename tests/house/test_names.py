@@ -1,0 +1,90 @@
+"""Names and imports: one meaning for each class name, clear module names, no import circle."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import networkx
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("primepar", "reference", "verify", "benchmarks")
+VAGUE = {
+    "alone", "amount", "answer", "data", "draft", "final", "flow", "found", "given",
+    "least", "locate", "misc", "moves", "moving", "parts", "places", "ready", "side", "sites",
+    "spread", "stream", "tables", "targets", "things", "touches", "utils",
+}  # fmt: skip
+"""Names of modules that one must open to know what is in them."""
+DATA = {"primepar.distributed.training.data"}
+"""Where one of these is the field's word for what is in the module: a training run's data."""
+
+
+def modules() -> dict[str, Path]:
+    """Import name -> file, of the package and of the folders next to it."""
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if "broken" in path.parts:
+                continue
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            linked = folder in ("reference", "verify")
+            found[("primepar." * linked + name).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Import name -> syntax tree."""
+    return {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Modules of ours that a module imports, inside functions and for types too."""
+    for node in ast.walk(trees()[module]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for each in node.names:
+                full = f"{node.module}.{each.name}"
+                yield full if full in MODULES else node.module
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+
+
+def test_modules_are_found_through_no_link_twice() -> None:
+    files = [path.resolve() for path in MODULES.values()]
+    assert len(files) == len(set(files)) > 300
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    places = defaultdict(list)
+    for module, tree in trees().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_module_name_is_vague() -> None:
+    vague = [module for module in MODULES if module.rpartition(".")[2] in VAGUE]
+    assert set(vague) == DATA
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    graph = networkx.DiGraph(
+        (module, other) for module in MODULES for other in imported(module)
+        if other in MODULES and other != module
+    )  # fmt: skip
+    assert list(networkx.simple_cycles(graph)) == []
+
+
+@pytest.mark.parametrize("package", ["distributed", "models", "reference", "verify", "plan"])
+def test_what_a_package_names_can_be_imported(package: str) -> None:
+    module = import_module(f"primepar.{package}")
+    assert [name for name in module.__all__ if not hasattr(module, name)] == []

@@ -1,0 +1,171 @@
+"""The explorer and the proofs give the same verdicts; neither knows the other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from agreement import disagreement, refuted
+from family import FAMILY, MIXED, member
+from mutants import Ones, mutant
+from oracle.explore import explore
+
+from primepar.errors import EmulationError
+from primepar.partition import parse_sequence
+from primepar.reference import emulate
+from primepar.schedule import Program, lower
+from primepar.verify.program import verify_program
+
+SEQUENCES = ("", "K,N", "N,M", "K,P2x2", "P2x2,N", "P2x2,P2x2", *MIXED)
+SEEDS = range(600)
+CHUNK = 50
+
+
+def program(*ranks: list[dict[str, Any]]) -> Program:
+    head = {"format": "primepar-program", "version": 1, "ranks": len(ranks)}
+    return msgspec.convert({**head, "programs": ranks}, Program)
+
+
+@pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if member(*case).ranks <= 27])
+def test_a_registered_primitive_is_right_for_both(name: str, sides: tuple[int, ...]) -> None:
+    lowered = lower(member(name, sides))
+    assert verify_program(lowered).verdict == "proved"
+    assert explore(lowered).failed == frozenset()
+
+
+@pytest.mark.parametrize("text", SEQUENCES)
+def test_a_sequence_is_right_for_both(text: str) -> None:
+    lowered = lower(parse_sequence(text))
+    assert verify_program(lowered).verdict == "proved"
+    assert explore(lowered).failed == frozenset()
+
+
+@pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
+def test_mutants_are_refuted_by_both_or_by_neither(start: int) -> None:
+    counts = {}
+    for seed in SEEDS[start : start + CHUNK]:
+        program, buffered = mutant(seed), seed % 7 == 0
+        report = verify_program(program, buffered=buffered)
+        counts[seed] = disagreement(report, explore(program, buffered=buffered))
+    assert {seed: what for seed, what in counts.items() if what} == {}
+
+
+def test_mutants_are_of_every_kind() -> None:
+    kinds = [explore(mutant(seed)).failed for seed in SEEDS]
+    right = sum(not failed for failed in kinds)
+    assert 100 < right < 400
+    for name in ("coverage", "placement", "completion", "alignment", "deadlock-freedom", "races"):
+        assert sum(name in failed for failed in kinds) > 30
+    assert min(sum(name in failed for failed in kinds) for name in ("memory", "traffic")) > 5
+
+
+def emulates(program: Program) -> bool:
+    try:
+        emulate(program, [Ones() for _ in range(program.ranks)])
+    except EmulationError:
+        return False
+    return True
+
+
+def test_the_emulator_runs_the_mutants_that_are_proved_and_no_others() -> None:
+    """Only those with `final` and names that mean something: of the others it asks other things.
+
+    The emulator does not check what a program states that it holds and sends.
+    """
+    programs = {seed: mutant(seed) for seed in SEEDS if seed % 3 == 0}
+    asked = {seed: program for seed, program in programs.items() if program.final is not None}
+    counted = {"memory", "traffic"}
+    proved = {
+        seed for seed, program in asked.items() if refuted(verify_program(program)) <= counted
+    }
+    assert {seed for seed, program in asked.items() if emulates(program)} == proved
+    assert 30 < len(proved) < len(asked) - 30
+
+
+def test_without_races_all_interleavings_end_alike_as_the_proof_takes_for_granted() -> None:
+    looked_at = 0
+    for seed in SEEDS[:150]:
+        program = mutant(seed)
+        once = explore(program)
+        if sum(map(len, program.programs)) > 14 or "races" in once.failed:
+            continue
+        every = explore(program, every=True)
+        assert (every.finished, every.ends) == (True, 1), seed
+        assert (every.failed, every.stuck) == (once.failed, once.stuck), seed
+        looked_at += 1
+    assert looked_at > 50
+
+
+def test_a_block_overwritten_in_flight_ends_in_two_ways() -> None:
+    overwritten = program(
+        [
+            {"op": "isend", "peer": 1, "block": "X", "request": "a"},
+            {"op": "compute", "reads": ["Y"], "accumulates": "X"},
+            {"op": "wait", "request": "a"},
+        ],
+        [{"op": "recv", "peer": 0, "block": "Z"}],
+    )
+    every = explore(overwritten, every=True)
+    assert (every.ends, every.failed) == (2, frozenset({"races"}))
+
+
+def test_an_exploration_reports_where_ranks_hang_and_whether_it_is_complete() -> None:
+    dead = program(
+        [
+            {"op": "send", "peer": 1, "block": "X"},
+            {"op": "recv", "peer": 1, "block": "Y"},
+        ],
+        [
+            {"op": "barrier", "group": [1]},
+            {"op": "send", "peer": 0, "block": "Y"},
+            {"op": "recv", "peer": 0, "block": "X"},
+        ],
+    )
+    seen = explore(dead, every=True)
+    assert (seen.stuck, seen.failed) == (((0, 0), (1, 1)), frozenset({"deadlock-freedom"}))
+    assert seen.finished
+    assert not explore(dead, every=True, limit=2).finished
+    assert explore(dead, buffered=True).failed == frozenset()
+
+
+def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
+    helpers = str(Path(__file__).parents[1] / "helpers")
+    code = (
+        f"import sys; sys.path.insert(0, {helpers!r}); import oracle.explore; "
+        "names = ('z3', 'oracle.', 'primepar.verify', 'primepar.certify'); "
+        "print(*sorted(name for name in sys.modules if name.startswith(names)))"
+    )
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "oracle.machine" in loaded
+    assert [name for name in loaded if not name.startswith("oracle.")] == []
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize(
+    ("whole", "parts", "op"),
+    [([[0, 4]], [[0, 2, 4], [0, 4]], "cut"), ([[0, 2, 4], [0, 4]], [[0, 4]], "join"),
+     ([[0, 2, 4]], [[0, 1, 2, 4], [0, 4]], "cut")],
+)  # fmt: skip
+def test_a_tensor_of_another_number_of_dims_is_refuted(
+    whole: list[list[int]], parts: list[list[int]], op: str, every: bool
+) -> None:
+    """`B` is declared as cuts of `A`, with more or fewer dims than `A` has."""
+    tensors = {"A": {"cuts": whole}, "B": {"cuts": parts, "of": "A"}}
+    one, two = ("A", "B") if op == "cut" else ("B", "A")
+    many = parts if op == "cut" else whole
+    first = [f"{two}[{number}{',0' * (len(many) - 1)}]" for number in range(2)]
+    single = f"{one}[0{',0' * (len(whole if op == 'cut' else parts) - 1)}]"
+    lowered = msgspec.convert(
+        {"format": "primepar-program", "version": 1, "ranks": 1, "tensors": tensors,
+         "initial": [[single] if op == "cut" else first],
+         "programs": [[{"op": op, "block": single, "blocks": first}]]},
+        Program,
+    )  # fmt: skip
+    seen = explore(lowered, every=every)
+    assert seen.verdict("placement") == "refuted"
+    assert verify_program(lowered, "wrong").verdict == "refuted"
