@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from benchmarks.ranking.draw import RANKS
-from primepar.distributed.training.relaunch import mpirun_line
+from primepar.distributed.training.ranks import run_ranks
 from primepar.files import replace
 from primepar.plan import Plan, load_plan, save_plan
 
@@ -40,7 +41,8 @@ def profiled() -> str:
     """Measure this machine now; the text of its cluster file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "here.toml"
-        _start(["-o", str(path), "--device", "cpu"], ("-m", "primepar", "profile"))
+        words = ["-m", "primepar", "profile", "-o", str(path), "--device", "cpu"]
+        subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
         return path.read_text(encoding="utf-8")
 
 
@@ -51,16 +53,11 @@ def measured(models: Sequence[Sequence[Plan]], rounds: int) -> list[list[StepTim
             (Path(folder) / f"{number:02}").mkdir()
             for index, plan in enumerate(plans):
                 save_plan(plan, Path(folder) / f"{number:02}" / f"{index:03}.json")
-        _start([folder, str(rounds)], ("-m", "benchmarks.ranking.rank"))
+        code = run_ranks(RANKS, [folder, str(rounds)], ("-m", "benchmarks.ranking.rank"))
+        assert code == 0, code
         return msgspec.json.decode(
             (Path(folder) / "times").read_bytes(), type=list[list[StepTimes]]
         )
-
-
-def _start(arguments: list[str], program: tuple[str, ...]) -> None:
-    line = mpirun_line(RANKS, arguments, program)
-    environment = {**os.environ, **line.variables}
-    subprocess.run(line.words, env=environment, check=True, stdout=subprocess.DEVNULL)
 
 
 def measure(folder: Path, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""One rank of the measurement: `python -m benchmarks.ranking.rank FOLDER ROUNDS`, under mpirun."""
+"""One rank of the measurement: `python -m benchmarks.ranking.rank FOLDER ROUNDS`."""
 
 import sys
 from pathlib import Path

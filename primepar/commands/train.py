@@ -28,7 +28,7 @@ def train(
     ranks: Annotated[
         int | None,
         typer.Option(
-            help="Start this many processes here, under mpirun if there is one.",
+            help="Start this many processes here.",
             show_default="those that were started",
         ),
     ] = None,

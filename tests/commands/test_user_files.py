@@ -461,8 +461,6 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "distributed/checkpoints/saving.py": "of another rank",
         "distributed/training/log.py": "the log, to append to it",
         "distributed/training/data.py": "of the standard library",
-        "distributed/training/launcher_end.py": "/proc",
-        "distributed/training/launcher_hold.py": "/proc",
         "distributed/profiling/measure.py": "/proc",
         "distributed/text/tokenizer.py": "of the package tokenizers",
         "distributed/text/write_tokens.py": "the part to be named",

@@ -122,15 +122,18 @@ def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str
     )
 
 
-@pytest.mark.parametrize("package", ["torch", "mpi4py", "safetensors"])
+@pytest.mark.parametrize(
+    ("package", "given"),
+    [("torch", {}), ("safetensors", {}), ("mpi4py", {**OPEN_MPI, "OMPI_COMM_WORLD_RANK": "0"})],
+)
 def test_a_missing_package_is_reported_with_the_line_that_installs_it(
-    package: str, monkeypatch: pytest.MonkeyPatch
+    package: str, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_find_spec = find_spec
     monkeypatch.setattr(
         launch, "find_spec", lambda name: None if name == package else real_find_spec(name)
     )
-    assert train({}, "--ranks", "4") == (
+    assert train(given) == (
         2,
         "",
         f"primepar: error: training: expected the package {package}, found none: "
@@ -139,7 +142,7 @@ def test_a_missing_package_is_reported_with_the_line_that_installs_it(
 
 
 def test_what_is_installed_is_not_missed() -> None:
-    check_installed("torch", "mpi4py", "safetensors")
+    check_installed(Launch("mpirun", 0, 4), "torch", "safetensors")
 
 
 @pytest.mark.parametrize("ranks", ["", "--ranks=3"])

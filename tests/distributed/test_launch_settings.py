@@ -6,13 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any, get_type_hints
-from unittest.mock import patch
 
 import pytest
 from command import run
 
 from primepar.commands.train import train
-from primepar.distributed.training.relaunch import mpirun_line
 from primepar.distributed.training.settings import (
     BATCH,
     LEAST_VOCABULARY,
@@ -147,31 +145,6 @@ def test_every_sequence_that_a_message_names_has_that_many_devices(devices: int)
     for name in names:
         settings = Settings(plan=name, batch=168, hidden=168, heads=168, vocabulary=336)
         assert sequence_of(settings, devices).ranks == devices
-
-
-@pytest.mark.parametrize(
-    ("user", "cores", "flags"),
-    [(0, 2, ["--allow-run-as-root", "--oversubscribe"]), (0, 4, ["--allow-run-as-root"]),
-     (7, 2, ["--oversubscribe"]), (7, 4, [])],
-)  # fmt: skip
-def test_mpirun_gets_what_it_needs_here(user: int, cores: int, flags: list[str]) -> None:
-    with (
-        patch("os.geteuid", return_value=user),
-        patch("os.sched_getaffinity", return_value=set(range(cores))),
-    ):
-        line = mpirun_line(4, ["--steps", "3", "--data", "a b"])
-    python = Path(sys.executable)
-    assert list(line.words) == [
-        str(python.with_name("mpirun")), "-n", "4", "--bind-to", "none", *flags,
-        str(python), "-m", "primepar", "train", "--steps", "3", "--data", "a b",
-    ]  # fmt: skip
-    assert str(line).startswith(f"OMP_NUM_THREADS=1 {python.with_name('mpirun')} -n 4 ")
-    assert str(line).endswith("train --steps 3 --data 'a b'")
-
-
-def test_threads_fill_the_cores_once() -> None:
-    with patch("os.sched_getaffinity", return_value=set(range(16))):
-        assert mpirun_line(4, []).variables == {"OMP_NUM_THREADS": "4"}
 
 
 # Settings in a file, and by --set

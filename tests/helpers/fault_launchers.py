@@ -23,7 +23,6 @@ def launchers(mpich: Path | None) -> dict[str, list[str]]:
     root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     known = {
         "--ranks": [],
-        "--ranks, no mpirun": [],
         "mpirun": [str(folder / "mpirun"), "-n", "2", "--oversubscribe", *root, PYTHON],
         "torchrun": [str(folder / "torchrun"), "--nproc-per-node", "2", "--master-port", "PORT",
                      "--no-python", "--", PYTHON],
@@ -66,14 +65,6 @@ def useful(known: Mapping[str, list[str]]) -> dict[str, list[str]]:
         if why:
             print(f"left out: {name}: {why}", file=sys.stderr, flush=True)
     return {name: words for name, words in known.items() if not wrong[name]}
-
-
-def bare_python(folder: Path) -> str:
-    """A Python without an mpirun next to it: `--ranks` then starts the processes itself."""
-    link = folder / "python"
-    if not link.exists():
-        link.symlink_to(Path(PYTHON).resolve())
-    return str(link)
 
 
 def environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from attack_checkpoints import PARTS, ranges
-from fault_launchers import HERE, PYTHON, bare_python, environment, with_port
+from fault_launchers import HERE, PYTHON, environment, with_port
 
 TIMEOUT = 10.0
 EVERY = 10
@@ -76,8 +76,7 @@ class FaultyRun:
             program = str(HERE / "faulty_rank.py"), fault, "1", str(case.row), str(folder), "train"
             words = [*with_port(self.words, case.number), *program]
         else:
-            python = PYTHON if case.launcher == "--ranks" else bare_python(folder)
-            words = [python, "-m", "primepar", "train", "--ranks", "2"]
+            words = [PYTHON, "-m", "primepar", "train", "--ranks", "2"]
         with self.errors.open("ab") as errors, (folder / "stdout").open("ab") as out:
             self.process = subprocess.Popen(
                 [*words, *self.arguments(LONG), "--set", f"checkpoint.every={EVERY}", *more],
@@ -100,7 +99,7 @@ class FaultyRun:
     @property
     def printed(self) -> list[str]:
         """What our processes printed on stderr; a launcher's own words are not counted."""
-        alone = self.case.launcher.startswith("--ranks")
+        alone = self.case.launcher == "--ranks"
         paths = [self.errors] if alone else sorted(self.folder.glob("stderr-[0-9]*"))
         return [line for path in paths for line in path.read_text().splitlines()]
 
@@ -150,6 +149,9 @@ class FaultyRun:
         elif fault in REQUESTS and self.case.launcher == "srun":
             # A signal to srun itself kills its processes at once; SLURM's command waits.
             self._cancel(SENT[fault])
+        elif fault in REQUESTS and self.case.launcher == "mpirun":
+            # Open MPI kills its processes at once, but forwards SIGUSR1.
+            self.process.send_signal(signal.SIGUSR1)
         elif fault in SENT:
             self.process.send_signal(SENT[fault])
         elif fault in FULL_DISK:

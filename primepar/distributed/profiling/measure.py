@@ -15,9 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from primepar.distributed.training.launch import World, check_installed, joined
 from primepar.distributed.training.launchers import Launch
-from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import on_terminal
-from primepar.distributed.training.relaunch import cores, has_mpirun, run, start_line
+from primepar.distributed.training.ranks import cores, end_with_parent, run_ranks
 from primepar.distributed.training.settings import DeviceChoice, Dtype
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import ConfigError, LaunchError
@@ -78,13 +77,10 @@ def profile(asked: Profile) -> int:
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
                 f"{launch.launcher} started: leave --ranks out"
             )
-        mpi = has_mpirun() if launch.launcher == "alone" else launch.launcher == "mpirun"
-        check_installed("torch", *(["mpi4py"] if mpi else []))
+        check_installed(launch, "torch")
         if launch.launcher == "alone":
             again = ("-m", "primepar", "profile")
-            line = start_line(asked.ranks or RANKS, asked.arguments(), again)
-            print(line, flush=True)
-            return run(line)
+            return run_ranks(asked.ranks or RANKS, asked.arguments(), again)
         check_ranks(launch.size)
     end_with_parent()
     with Stopping() as stopping, joined(launch, asked.device) as world:

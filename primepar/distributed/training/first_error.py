@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from primepar.distributed.training.agreement import is_first
 from primepar.distributed.training.failures import failure_of, is_lost_peer
-from primepar.distributed.training.launcher_hold import HOLD
 from primepar.distributed.training.watchdog import Watchdog
 from primepar.errors import PrimeParError
 
@@ -28,7 +27,6 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
     try:
         yield
     except Exception as raised:
-        HOLD.release()
         where = watchdog.activity.text
         watchdog.activity.fail()
         error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)

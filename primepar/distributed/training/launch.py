@@ -166,9 +166,12 @@ def abort_groups(seconds: float = ABORT_SECONDS) -> None:
     aborting.join(seconds)
 
 
-def check_installed(*packages: str) -> None:
-    """Raise `LaunchError`, with the command that installs it, for a missing package."""
-    for package in packages:
+def check_installed(launch: Launch, *packages: str) -> None:
+    """Raise `LaunchError`, with the command that installs it, for a missing package.
+
+    Under mpirun the processes meet by mpi4py.
+    """
+    for package in (*packages, *["mpi4py"] * (launch.launcher == "mpirun")):
         if find_spec(package) is None:
             raise LaunchError(
                 f"training: expected the package {package}, found none: "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from types import TracebackType
 
@@ -12,8 +11,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EvaluateRow, StepRow
 
-TERMINAL = "PRIMEPAR_TERMINAL"
-"""Variable that marks, for a process under `--ranks`, that its output goes to a terminal."""
 LINES = 10
 """Number of lines about steps in one run if there is no terminal."""
 
@@ -21,13 +18,9 @@ LINES = 10
 def on_terminal(launch: Launch) -> bool:
     """Return whether this is rank 0 and its output goes to a terminal.
 
-    Under mpirun `isatty` is true on every rank, so the variable `TERMINAL` decides.
+    mpirun gives every rank a terminal of its own, wherever it writes what they print.
     """
-    if launch.rank > 0:
-        return False
-    if launch.launcher == "mpirun":
-        return TERMINAL in os.environ
-    return sys.stdout.isatty()
+    return launch.rank == 0 and launch.launcher != "mpirun" and sys.stdout.isatty()
 
 
 def _used(row: StepRow) -> str:

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text
 from primepar.distributed.training.launch import World, check_installed, joined
-from primepar.distributed.training.launcher_hold import launcher_held
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow
-from primepar.distributed.training.process_tree import end_with_parent
 from primepar.distributed.training.progress import Reporter
-from primepar.distributed.training.relaunch import has_mpirun, run, start_line
+from primepar.distributed.training.ranks import end_with_parent, run_ranks
 from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
@@ -58,9 +56,9 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
                 f"--ranks: expected a process started alone, got one of {launch.size} that "
                 f"{launch.launcher} started: leave --ranks out"
             )
-        mpi = has_mpirun() if ranks is not None else launch.launcher == "mpirun"
-        check_installed("torch", "safetensors", *(["mpi4py"] if mpi else []))
-        line = None if ranks is None else start_line(ranks, arguments(settings))
+        check_installed(launch, "torch", "safetensors")
+        if ranks is not None and ranks < 1:
+            raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
         settings = with_vocabulary(settings)
         layout = layout_of(settings, launch.size if ranks is None else ranks)
         text = load_text(settings.data, *sizes_of(settings, layout))
@@ -70,9 +68,8 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         settings.check_device_memory()
         check_tensorboard(settings.tensorboard)
         until = stop_time(settings, os.environ)
-    if line is not None:
-        print(line, flush=True)
-        return run(line)
+    if ranks is not None:
+        return run_ranks(ranks, arguments(settings))
     if launch.launcher != "alone":
         end_with_parent()
         # Without it torch prints the C++ stack of every lost connection.
@@ -80,7 +77,6 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     facts = facts_of(settings, layout, text)
     with (
         Stopping(until) as stopping,
-        launcher_held(),
         joined(launch, settings.device, facts, settings.timeout) as world,
     ):
         prove = prove if settings.verify else None

@@ -29,8 +29,6 @@ from msgspec import Struct
 
 from primepar.distributed.training.activity import Activity, Kind, PeerWait
 from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
-from primepar.distributed.training.launcher_end import end_launchers_later
-from primepar.distributed.training.launcher_hold import HOLD
 from primepar.distributed.training.rendezvous import WorldPlace
 from primepar.errors import LaunchError
 
@@ -285,8 +283,6 @@ class Watchdog:
             time.sleep(2 * self.every)  # the others look whether a rank has failed
         elif problem:
             time.sleep(self.grace)
-        HOLD.release()
-        end_launchers_later()
         os._exit(LaunchError.exit_code)
 
 
