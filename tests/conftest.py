@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import lowered_steps
 import pytest
 from hypothesis import settings
+from profiles import IS_LONG
 
 from primepar.reference.emulator import model
 
@@ -48,6 +50,23 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PRIMEPAR_TEST_RANKS"] = folder.name
         os.environ["XDG_CACHE_HOME"] = str(Path(folder.name) / "cache")
         config.add_cleanup(folder.cleanup)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what the short profile has no time for (`profiles.few`)."""
+    if IS_LONG:
+        return
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            cases[item.nodeid.partition("[")[0]].append(item)
+    left_out = {
+        item
+        for group in cases.values()
+        for item in set(group) - {group[0], group[len(group) // 2], group[-1]}
+    }
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

@@ -13,6 +13,7 @@ from mutants import mutant
 from mutation_several import SEVERAL_WAYS
 from oracle.explore import explore
 from phase_programs import built, sums
+from profiles import few
 
 from primepar.certify.program import certify_program, digest
 from primepar.errors import CertificateError, ClaimError
@@ -27,6 +28,7 @@ from primepar.verify.program import verify_program
 NAMES = [*PRIMITIVES, *map(str, FILES)]
 
 
+@few
 @pytest.mark.parametrize(
     ("name", "buffered"),
     [*((name, False) for name in NAMES), *((name, True) for name in NAMES if "/" in name)],

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from certificate_cases import altered
 from msgspec.structs import replace
+from profiles import few
 
 from primepar import Primitive, where
 from primepar.certify.cases import MAX_CASES, MAX_QUOTIENTS, Answer, Case, cases
@@ -86,6 +87,7 @@ class Outside(Summa):
         return super().home(tensor, r, c, s)
 
 
+@few
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
@@ -258,6 +260,7 @@ def test_an_altered_number_is_refused_unless_what_is_stated_is_still_true(method
     assert ends["refused"] > 3
 
 
+@few
 @pytest.mark.parametrize("method", SEVERAL)
 def test_an_altered_expression_is_refused_unless_it_is_still_right(method: str) -> None:
     primitive, given, ends = PRIMITIVES[method](), made(method), Counter[str]()
@@ -276,6 +279,7 @@ def test_an_altered_expression_is_refused_unless_it_is_still_right(method: str) 
     assert (ends["refused"] >= 10, ends["elsewhere"]) == (True, 0)
 
 
+@few
 @pytest.mark.parametrize("method", SEVERAL)
 @pytest.mark.parametrize("change", ["left out", "added", "exchanged", "of one outcome"])
 def test_an_answer_more_or_less_is_refused(method: str, change: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from command import run
+from profiles import few
 
 from primepar.certify.claims import PROPERTIES
 from primepar.verify.primitive import proof
@@ -19,6 +20,7 @@ WALK = f"{BROKEN / '10_walk.py'}:Walk"
 HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
 
 
+@few
 @pytest.mark.parametrize(
     ("target", "options", "verdict", "outcome"),
     [

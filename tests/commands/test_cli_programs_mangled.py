@@ -14,6 +14,7 @@ import pytest
 from command import Done, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import few
 
 from primepar.partition import parse_sequence
 from primepar.schedule import lower
@@ -122,6 +123,7 @@ FILES: dict[str, tuple[str | bytes, str]] = {
 }  # fmt: skip
 
 
+@few
 @pytest.mark.parametrize("command", ["show", "check", "verify"])
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_no_program_is_refused_in_one_line(tmp_path: Path, command: str, name: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from command import run
-from profiles import some
+from profiles import few, some
 
 WRONG = Path(__file__).parents[1] / "wrong"
 
@@ -24,6 +24,7 @@ FILES = sorted(path for path in WRONG.iterdir() if path.suffix in (".json", ".py
 PROGRAMS = sorted(WRONG.glob("*.json"))
 
 
+@few
 @pytest.mark.parametrize("path", some(FILES), ids=lambda path: path.name)
 def test_what_is_wrong_is_refuted_drawn_and_replayed(path: Path) -> None:
     target = target_of(path)
@@ -35,6 +36,7 @@ def test_what_is_wrong_is_refuted_drawn_and_replayed(path: Path) -> None:
     assert run("show", *replay.split()[1:]).code == 0
 
 
+@few
 @pytest.mark.parametrize("path", some(PROGRAMS), ids=lambda path: path.name)
 def test_the_smallest_wrong_program_is_written_drawn_and_replayed(
     path: Path, tmp_path: Path

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from command import run
+from profiles import few
 
 from primepar.plan.cluster import shipped_clusters
 
@@ -112,6 +113,7 @@ TARGETS = [
 ]
 
 
+@few
 @pytest.mark.parametrize("command", ["show", "check", "verify"])
 @pytest.mark.parametrize(("target", "message"), TARGETS, ids=[target for target, _ in TARGETS])
 def test_a_target_that_is_none(folder: Path, command: str, target: str, message: str) -> None:
@@ -149,6 +151,7 @@ MESHES = [
 ]  # fmt: skip
 
 
+@few
 @pytest.mark.parametrize("command", ["show", "check"])
 @pytest.mark.parametrize(("target", "side", "message"), MESHES)
 def test_a_mesh_that_cannot_be_made(

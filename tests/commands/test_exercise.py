@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from command import Done, run
 from msgspec.structs import replace
+from profiles import few
 
 from primepar.commands.exercise_catalog import QUESTIONS, Exercise, exercises, verify
 from primepar.schedule import Program, load_program, save_program
@@ -75,6 +76,7 @@ def test_an_answer_fixes_it(exercise: Exercise) -> None:
     assert done == Done(0, f"exercise {exercise.number}: fixed\n", "")
 
 
+@few
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.path.stem)
 def test_it_is_shown_and_written(exercise: Exercise, tmp_path: Path) -> None:
     shown = run("exercise", str(exercise.number))

@@ -11,7 +11,7 @@ import torch
 import training_cases as cases
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
-from profiles import IS_LONG, long
+from profiles import IS_LONG, few, long
 
 from primepar.distributed.checkpoints.held import to_load, to_save
 from primepar.distributed.checkpoints.loading import read_whole
@@ -98,6 +98,7 @@ def save(plan: Plan, path: Path) -> None:
     write_manifest(path, manifest)
 
 
+@few
 @pytest.mark.parametrize("number", range(len(PLANS)), ids=[f"{n} on {r}" for n, r in PLANS])
 def test_every_plan_loads_the_state_bit_by_bit(number: int, tmp_path: Path) -> None:
     """Each plan loads what the one before has saved; in the long profile, what each has saved."""

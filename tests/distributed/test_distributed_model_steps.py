@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from distributed_ranks import on_ranks
 from partitioned_cases import fitting
-from profiles import IS_LONG
+from profiles import IS_LONG, few
 from test_distributed_model import FAMILIES, PLANS
 
 from primepar.errors import PlanError
@@ -127,6 +127,7 @@ def oracle(
 ON = [(ranks, name) for ranks in PLANS for name in case_names(ranks)]
 
 
+@few
 @pytest.mark.parametrize(("ranks", "name"), ON)
 def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
     plan, count, clip = asked(ranks)[name]

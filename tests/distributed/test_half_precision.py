@@ -12,6 +12,7 @@ from distributed_ranks import on_ranks
 from half_precision_ranks import HalfCase, ShortRun, runs
 from msgspec.structs import replace
 from partitioned_cases import drawn_batch, drawn_parameters, farthest
+from profiles import few
 from step_cases import SMALL, place, refuted, spoilt
 
 from primepar.distributed.modules.gpt import uniform_plan
@@ -90,6 +91,7 @@ def test_copies_move_where_parameters_in_float32_move() -> None:
 # Emulated, in float64
 
 
+@few
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_a_scaled_loss_gives_the_same_parameters(optimizer: Optimizer, clip: float | None) -> None:

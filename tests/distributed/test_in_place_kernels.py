@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from conform_cases import RANKS, blocks_of, executor_of
 from msgspec.structs import replace
+from profiles import few
 from step_cases import BATCH, POSITIONS, SMALL, passed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -73,6 +74,7 @@ def taken_in(program: Program, family: str = "gpt2", sequence: str = "P2x2") -> 
     return taken
 
 
+@few
 @pytest.mark.parametrize("draw", [None, Draw(0, 1)], ids=["plain", "dropout"])
 @pytest.mark.parametrize("family", SMALL)
 def test_a_step_is_the_same_in_place(family: str, draw: Draw | None) -> None:

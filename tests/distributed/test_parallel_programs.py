@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 import torch
 from msgspec.structs import replace
+from profiles import few
 
 from primepar.distributed.parallel import averaged
 from primepar.distributed.parallel.boundaries import Boundaries, boundaries_of
@@ -38,6 +39,7 @@ def refuted(program: Program) -> list[str]:
     return [part.name for part in verify_program(program).properties if part.verdict != "proved"]
 
 
+@few
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_forward_and_backward_are_proved(text: str) -> None:
     for enters, leaves in product((False, True), repeat=2):

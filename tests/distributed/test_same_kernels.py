@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from msgspec.structs import replace
+from profiles import few
 from step_cases import BATCH, POSITIONS, SMALL
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -106,6 +107,7 @@ def calls(plan: Plan, limit: int | None = None, conform: bool = False) -> list[C
     return trace.calls
 
 
+@few
 @pytest.mark.parametrize("name", PLANS)
 def test_all_modes_call_the_same_kernels_on_the_same_operands(name: str) -> None:
     plan = small_plan(name)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from profiles import few
 from torch.nn.functional import gelu
 
 import primepar
@@ -21,6 +22,7 @@ BEFORE = tuple(
 BLOCK = (*BEFORE, *MLP, "blocks.0.add2")
 
 
+@few
 @pytest.mark.parametrize("preset", ["data", "megatron", "megatron-sp", "primepar", "stationary"])
 @pytest.mark.parametrize("names", [MLP, BLOCK], ids=["mlp", "block"])
 def test_a_part_is_proved_and_equals_one_device(preset: str, names: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from kernel_cases import Step, assert_close, drawn
 from partitioned_cases import DRAW
-from profiles import some
+from profiles import few, some
 from step_cases import SMALL
 
 from primepar.distributed.kernels import attention
@@ -41,6 +41,7 @@ ATTENTIONS = {
 }  # fmt: skip
 
 
+@few
 @pytest.mark.parametrize(
     ("name", "parts", "dtype", "drops"),
     some(list(product(ATTENTIONS, (1, 2, 4), TYPES, (False, True))), 5),
@@ -52,6 +53,7 @@ def test_attention_of_whole_sequences_and_of_parts(
     _check_attention(ATTENTIONS[name], (2, 4), parts, 2, dtype, drops)
 
 
+@few
 @pytest.mark.parametrize("drops", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("name", ["turned groups", "groups by distance"])

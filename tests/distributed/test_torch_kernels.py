@@ -16,6 +16,7 @@ import torch
 from kernel_cases import Step, assert_close, drawn, working
 from lowered_steps import lower_step
 from partitioned_cases import DRAW, PRESET_MESHES, SHAPES
+from profiles import few
 from step_cases import SMALL, lowered
 
 from primepar.distributed.kernels import KERNELS
@@ -128,6 +129,7 @@ def test_bias(dtype: torch.dtype, grid: dict[str, int]) -> None:
     assert_close(gradient, y_.sum(0))
 
 
+@few
 @BLOCK
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 def test_norm(family: str, dtype: torch.dtype, grid: dict[str, int]) -> None:
@@ -173,6 +175,7 @@ def test_norm(family: str, dtype: torch.dtype, grid: dict[str, int]) -> None:
         assert_close(got, wanted)
 
 
+@few
 @BLOCK
 @pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("name", layers.ACTIVATIONS)
@@ -189,6 +192,7 @@ def test_activation(name: Any, gated: bool, dtype: torch.dtype, grid: dict[str, 
     assert_close(dx, layers.activation_backward(model, x_, dy_))
 
 
+@few
 @BLOCK
 @pytest.mark.parametrize("drops", [False, True])
 def test_addition_drops_what_the_operator_of_the_branch_drops(
@@ -227,6 +231,7 @@ def test_gradients_that_come_from_several_operators_are_added(dtype: torch.dtype
     assert_close(two, a_ + b_)
 
 
+@few
 @BLOCK
 @pytest.mark.parametrize("drops", [False, True])
 def test_embedding(drops: bool, dtype: torch.dtype, grid: dict[str, int]) -> None:
@@ -284,6 +289,7 @@ def test_loss_of_a_padded_vocabulary(dtype: torch.dtype, grid: dict[str, int]) -
     assert not dx[:, WORDS:].any()
 
 
+@few
 @pytest.mark.parametrize(
     ("clip", "scale"), [(None, None), (0.5, None), (1000.0, None), (None, 256.0), (0.5, 256.0)]
 )

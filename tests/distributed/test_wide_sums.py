@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from distributed_ranks import on_ranks
+from profiles import few
 from wide_sum_cases import Errors, all_partitioned, dense_errors, stepped
 
 from primepar.distributed.runtime.collectives import elements_sent
@@ -55,6 +56,7 @@ def sent_bytes(program: Program) -> list[Fraction]:
     return sent
 
 
+@few
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> None:
@@ -64,6 +66,7 @@ def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> 
     assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
 
 
+@few
 @pytest.mark.parametrize("preset", PRESETS)
 def test_a_simulated_step_sends_the_predicted_bytes(preset: str) -> None:
     plan = preset_plan(preset, MODELS["gpt2"], RANKS)
@@ -77,6 +80,7 @@ def test_a_step_with_wide_sums_is_proved(preset: str) -> None:
     assert verify_program(program_of("gpt2", preset), preset).verdict == "proved"
 
 
+@few
 @pytest.mark.parametrize("preset", PRESETS)
 def test_wide_sums_are_hidden_behind_products_as_narrow_ones_are(preset: str) -> None:
     """A sum is rounded by a cut in place after its wait, which moves with the wait."""

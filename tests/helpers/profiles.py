@@ -15,6 +15,10 @@ long = pytest.mark.skipif(not IS_LONG, reason="runs with `make test-long`")
 """A test of which the short profile has a cheaper one that sees most of the same faults."""
 
 
+few = pytest.mark.few
+"""Of its cases the short profile runs three: the first, one of the middle, the last."""
+
+
 def some(cases: Sequence[Case], step: int = 3) -> list[Case]:
     """All cases in the long profile; in the short one every `step`-th, the first of them too."""
     return list(cases)[:: 1 if IS_LONG else step]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from model_cases import CONFIGS, saved_model
+from profiles import few
 
 from primepar.errors import ConfigError
 from primepar.models import ModelConfig, load_config
@@ -94,6 +95,7 @@ def refused(path: Path, content: object) -> str:
 # Right files
 
 
+@few
 @pytest.mark.parametrize("name", CONFIGS)
 def test_what_transformers_writes_is_read_as_it_was_meant(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 from family import FAMILY, MIXED, member
+from profiles import few
 
 from primepar.partition import parse_sequence
 from primepar.schedule import Movement, Program, Sequence, lower
@@ -129,6 +130,7 @@ def test_operands_of_a_later_step_travel_while_this_one_multiplies(text: str) ->
 # Sums end at home, and only there
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), HOMES)
 def test_every_output_ends_at_home_and_only_there(name: str, sides: tuple[int, ...]) -> None:
     sequence = member(name, sides)
@@ -247,6 +249,7 @@ def test_three_d_keeps_what_forward_has_gathered_and_the_other_variant_gathers_a
         assert len(program.programs) == 27
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), HOMES)
 def test_phases_lowered_apart_meet_where_they_join(name: str, sides: tuple[int, ...]) -> None:
     sequence = member(name, sides)
@@ -265,6 +268,7 @@ def test_phases_lowered_apart_meet_where_they_join(name: str, sides: tuple[int, 
 # Proofs
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), [case for case in HOMES if member(*case).ranks <= 27])
 def test_every_member_of_the_family_is_proved_in_all_six_properties(
     name: str, sides: tuple[int, ...]
@@ -274,6 +278,7 @@ def test_every_member_of_the_family_is_proved_in_all_six_properties(
     assert {result.name for result in report.properties} == set(PROPERTIES[:6])
 
 
+@few
 @pytest.mark.parametrize("phases", [("forward",), ("backward",), ("gradient",), PHASES[1:]])
 @pytest.mark.parametrize("text", ["Ks3", "S2x2", "T2x2x2", "C2x2x2", "Cr2x2x2", "Is2x2", *MIXED])
 def test_phases_are_proved_alone(text: str, phases: tuple[Phase, ...]) -> None:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 from command import run
 from pipeline_mutants import SCHEDULES, generated, harmless_programs, small, wrong_programs
-from profiles import some
+from profiles import few, some
 
 from benchmarks.pipelines import measure_pipeline
 from primepar.errors import MethodError
@@ -30,6 +30,7 @@ def test_200_generated_sizes_are_exact_on_integers(first: int) -> None:
             assert verify_program(program).verdict == "proved", seed
 
 
+@few
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_every_mutant_is_refuted_and_every_harmless_variant_is_proved(
     schedule: ScheduleName,
@@ -51,6 +52,7 @@ def test_every_mutant_is_refuted_and_every_harmless_variant_is_proved(
         assert check_program(variant).equal, kind
 
 
+@few
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_emulator_measures_the_formulas(schedule: ScheduleName) -> None:
     sizes = [(stages, 2 * stages) for stages in (1, 2, 3, 5)]

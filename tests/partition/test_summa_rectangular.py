@@ -6,6 +6,7 @@ from itertools import product
 from math import gcd
 
 import pytest
+from profiles import few
 
 from primepar.partition import parse_sequence
 from primepar.partition.summa import Summa, SummaRectangular
@@ -18,6 +19,7 @@ SIDES = [*product((1, 2, 3), repeat=3)]
 MESHES = [(q, u, v) for q, u, v in SIDES if q * q * u * v <= 36]
 
 
+@few
 @pytest.mark.parametrize("sides", MESHES)
 def test_every_mesh_equals_one_device_and_every_device_sends_the_formula(
     sides: tuple[int, int, int],

@@ -12,6 +12,7 @@ from pass_cases import count, raises_no_peak, refuted, step
 from phase_programs import Json, built, compute
 from phase_programs import program as program_of
 from pipelined_plans import pipelined
+from profiles import few
 from step_cases import BATCH, POSITIONS, SMALL
 
 from primepar.operators import StepOptions, Until
@@ -44,6 +45,7 @@ def merged(name: str, ranks: int = 4, family: str = "gpt2") -> Program:
     return step(name, ranks, family, *LATER)
 
 
+@few
 @pytest.mark.parametrize(
     ("family", "name", "ranks", "chunks"),
     [
@@ -78,6 +80,7 @@ def test_every_micro_batch_of_a_pipeline_is_cut(schedule: str, within: str) -> N
     assert check_program(made).equal
 
 
+@few
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("name", ["megatron", "megatron-sp"])
 def test_losses_and_gradients_are_those_of_the_dense_transformer(

@@ -12,6 +12,7 @@ from oracle.explore import explore
 from pass_cases import READ, assert_refused, assert_same, changed, count, reductions, refuted, step
 from phase_programs import Json, built, compute
 from phase_programs import program as program_of
+from profiles import few
 from step_cases import passed
 
 from primepar.errors import EmulationError
@@ -31,6 +32,7 @@ coalescing = import_module("primepar.passes.coalesce_reductions")
 # Products
 
 
+@few
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
 @pytest.mark.parametrize("name", ["megatron-sp", "M2,megatron-sp", "3d"])
 def test_no_rank_multiplies_more_often_than_phases_follow_one_another(

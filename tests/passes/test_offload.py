@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from offload_cases import SMALL, limited, random_sizes, resident, spoilt
 from oracle.explore import explore
 from pass_cases import addition, free, local, refuted
-from profiles import IS_LONG
+from profiles import IS_LONG, few
 
 from primepar import check
 from primepar.certify.program import certify_program
@@ -166,6 +166,7 @@ def test_too_many_chunks_at_one_moment() -> None:
 # Programs
 
 
+@few
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_a_step_under_the_least_limit_is_proved_and_keeps_it(sequence: str) -> None:
     program, limit = limited(sequence), least_limit(resident(sequence))
@@ -177,6 +178,7 @@ def test_a_step_under_the_least_limit_is_proved_and_keeps_it(sequence: str) -> N
     assert check(program).equal
 
 
+@few
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_a_smaller_limit_moves_no_less_and_never_more_than_least_recently_used(
     sequence: str,

@@ -20,6 +20,7 @@ from pass_cases import (
 )
 from phase_programs import Json
 from pipelined_plans import pipelined
+from profiles import few
 from step_cases import passed
 
 from primepar.models import ModelConfig
@@ -130,6 +131,7 @@ def new_elements(part: StepPart) -> float:
     return (peak + y - given) / 64**2
 
 
+@few
 @pytest.mark.parametrize(
     ("preset", "before", "after"),
     [

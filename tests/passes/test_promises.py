@@ -20,7 +20,7 @@ from oracle.explore import explore
 from partitioned_cases import PRESET_MESHES, planned_steps
 from pass_cases import assert_same, drawn_and_ran, raises_no_peak, ran
 from phase_programs import RIGHT, built
-from profiles import IS_LONG, pairs, some
+from profiles import IS_LONG, few, pairs, some
 from step_cases import BATCH, POSITIONS, SMALL, as_planned, passed
 
 from primepar import check
@@ -126,6 +126,7 @@ def test_a_step_is_the_same_after_each_pass(planned: tuple[str, int], family: st
     assert program == passed(*planned, family)  # which is proved below
 
 
+@few
 @pytest.mark.parametrize(("mesh", "family"), some(pairs(PRESET_MESHES, list(SMALL)), 2))
 def test_a_step_after_all_passes_is_proved(mesh: tuple[str, int], family: str) -> None:
     name, ranks = mesh
@@ -144,6 +145,7 @@ def test_under_any_plan_a_step_is_the_same(planned: tuple[Plan, int, int]) -> No
 # Programs of one operator, and others
 
 
+@few
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_a_program_of_one_operator_is_the_same(text: str) -> None:
     sequence = parse_sequence(text)

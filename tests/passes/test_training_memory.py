@@ -21,7 +21,7 @@ from lowered_steps import lower_step
 from memory_ranks import OPERATORS, STEPS, WAYS
 from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
-from profiles import IS_LONG, pairs
+from profiles import IS_LONG, few, pairs
 
 from primepar import check
 from primepar.distributed.runtime.collectives import elements_sent
@@ -69,6 +69,7 @@ def updated(family: Family, name: str, way: str | None) -> dict[str, Any]:
     return {**model.parameters, **model.moments}
 
 
+@few
 @pytest.mark.parametrize(("family", "name", "way"), CASES)
 def test_the_step_is_the_plain_one(family: Family, name: str, way: str) -> None:
     expected = updated(family, name, None)

@@ -13,6 +13,7 @@ import pytest
 from matplotlib import get_data_path
 from PIL import ImageFont
 from plan_cases import small
+from profiles import few
 
 from benchmarks.pictures.bars import BarPanel, bars
 from benchmarks.pictures.log_log import Measurement, log_log_svg
@@ -113,6 +114,7 @@ def contrasts(picture: str, dark: bool) -> Iterator[tuple[str, float]]:
         yield element.text or "", svg.contrast(colour_in(element.get("fill", ""), dark), below)
 
 
+@few
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_text_has_enough_contrast(name: str, dark: bool) -> None:
@@ -121,6 +123,7 @@ def test_every_text_has_enough_contrast(name: str, dark: bool) -> None:
     assert [text for text in texts if text[1] < LEAST] == []
 
 
+@few
 @pytest.mark.parametrize("name", PICTURES)
 def test_no_text_is_clipped(name: str) -> None:
     """Measured in DejaVu, which is wider than what most readers have."""

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 from partitioned_cases import PRESET_MESHES, difference
+from profiles import few
 
 from primepar.models import GPTConfig, operators
 from primepar.partition import parse_sequence
@@ -30,11 +31,13 @@ def plan_of(text: str) -> Plan:
     return Plan(model=CONFIG, ranks=ranks, sequences=sequences)
 
 
+@few
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_linear_operators_of_a_sequence_give_what_one_device_gives(text: str) -> None:
     assert difference(plan_of(text), BATCH, CONFIG.context) < 1e-12
 
 
+@few
 @pytest.mark.parametrize(("name", "ranks"), PRESET_MESHES)
 def test_under_a_preset_a_gpt_of_bytes_has_the_gradients_of_one_device(
     name: str, ranks: int

@@ -20,7 +20,7 @@ from partitioned_cases import (
     planned_steps,
     step,
 )
-from profiles import IS_LONG, pairs, some
+from profiles import IS_LONG, few, pairs, some
 from step_cases import SMALL
 
 from primepar.errors import ConfigError, IncompleteError, PlanError
@@ -39,6 +39,7 @@ from primepar.schedule.program import AllReduce, Instruction
 RANDOM_PLANS = 100 if IS_LONG else 6
 
 
+@few
 @pytest.mark.parametrize(("mesh", "family"), some(pairs(PRESET_MESHES, list(SHAPES)), 2))
 def test_under_a_preset_loss_and_gradients_are_those_of_one_device(
     mesh: tuple[str, int], family: str
@@ -92,6 +93,7 @@ def test_megatron_sums_two_activations_a_layer_forward_and_two_backward() -> Non
     assert step(plan, 4, 4).sent == [Fraction(2 * 3, 4) * reduced] * 4
 
 
+@few
 @pytest.mark.parametrize("name", ["megatron", "summa"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) -> None:
@@ -142,6 +144,7 @@ def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
     )
 
 
+@few
 @pytest.mark.parametrize(
     ("family", "name"), pairs(list(SHAPES), ["megatron", "summa", "primepar", "stationary"])
 )

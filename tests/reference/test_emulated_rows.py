@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from operator_cases import Alone, without
 from partitioned_cases import DRAW, SHAPES, difference, farthest
-from profiles import pairs, some
+from profiles import few, pairs, some
 
 from primepar.errors import IncompleteError, MissingBlockError
 from primepar.models import ModelConfig
@@ -111,6 +111,7 @@ def test_gradients_of_keys_that_are_not_summed_are_refused_where_they_are_read()
         attention.alone.run(attention.given, change=without(ReduceScatter))
 
 
+@few
 @pytest.mark.parametrize(("family", "case"), some(pairs(list(SHAPES), PRESET_BATCHES), 2))
 def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
     family: str, case: tuple[str, int, int]
@@ -120,6 +121,7 @@ def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
     assert difference(plan, batch, 4) < 1e-10
 
 
+@few
 @pytest.mark.parametrize(
     ("family", "text"), pairs(list(SHAPES), ["M2,K2", "P2x2", "S2x2", "R2,M2"])
 )
@@ -130,6 +132,7 @@ def test_a_plan_may_cut_attention_otherwise_than_its_neighbours(family: str, tex
 MID_SEQUENCE = [("K2", 3), ("K4", 3), ("K4,R2", 2), ("K8", 6)]
 
 
+@few
 @pytest.mark.parametrize(
     ("family", "text", "batch"),
     some([(family, *case) for case in MID_SEQUENCE for family in SHAPES]),

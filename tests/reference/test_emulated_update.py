@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from partitioned_cases import drawn_batch, drawn_parameters, farthest, plan_apart
-from profiles import some
+from profiles import few, some
 from step_cases import SMALL
 
 from primepar.models import ModelConfig
@@ -79,6 +79,7 @@ def assert_trains_alike(plan: Plan, clip: float | None) -> None:
     assert clip is None or norm > clip
 
 
+@few
 @pytest.mark.parametrize(
     ("name", "ranks", "family", "clip"),
     some([(*case, clip) for case in EACH for clip in (None, CLIP)]),
@@ -89,6 +90,7 @@ def test_under_a_preset_adamw_gives_the_parameters_of_one_device(
     assert_trains_alike(preset_plan(name, SMALL[family], ranks), clip)
 
 
+@few
 @pytest.mark.parametrize("clip", [None, CLIP])
 @pytest.mark.parametrize(("name", "ranks", "family"), EACH[::4])
 def test_sgd_gives_the_parameters_of_one_device_and_keeps_no_moments(
@@ -126,6 +128,7 @@ def test_a_gradient_below_the_clip_is_left_as_it_is() -> None:
     assert all(np.array_equal(states[1][name], array) for name, array in states[0].items())
 
 
+@few
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", ["primepar", "megatron"])
 def test_masters_are_updated_as_parameters_are_without_them(

@@ -7,6 +7,7 @@ from itertools import cycle
 import msgspec
 import pytest
 from partitioned_cases import ON_FOUR
+from profiles import few
 from step_cases import SMALL, lowered
 
 from primepar.reference import check_program
@@ -16,6 +17,7 @@ EACH = list(zip(ON_FOUR, cycle(SMALL), strict=False))
 """Every plan once and every family at least once."""
 
 
+@few
 @pytest.mark.parametrize(("name", "family"), EACH)
 def test_a_step_on_four_devices_is_that_of_one(name: str, family: str) -> None:
     report = check_program(lowered(name, 4, family), name)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from model_cases import CONFIGS, Saved, saved_model
+from profiles import few
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
 from primepar.plan import preset_plan
@@ -53,6 +54,7 @@ def their_step(saved: Saved, tokens_BT: Tokens) -> tuple[Array, float]:
     return logits.detach().numpy(), loss.item()
 
 
+@few
 @pytest.mark.parametrize("name", CONFIGS)
 def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)
@@ -63,6 +65,7 @@ def test_saved_weights_give_the_logits_of_the_library(name: str, tmp_path: Path)
     assert difference(ours, theirs) < 1e-5
 
 
+@few
 @pytest.mark.parametrize("name", CONFIGS)
 def test_emulated_devices_have_the_logits_of_the_library(name: str, tmp_path: Path) -> None:
     saved = saved_model(name, tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from family import FAMILY, MIXED, member
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from profiles import few
 
 from primepar import Primitive
 from primepar.errors import DeadlockError, MissingBlockError, ShapeError
@@ -43,6 +44,7 @@ def test_every_primitive_equals_one_device_and_its_formula(
     assert report.equal
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if max(case[1]) == 2])
 @pytest.mark.parametrize("factors", [(1, 1, 1), (1, 2, 3), (3, 1, 2)])
 def test_the_formula_holds_for_every_shape(
@@ -55,6 +57,7 @@ def test_the_formula_holds_for_every_shape(
     assert report.equal
 
 
+@few
 @pytest.mark.parametrize("text", [*BEFORE, *MIXED])
 def test_every_sequence_equals_one_device(text: str) -> None:
     report = check(parse_sequence(text))
@@ -278,6 +281,7 @@ def test_the_blocks_stay_on_the_devices_between_forward_and_backward() -> None:
     assert all(np.allclose(*pair, rtol=1e-13) for pair in zip(step, dense, strict=True))
 
 
+@few
 @pytest.mark.parametrize("text", ["Ks3", "Ns2", "S3x3", "T2x2x2", "C2x2x2", "Cr2x2x2", *MIXED])
 def test_resident_and_kept_blocks_serve_a_later_backward(text: str) -> None:
     rng = np.random.default_rng(1)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from layout_cases import pairs
+from profiles import few
 
 from primepar.partition import parse_sequence
 from primepar.reference import emulate
@@ -67,6 +68,7 @@ def redistribute(one: Layout, other: Layout) -> tuple[list[Fraction], Array]:
     return run.sent, numbered(one, other)
 
 
+@few
 @pytest.mark.parametrize(
     ("one", "other"), [*product(ON_FOUR, repeat=2), *product(ON_SIX, repeat=2)]
 )

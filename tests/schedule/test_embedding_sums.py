@@ -12,6 +12,7 @@ import pytest
 from distributed_ranks import on_ranks
 from lowered_steps import lower_step
 from operator_cases import Alone
+from profiles import few
 from step_cases import calls_of_step, sent_by
 
 from primepar.models import initial_parameter
@@ -77,6 +78,7 @@ def of_embedding(program: Program, *names: str) -> Program:
     return msgspec.structs.replace(program, programs=lists)
 
 
+@few
 @pytest.mark.parametrize("sequence", COUNTS)
 def test_a_program_sends_what_the_formula_gives(sequence: str) -> None:
     program = lower_step(plan_of(sequence), cases.BATCH, MODEL.context)

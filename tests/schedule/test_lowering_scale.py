@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 from conftest import Golden
 from executed import executed
+from profiles import few
 
 from primepar.errors import SequenceError
 from primepar.partition import PRIMITIVES, parse_sequence
@@ -45,6 +46,7 @@ def test_the_lowered_programs_are_the_same_to_the_byte(golden: Golden) -> None:
     golden("lowered-programs", "\n".join(lines))
 
 
+@few
 @pytest.mark.parametrize(
     ("small", "large"),
     [("P2x2", "P5x5"), ("S2x2", "S5x5"), ("K2,P2x2", "K12,P2x2"), ("N4", "N32")],

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import EAGER, LAZY
 from ordered_programs import drawn, program_of
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
-from profiles import IS_LONG
+from profiles import IS_LONG, few
 
 from primepar.schedule import Program
 from primepar.schedule.communicators import message_members
@@ -203,6 +203,7 @@ def on_one(program: Program) -> Program:
     return replace(program, programs=tuple(map(tuple, lists)))
 
 
+@few
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_pipeline_has_a_communicator_for_each_direction(schedule: str) -> None:
     sizes = "2x2" if schedule == "interleaved-1f1b" else "3x2"

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import LAZY
 from partitioned_cases import ON_FOUR, PRESET_MESHES, SHAPES, dense_step, plan_apart
 from pipelined_plans import pipelined
-from profiles import IS_LONG, some
+from profiles import IS_LONG, few, some
 
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
@@ -93,6 +93,7 @@ def _without(nodes: tuple[Instruction, ...]) -> list[Instruction]:
 NAMES = ["-".join(map(str, case)) for case in (*CASES, *PIPELINES)]
 
 
+@few
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_loss_and_gradients_are_those_of_one_device(number: int) -> None:
     plan, program = plans()[number]

@@ -7,6 +7,7 @@ import pytest
 from attack_matching import verdicts
 from msgspec.structs import replace
 from oracle.explore import explore
+from profiles import few
 from random_programs import ProgramMaker
 from simulator_cases import cluster
 
@@ -46,6 +47,7 @@ def sentence(wrong: Program, buffered: bool = False) -> str:
     return proof.counterexample or ""
 
 
+@few
 @pytest.mark.parametrize("seed", range(80))
 def test_random_programs_have_one_verdict(seed: int) -> None:
     drawn = ProgramMaker(seed).program()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attack_transport import TRANSPORTS, traffic_program
 from oracle.traffic_run import comes_to_an_end
+from profiles import few
 
 from primepar.preflight.fewest import (
     Channel,
@@ -147,6 +148,7 @@ def test_the_fewest_slots_are_those_of_trying_all(seed: int) -> None:
     assert fewest_slots(program) == next(slots for slots, end in enumerate(ends) if end)
 
 
+@few
 @pytest.mark.parametrize("slots", [0, 1, None])
 @pytest.mark.parametrize("seed", FEW)
 def test_the_fewest_communicators_are_those_of_trying_all(seed: int, slots: int | None) -> None:

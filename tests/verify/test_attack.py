@@ -20,6 +20,7 @@ from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
 from attack_oracle import axes_of, load, meshes, oracle
 from attack_score import Scored, Store, score
+from profiles import few
 
 from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimeParError
@@ -31,6 +32,7 @@ from primepar.schedule import Sequence
 HERE = Path(__file__).resolve().parents[1]
 
 
+@few
 @pytest.mark.parametrize("method", METHODS)
 def test_the_oracle_finds_every_method_right(method: str) -> None:
     assert oracle(METHODS[method].source(NAME), NAME).verdict == "right"
@@ -220,6 +222,7 @@ def test_slices_with_fewer_digits_than_the_maps_certify_nothing() -> None:
     assert over is None or offered(over, twice) == "refused"
 
 
+@few
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_alteration_changes_a_certificate(kind: str) -> None:
     assert CERTIFICATE is not None

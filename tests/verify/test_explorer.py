@@ -13,6 +13,7 @@ from agreement import disagreement, refuted
 from family import FAMILY, MIXED, member
 from mutants import Ones, mutant
 from oracle.explore import explore
+from profiles import few
 
 from primepar.errors import EmulationError
 from primepar.partition import parse_sequence
@@ -30,6 +31,7 @@ def program(*ranks: list[dict[str, Any]]) -> Program:
     return msgspec.convert({**head, "programs": ranks}, Program)
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), [case for case in FAMILY if member(*case).ranks <= 27])
 def test_a_registered_primitive_is_right_for_both(name: str, sides: tuple[int, ...]) -> None:
     lowered = lower(member(name, sides))
@@ -37,6 +39,7 @@ def test_a_registered_primitive_is_right_for_both(name: str, sides: tuple[int, .
     assert explore(lowered).failed == frozenset()
 
 
+@few
 @pytest.mark.parametrize("text", SEQUENCES)
 def test_a_sequence_is_right_for_both(text: str) -> None:
     lowered = lower(parse_sequence(text))
@@ -44,6 +47,7 @@ def test_a_sequence_is_right_for_both(text: str) -> None:
     assert explore(lowered).failed == frozenset()
 
 
+@few
 @pytest.mark.parametrize("start", range(0, len(SEEDS), CHUNK))
 def test_mutants_are_refuted_by_both_or_by_neither(start: int) -> None:
     counts = {}

@@ -6,7 +6,7 @@ import random
 
 import pytest
 from every_move import fewest_moves, random_program, right
-from profiles import IS_LONG
+from profiles import IS_LONG, few
 
 from primepar.schedule.program import (
     AllReduce,
@@ -117,6 +117,7 @@ def test_what_is_right_needs_no_move() -> None:
     assert moves(program((Send(peer=1, block="x"),), (Recv(peer=0, block="x"),))) == ()
 
 
+@few
 @pytest.mark.parametrize("seed", range(1_000 if IS_LONG else 60))
 def test_no_fewer_moves_are_enough(seed: int) -> None:
     """All orders that one or two moves of single instructions reach are tried by the explorer."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from profiles import few
 from test_verify_program import irecv, isend, program, recv, send, wait
 
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
@@ -40,6 +41,7 @@ def sequences() -> list[Sequence]:
     return [*single, *map(parse_sequence, ("", "K,P2x2", "P2x2,N", "M,Ks2"))]
 
 
+@few
 @pytest.mark.parametrize("sequence", sequences(), ids=str)
 def test_what_is_counted_is_what_the_emulator_counts(sequence: Sequence) -> None:
     operator = Linear.smallest(sequence.grid)
@@ -205,6 +207,7 @@ EXACT = [
 ]
 
 
+@few
 @pytest.mark.parametrize(("name", "sides"), EXACT)
 @pytest.mark.parametrize("scale", [(1, 1, 1), (5, 1, 1), (1, 5, 1), (1, 1, 5)], ids=str)
 def test_what_a_primitive_holds_is_what_its_formula_states(

@@ -14,7 +14,7 @@ from command import run
 from msgspec.structs import replace
 from nesting_lemmas import lemmas
 from primitive_cases import Layers, TravellingSums
-from profiles import some
+from profiles import few, some
 from test_verify_primitive import RowThenColumn
 
 from primepar import Primitive
@@ -84,6 +84,7 @@ def test_a_lemma_holds_and_needs_all_that_it_is_given(lemma: Lemma) -> None:
 # Verdicts on sequences
 
 
+@few
 @pytest.mark.parametrize(("outer", "inner"), some([*product(NAMES, NAMES)], 4))
 def test_programs_of_meshes_agree_with_the_proof(outer: str, inner: str) -> None:
     nesting = of(PRIMITIVES[outer](), PRIMITIVES[inner]())
@@ -105,6 +106,7 @@ def small_meshes(nesting: Nesting, random: Random, count: int) -> list[Sides]:
     return random.sample(meshes, count)
 
 
+@few
 @pytest.mark.parametrize("text", ["P,P,K", "K,P,P", "M,Ks,P", "S,M,P"])
 def test_three_members(text: str) -> None:
     nesting = named(text)

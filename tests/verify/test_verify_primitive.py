@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from primitive_cases import Layers, Mirror, OtherWay, Rectangle, ResidentSums, TravellingSums
+from profiles import few
 
 from primepar import Primitive, where
 from primepar.api.resolve_target import load_primitive
@@ -67,6 +68,7 @@ def test_a_right_primitive_is_proved_and_certified_for_every_side(
     assert certify_primitive(report.certificate, RIGHT[name]()) > 0
 
 
+@few
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_proved_for_every_side_is_proved_for_each(name: str) -> None:
     primitive = RIGHT[name]()

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from profiles import few
 
 from primepar import Primitive, where
 from primepar.certify.cases import Answer
@@ -88,6 +89,7 @@ HARMLESS: list[type[Primitive]] = [
 ]  # fmt: skip
 
 
+@few
 @pytest.mark.parametrize("kind", HARMLESS)
 def test_homes_that_are_not_the_nearest_are_proved_all_the_same(
     kind: type[Primitive], monkeypatch: pytest.MonkeyPatch

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import z3
+from profiles import few
 
 from primepar import Primitive, where
 from primepar.api.resolve_target import load_primitive
@@ -67,6 +68,7 @@ class WrongFrom16(Cube):
         return dict(M=i, N=where(s >= 16, 0, j), K=l)
 
 
+@few
 @pytest.mark.parametrize(
     ("kind", "side"),
     [(TwiceWhereLarge, 51), (WrongAt9, 9), (WrongFrom64, 64), (WrongAt5, 5), (WrongFrom16, 16)],
@@ -154,6 +156,7 @@ class LowerRows(ByOutput):
 THRESHOLDS = (OddAndEven, NegatedCondition, FromASideOn, ByRemainder, CountedFromTheEnd, LowerRows)
 
 
+@few
 @pytest.mark.parametrize("kind", THRESHOLDS)
 def test_right_maps_with_thresholds_are_proved_and_certified(kind: type[Primitive]) -> None:
     report = verify_primitive(kind())

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from oracle.explore import explore
+from profiles import few
 
 from primepar.api.resolve_target import load_primitive
 from primepar.reference.check import check, check_program
@@ -235,6 +236,7 @@ def test_a_wrong_primitive_is_refuted_with_the_smallest_counterexample(wrong: Wr
     assert (report.target, report.verdict) == (wrong.name, "refuted")
 
 
+@few
 @pytest.mark.parametrize("wrong", ALL, ids=NAMES)
 def test_the_counterexample_replays_on_emulated_devices_and_in_the_program(wrong: Wrong) -> None:
     primitive = load(wrong)

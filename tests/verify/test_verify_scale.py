@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from executed import executed
+from profiles import few
 
 from benchmarks.programs import cannon
 from primepar.partition import parse_sequence
@@ -18,6 +19,7 @@ def lowered(text: str) -> Program:
     return lower(parse_sequence(text), phases=("forward",))
 
 
+@few
 @pytest.mark.parametrize(
     ("small", "large"),
     [
