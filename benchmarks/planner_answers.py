@@ -24,7 +24,7 @@ from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
-from primepar.plan.search.tradeoff import Tradeoff
+from primepar.plan.search.within import WithinLimits
 
 GAP = 0.005
 """The largest gap of an answer, as a share of the least seconds or bytes."""
@@ -43,17 +43,16 @@ class PlannerQuestion(Struct, frozen=True):
     """The answer in words, and its gap."""
 
 
-def planner(devices: int, space: SpaceName = "paper", tradeoffs: bool = False,
-            model: str = "llama-2-70b") -> Planner:  # fmt: skip
+def planner(devices: int, space: SpaceName = "paper", model: str = "llama-2-70b") -> Planner:
     """The planner of a question about the paper's cluster, with more nodes if need be."""
     cluster = cluster_of(devices)
-    return Planner.of(MODELS[model], cluster, devices, BATCH, None, space, tradeoffs=tradeoffs)
+    return Planner.of(MODELS[model], cluster, devices, BATCH, None, space)
 
 
 def _refused() -> tuple[str, float]:
     asked = Objective(None, None, "time")
     try:
-        asked.best(lambda small, _: planner(8, tradeoffs=small, model="opt-175b"))
+        asked.best(planner(8, model="opt-175b"))
     except PlanError:
         return "refused", 0.0
     return "a plan", float("inf")
@@ -66,11 +65,11 @@ def _words(plan: SearchResult | None) -> tuple[str, float]:
 
 
 def _within() -> tuple[str, float]:
-    return _words(Tradeoff(planner(32, tradeoffs=True)).fastest(1e11))
+    return _words(WithinLimits(planner(32)).fastest(1e11))
 
 
 def _front() -> tuple[str, float]:
-    front = Tradeoff(planner(8, tradeoffs=True)).front()
+    front = WithinLimits(planner(8)).front()
     return f"{len(front.plans)} plans", front.tolerance
 
 

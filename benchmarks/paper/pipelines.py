@@ -72,7 +72,7 @@ def without_row_cuts(planner: Planner) -> dict[str, str]:
         return [candidate for candidate in space.of(operator)
                 if operator.kind != "linear" or not _cuts_rows(candidate)]  # fmt: skip
 
-    return search(Planner.like(planner, candidates)).sequences
+    return search(Planner.like(planner, candidates=candidates)).sequences
 
 
 def _cuts_rows(candidate: Candidate) -> bool:

@@ -269,12 +269,7 @@ def plan(
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
 
-    def planner(tradeoffs: bool, hidden: float | None) -> Planner:
-        made = Planner.of(sizes, machine, devices, batch, dtype, space, alpha, tradeoffs,
-                          posted=True)  # fmt: skip
-        made.hidden = hidden if made.training.posted else None
-        return made
-
+    planner = Planner.of(sizes, machine, devices, batch, dtype, space, alpha, posted=True)
     return best_for(planner)[0].result
 
 

@@ -73,7 +73,7 @@ def plan(
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
     if objective == "pareto":
         with progress() as tick:
-            front = asked.front(question.planner(tick)(True, None), output)
+            front = asked.front(question.planner(tick), output)
         print_result(front, front_words(front), output, json)
         return
     with progress() as tick:

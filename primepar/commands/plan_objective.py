@@ -12,7 +12,7 @@ from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.ranked import AskedPlanner, ComparedPlan
+    from primepar.plan.search.ranked import ComparedPlan
     from primepar.plan.search.result import SearchResult
 
 Goal = Literal["time", "memory", "pareto"]
@@ -77,19 +77,19 @@ class Bounds:
 
         Raises `PlanError` where there is none.
         """
-        from primepar.plan.search.best_within import fastest_within
+        from primepar.plan.search.within import fastest_within
 
         return fastest_within(planner, bound, self.whose(planner.training.cluster.name))
 
     @staticmethod
-    def smallest(planner: AskedPlanner, within: float) -> SearchResult:
+    def smallest(planner: Planner, within: float) -> SearchResult:
         """The smallest plan within `within` seconds. Raises `PlanError`."""
         from primepar.plan.search.search import search
-        from primepar.plan.search.tradeoff import Tradeoff
+        from primepar.plan.search.within import WithinLimits
 
-        result = Tradeoff(planner(True, None)).smallest(within)
+        result = WithinLimits(planner).smallest(within)
         if result is None:
-            shortest = search(planner(False, None)).seconds
+            shortest = search(planner).seconds
             raise PlanError(
                 f"expected a plan with a step within the {within:g} seconds of --within, got none: "
                 f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
@@ -121,7 +121,7 @@ class Objective(Bounds):
         self.refuse({name: given[name] for name in without_effect},
                     f"--objective {self.goal}", because)  # fmt: skip
 
-    def best(self, planner: AskedPlanner) -> list[ComparedPlan]:
+    def best(self, planner: Planner) -> list[ComparedPlan]:
         """The best plan, and then those that it was compared with.
 
         Raises `PlanError` where no plan is within the bound.
@@ -130,7 +130,7 @@ class Objective(Bounds):
 
         if self.within is not None:
             return [ComparedPlan("", self.smallest(planner, self.within))]
-        cluster = planner(False, None).training.cluster
+        cluster = planner.training.cluster
         bound = cluster.memory if self.memory is None else self.memory
         return ranked(planner, bound, self.whose(cluster.name))
 
@@ -144,14 +144,15 @@ class Objective(Bounds):
         if folder is not None:
             check_folder(folder)
         from primepar.plan.plan_file import save_plan
-        from primepar.plan.search.tradeoff import Tradeoff
+        from primepar.plan.search.within import WithinLimits
 
-        front = Tradeoff(planner).front()
+        front = WithinLimits(planner).front()
+        named = {f"front-{number:02}": plan for number, plan in enumerate(front.plans, 1)}
         if folder is not None:
             folder.mkdir(exist_ok=True)
-            for number, named in enumerate(front.plans, 1):
-                save_plan(named.plan, folder / f"front-{number:02}.json")
-        plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in front.plans]
+            for name, plan in named.items():
+                save_plan(plan.plan, folder / f"{name}.json")
+        plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in named.items()]
         return Listing(front.tolerance, plans)
 
 

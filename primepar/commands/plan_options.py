@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
     from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.ranked import AskedPlanner, ComparedPlan
+    from primepar.plan.search.ranked import ComparedPlan
 
 Space = Literal["paper", "all"]
 USUAL_POSITIONS = 8192
@@ -135,26 +135,14 @@ class Question:
         cluster = self.read[1]
         return self.devices or 1 << cluster.devices.bit_length() - 1
 
-    def planner(self, tick: Callable[[str], object], posted: bool = True) -> AskedPlanner:
-        """Makes planners; one made with True keeps states that take more time and less memory.
-
-        All share what their sequences cost.
-        """
+    def planner(self, tick: Callable[[str], object], posted: bool = True) -> Planner:
+        """The planner of what is asked."""
         from primepar.plan.search.planner import Planner
 
-        first: list[Planner] = []
-
-        def made(tradeoffs: bool = False, hidden: float | None = None) -> Planner:
-            planner = Planner.of(
-                *self.read, self.asked_devices, self.batch, self.dtype, self.space,
-                self.alpha / 2**30, tradeoffs, tick=tick, posted=posted,
-            )  # fmt: skip
-            planner.hidden = hidden if planner.training.posted else None
-            first.append(planner)
-            planner.catalogue = first[0].catalogue
-            return planner
-
-        return made
+        return Planner.of(
+            *self.read, self.asked_devices, self.batch, self.dtype, self.space,
+            self.alpha / 2**30, tick=tick, posted=posted,
+        )  # fmt: skip
 
 
 def explained(

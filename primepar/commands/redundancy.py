@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from primepar.plan.redundancy.least_redundancy import Least
     from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.ranked import AskedPlanner
     from primepar.plan.search.result import SearchResult
 
 Solver = Literal["ilp", "dp"]
@@ -76,13 +75,13 @@ class Solving:
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise ConfigError(f"--timeout: expected more than 0 seconds, got {self.timeout:g}")
 
-    def best(self, planner: AskedPlanner) -> tuple[SearchResult, Comparison]:
+    def best(self, planner: Planner) -> tuple[SearchResult, Comparison]:
         """The plan with the least redundancy within the bounds, and how it compares.
 
         Raises `PlanError` where no plan is within the bounds, `UndecidedError` if none was found in
         time.
         """
-        made = planner(True, None)
+        made = planner.like(planner, tradeoffs=True)
         least = self._by_search(made) if self.solver == "dp" else self._by_program(made)
         if least.result is None:
             raise self._none(planner, least)
@@ -112,7 +111,7 @@ class Solving:
             return least(planner, replace(within, memory=device), timeout)
         return result
 
-    def _none(self, planner: AskedPlanner, least: Least) -> PlanError | UndecidedError:
+    def _none(self, planner: Planner, least: Least) -> PlanError | UndecidedError:
         """Why there is no plan. Raises `PlanError` itself where one bound alone leaves none."""
         from primepar.plan.redundancy.integer_program import MOST_COLUMNS
 
@@ -130,22 +129,21 @@ class Solving:
             )
         if asked.within is not None:
             asked.smallest(planner, asked.within)
-        made = planner(True, None)
-        fastest = asked.fastest(made, asked.memory or made.training.cluster.memory)
+        fastest = asked.fastest(planner, asked.memory or planner.training.cluster.memory)
         return PlanError(
             f"expected a plan with a step within the {asked.within:g} seconds of --within and "
             f"within the memory of a device, got none: the fastest within the memory takes "
             f"{fastest.seconds:.6g} seconds: give more of one"
         )
 
-    def _comparison(self, least: Least, result: SearchResult, planner: AskedPlanner) -> Comparison:
+    def _comparison(self, least: Least, result: SearchResult, planner: Planner) -> Comparison:
         """The plan that was found, compared with the fastest one and Megatron's."""
         from primepar.plan.redundancy.compare import Account, megatron
         from primepar.plan.search.search import search
 
         of_megatron = megatron(result.planner)
         plans = [Account.of("this plan", result),
-                 Account.of("fastest plan", search(planner(False, None)))]  # fmt: skip
+                 Account.of("fastest plan", search(planner))]  # fmt: skip
         plans += [] if of_megatron is None else [of_megatron]
         return Comparison(self.solver, least.proved, least.bound, least.gap, least.columns, plans)
 

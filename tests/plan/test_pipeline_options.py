@@ -89,7 +89,7 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
         stage = Stage.of(group, SearchResult(planner, 0.0, choices))
         return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
 
-    cost, numbers_of = Exact(planner, among).search()
+    cost, numbers_of = Exact(planner, among).best
     lists = [among[planner.key(operator.name)].tolist() for operator in planner.operators]
     names = [operator.name for operator in planner.operators]
     least = min(seconds(dict(zip(names, numbers, strict=True))) for numbers in product(*lists))
@@ -148,7 +148,7 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     lists = [among[planner.key(operator.name)].tolist() for operator in planner.operators]
     names = [operator.name for operator in planner.operators]
     least = min(cost(dict(zip(names, numbers, strict=True))) for numbers in product(*lists))
-    assert Exact(planner, among).search()[0] == pytest.approx(least, rel=1e-12)
+    assert Exact(planner, among).best[0] == pytest.approx(least, rel=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(200 if IS_LONG else 4))

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from test_plan_command import V100
 
-from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Link, Passing
 from primepar.plan.cost.candidate import Candidate
@@ -21,14 +20,12 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.sweeps import moving
 from primepar.plan.search import search as search_module
-from primepar.plan.search import tradeoff as tradeoff_module
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_classes import Classes, near_best
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, orders
-from primepar.plan.search.tradeoff import Tradeoff
 from primepar.schedule.sequence import Element
 
 THREE_LEVELS = cluster(
@@ -117,7 +114,7 @@ def test_a_plan_is_between_the_bound_and_the_best(
 def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
     levels = planner.training.links.levels
-    ones = Classes.like(planner, SequenceSpace("paper", levels).of)
+    ones = Classes.like(planner, candidates=SequenceSpace("paper", levels).of)
     for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
         every, few = (item.catalogue.options(item.named[name]) for item in (planner, ones))
         costs = {
@@ -140,41 +137,6 @@ def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
     assert "% above that of the best plan, certified\n" in done.out
 
 
-@pytest.mark.parametrize("model", [SMALL, UNTIED], ids=["tied", "untied"])
-def test_a_plan_of_classes_within_a_bound_is_above_the_best_by_no_more_than_its_gap(
-    monkeypatch: pytest.MonkeyPatch, model: ModelConfig
-) -> None:
-    planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", tradeoffs=True)
-    exact = Tradeoff(planner)
-    bounds = [exact.least_memory() * share for share in (1.0, 1.1, 1.4)]
-    best = [exact.fastest(bound) for bound in bounds]
-    monkeypatch.setattr(tradeoff_module, "EXACT", 2)
-    coarse = Tradeoff(Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", tradeoffs=True))
-    assert coarse.least_memory() == exact.least_memory()
-    assert coarse.fastest(bounds[0] - 1) is None
-    for bound, plan in zip(bounds, best, strict=True):
-        near = coarse.fastest(bound)
-        assert plan is not None
-        assert near is not None
-        assert near.memory <= bound
-        assert plan.cost * (1 - 1e-9) / (1 + plan.gap) <= near.cost
-        assert near.cost <= plan.cost * (1 + near.gap) * (1 + 1e-9)
-
-
-def test_the_least_memory_within_a_time_takes_few_devices() -> None:
-    planner = Planner.of(SMALL, cluster(Link(64, 0.0, 1.0, False)), 64, 4, None, "paper")
-    for ask, what in (
-        (Tradeoff(planner).front, "a Pareto front"),
-        (lambda: Tradeoff(planner).smallest(1.0), "least memory within --within"),
-    ):
-        with pytest.raises(PlanError) as caught:
-            ask()
-        assert str(caught.value) == (
-            f"expected at most 32 devices for {what}, got 64: take --devices 32, or the least time "
-            "in --memory"
-        )
-
-
 def test_a_search_that_leaves_out_options_finds_what_all_of_them_have() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 8, 4, None, "paper")
     every: dict[object, Numbers] = {
@@ -184,4 +146,4 @@ def test_a_search_that_leaves_out_options_finds_what_all_of_them_have() -> None:
     whole = Exact(planner, every)
     few = Exact.of(planner)
     assert sum(map(len, few.among.values())) < sum(map(len, every.values()))
-    assert few.search()[0] == pytest.approx(whole.search()[0], rel=1e-12)
+    assert few.best[0] == pytest.approx(whole.best[0], rel=1e-12)

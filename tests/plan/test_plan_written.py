@@ -15,7 +15,7 @@ from primepar.plan.cluster import Link
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
-from primepar.plan.search.tradeoff import Tradeoff
+from primepar.plan.search.within import WithinLimits
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -24,10 +24,11 @@ def test_written_plans_have_the_loss_and_gradients_of_one_device(
     family: str, space: SpaceName, tmp_path: Path
 ) -> None:
     model = SMALL[family]
-    planner = Planner.of(model, TWO_LEVELS, 4, BATCH, None, space, tradeoffs=True)
-    smallest = Tradeoff(planner).fastest(Tradeoff(planner).least_memory())
+    planner = Planner.of(model, TWO_LEVELS, 4, BATCH, None, space)
+    within = WithinLimits(planner)
+    smallest = within.fastest(within.least_memory)
     assert smallest is not None
-    for result in (search(Planner.of(model, TWO_LEVELS, 4, BATCH, None, space)), smallest):
+    for result in (search(planner), smallest):
         save_plan(result.plan, tmp_path / "plan.json")
         plan = load_plan(tmp_path / "plan.json")
         assert plan == result.plan

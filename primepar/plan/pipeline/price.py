@@ -39,13 +39,9 @@ def price_of(
                         tick=tick)  # fmt: skip
         return explain_pipeline(splits, plan, batch)
 
-    def planner(tradeoffs: bool, hidden: float | None) -> Planner:
-        made = Planner.of(plan.model, cluster, plan.ranks, batch, kind, space,
-                          tradeoffs=tradeoffs, tick=tick, posted=True)  # fmt: skip
-        made.hidden = hidden if made.training.posted else None
-        return made
-
-    given = Given.with_sequences(planner(False, None), plan.sequences).result
+    planner = Planner.of(plan.model, cluster, plan.ranks, batch, kind, space, tick=tick,
+                         posted=True)  # fmt: skip
+    given = Given.with_sequences(planner, plan.sequences).result
     (asked,) = simulated([ComparedPlan("", given)])
     best, *others = best_for(planner)
     return explain(asked, (best, *others), best=best)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
+from functools import cached_property
 
 import numpy as np
 
@@ -61,12 +62,15 @@ class Exact:
         if max(map(len, least.values())) <= FEW:
             return cls(planner, {kind: np.flatnonzero(np.isfinite(bound))
                                  for kind, bound in least.items()}, costs)  # fmt: skip
-        known, _ = nearest_options(planner, least, FEW, costs).search()
-        most = known * (1 + SLACK)
-        return cls(planner, {kind: np.flatnonzero(bound <= most)
-                             for kind, bound in least.items()}, costs)  # fmt: skip
+        nearest = nearest_options(planner, least, FEW, costs)
+        most = nearest.best[0] * (1 + SLACK)
+        among = {kind: np.flatnonzero(bound <= most) for kind, bound in least.items()}
+        if all(len(few) <= len(nearest.among[kind]) for kind, few in among.items()):
+            return nearest
+        return cls(planner, among, costs)
 
-    def search(self) -> tuple[float, Choices]:
+    @cached_property
+    def best(self) -> tuple[float, Choices]:
         """The least cost, and the planner's option of every operator in that plan, in order.
 
         Equal layers are one table, joined with itself by doubling.

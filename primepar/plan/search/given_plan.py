@@ -26,11 +26,7 @@ class Given(Planner):
     @classmethod
     def with_sequences(cls, planner: Planner, sequences: Mapping[str, str]) -> Self:
         """The plan with these sequences, for the model, cluster, batch and space of a planner."""
-        planned = cls(planner.model, planner.training, planner.space, planner.alpha,
-                  part=planner.part, sequences=sequences)  # fmt: skip
-        planned.catalogue = planner.catalogue
-        planned.operators, planned.named = planner.operators, planner.named
-        return planned
+        return cls.like(planner, sequences=sequences, hidden=None)
 
     @property
     def result(self) -> SearchResult:

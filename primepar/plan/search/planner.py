@@ -90,14 +90,15 @@ class Planner:
         return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
 
     @classmethod
-    def like(cls, other: Planner, candidates: Candidates) -> Self:
-        """A planner with the same settings that chooses from these sequences."""
-        settings = {
-            setting.name: getattr(other, setting.name)
-            for setting in fields(Planner)
-            if setting.init
-        }
-        return cls(**settings | {"candidates": candidates})
+    def like(cls, other: Planner, **settings: object) -> Self:
+        """A planner with the settings of another one but these; it shares what sequences cost."""
+        others = {setting.name: getattr(other, setting.name)
+                  for setting in fields(cls)
+                  if setting.init and hasattr(other, setting.name)}  # fmt: skip
+        planner = cls(**others | settings)
+        if "candidates" not in settings:
+            planner.catalogue = other.catalogue
+        return planner
 
     @cached_property
     def graph(self) -> FoldedGraph:
@@ -204,7 +205,7 @@ class Planner:
         return operators + sum(
             float(edge[choices[producer], choices[operator.name]])
             for operator in self.operators
-            for producer, edge in self._edges_into(operator.name)
+            for producer, edge in self.edges_into(operator.name)
         )
 
     def all_counted(self) -> Planner:
@@ -213,7 +214,8 @@ class Planner:
         other.hidden, other._edges = None, {}
         return other
 
-    def _edges_into(self, name: str) -> list[tuple[str, Matrix]]:
+    def edges_into(self, name: str) -> list[tuple[str, Matrix]]:
+        """The edges that end at an operator, each with the name of its first end."""
         edges = [(producer, self.edge(producer, name)) for producer in self.named[name].inputs]
         if name == "head" and self.tied:
             edges.append(("embedding", self.tie()))

@@ -11,18 +11,18 @@ The gap is that of prices: the largest bound of all shares is a lower bound of e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from math import inf
 
 from primepar.errors import PlanError
 from primepar.plan.cost.step_seconds import SHARES
-from primepar.plan.search.best_within import best_within
 from primepar.plan.search.megatron import degrees
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
+from primepar.plan.search.within import best_within
 
 NEAR = 1.1
 """Price over the fastest simulated seconds up to which a plan is simulated."""
@@ -31,9 +31,6 @@ MOST_SIMULATED = 8
 SIMULATED_DEVICES = 64
 """Devices of all simulated plans together at most: a device takes about 0.2 seconds."""
 PRESETS = ("megatron", "megatron-sp")
-
-AskedPlanner = Callable[[bool, float | None], Planner]
-"""Makes planners: whether they keep options of less memory, and their share `h`."""
 
 
 @dataclass(frozen=True)
@@ -57,35 +54,29 @@ class ComparedPlan:
         return result.memory <= memory or (self.simulated and max(result.held) <= memory)
 
 
-def ranked(planner: AskedPlanner, bound: float, whose: str) -> list[ComparedPlan]:
+def ranked(planner: Planner, bound: float, whose: str) -> list[ComparedPlan]:
     """Plans within `bound` bytes of a device, which are `whose`, and Megatron's; the best first.
 
     Raises `PlanError` where no plan is within the bound.
     """
-    first = planner(False, 0.0)
-    shares = SHARES if first.training.posted else (None,)
-    results = [_best_with(planner, share, bound, whose) for share in shares]
+    shares = SHARES if planner.training.posted else (None,)
+    planners = [Planner.like(planner, hidden=share) for share in shares]
+    results = [best_within(one, bound, whose) for one in planners]
     least = max(result.cost / (1 + result.gap) for result in results)
     plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
     return simulated([
         ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))
-        for plan in (*plans.values(), *baselines(first, bound))
+        for plan in (*plans.values(), *baselines(planners[0], bound))
     ])  # fmt: skip
 
 
-def _best_with(
-    planner: AskedPlanner, share: float | None, bound: float, whose: str
-) -> SearchResult:
-    return best_within(lambda small: planner(small, share), bound, whose)
-
-
-def best_for(planner: AskedPlanner) -> list[ComparedPlan]:
+def best_for(planner: Planner) -> list[ComparedPlan]:
     """As `ranked` for the memory of a device; by price where no plan fits it."""
-    cluster = planner(False, None).training.cluster
+    cluster = planner.training.cluster
     try:
         return ranked(planner, cluster.memory, f"a device of the cluster {cluster.name}")
     except PlanError:
-        return [ComparedPlan("", search(planner(False, None)))]
+        return [ComparedPlan("", search(planner))]
 
 
 def baselines(planner: Planner, bound: float = inf) -> Iterator[ComparedPlan]:

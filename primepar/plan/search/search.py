@@ -17,4 +17,4 @@ def search(planner: Planner) -> SearchResult:
     if planner.candidates is None and planner.training.links.devices > EXACT:
         with without_cycles():
             return near_best(planner)
-    return SearchResult.of(planner, *Exact.of(planner).search())
+    return SearchResult.of(planner, *Exact.of(planner).best)

@@ -65,14 +65,15 @@ class Classes(Planner):
     @classmethod
     def of_planner(cls, planner: Planner) -> Classes:
         """The classes of all sequences that a planner chooses from."""
-        return cls.like(planner, SequenceSpace(planner.space, planner.training.links.levels).of)
+        space = SequenceSpace(planner.space, planner.training.links.levels)
+        return cls.like(planner, candidates=space.of)
 
     def nearest(self, planner: Planner, bounds: Mapping[object, Vector], count: int) -> Planner:
         """A planner like `planner` with the sequences of the classes with the lowest bounds."""
         levels = planner.training.links.levels
         chosen = {kind: _sequences(self.known[kind].candidates, bound, count, levels)
                   for kind, bound in bounds.items()}  # fmt: skip
-        return Planner.like(planner, lambda operator: chosen[kind_of(operator)])
+        return Planner.like(planner, candidates=lambda operator: chosen[kind_of(operator)])
 
 
 def near_best(planner: Planner) -> SearchResult:
@@ -83,7 +84,7 @@ def near_best(planner: Planner) -> SearchResult:
     best: SearchResult | None = None
     while best is None or (best.gap > GOAL and count <= MOST):
         fine = classes.nearest(planner, bounds, count)
-        cost, choices = Exact.of(fine).search()
+        cost, choices = Exact.of(fine).best
         if best is None or cost < best.cost:
             best = SearchResult.of(fine, cost, choices, max(0.0, cost / least - 1))
         count *= 2
