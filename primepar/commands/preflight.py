@@ -94,7 +94,7 @@ def preflight(
     if device not in ("cuda", "cpu"):
         raise ConfigError(f"--device: expected cuda or cpu, got {device!r}")
     from primepar.preflight.recording import all_pretended
-    from primepar.preflight.report.findings import findings
+    from primepar.preflight.report import findings
     from primepar.preflight.verdict import verdict_of
 
     program, recorded, recorder = _program(target, arguments or [], ranks, limit, device == "cuda")
@@ -114,12 +114,12 @@ def preflight(
     if picture is not None:
         write_picture(report, picture)
     if sarif is not None:
-        from primepar.preflight.report.sarif import sarif as sarif_text
+        from primepar.preflight.report import sarif as sarif_text
 
         write_text(sarif, sarif_text(findings(report), target), TargetError)
         typer.echo(f"wrote {sarif}", err=True)
     if github:
-        from primepar.preflight.report.annotations import workflow_commands
+        from primepar.preflight.report import workflow_commands
 
         typer.echo("\n".join(workflow_commands(findings(report))))
     if repaired is not None:

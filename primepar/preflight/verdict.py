@@ -1,15 +1,30 @@
-"""The verdict of what was captured: that of its program, unless the script did more than that."""
+"""The verdict of what was captured: that of its program, unless the script did more than that.
+
+Every rank also has to come to its end, and to create the same groups: `new_group` waits for all
+ranks, members or not. A rank that leaves it out,
+
+    if rank in (0, 1):
+        pair = dist.new_group([0, 1])  # ranks 2 and 3 never come
+
+is found by the order in which each rank created groups, as no instruction expresses it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from textwrap import shorten
 
 from msgspec.structs import replace
 
 from primepar.preflight.decisions import ScriptRecorder, decisions
-from primepar.preflight.endings import endings
-from primepar.preflight.meaning.captured_properties import captured_properties
-from primepar.preflight.recording import RankRecording, all_gaps
+from primepar.preflight.meaning.adjoint import adjoint
+from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.gradients import gradients
+from primepar.preflight.meaning.replication import replication
+from primepar.preflight.meaning.terms import RankTerms
+from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
+from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Program
 from primepar.schedule.transport import RENDEZVOUS, Transport
 from primepar.verify.program import verify_program
@@ -19,6 +34,10 @@ MODELLED = "modelled"
 """The property that the program has all that the script did."""
 _OF_PREFIXES = ("waiting-cycle", "mismatch")
 """Counterexamples that stay one, whatever comes after their instructions."""
+_RULE = (
+    "let every rank call new_group for every group in one order, members or not, or pass "
+    "use_local_synchronization=True"
+)
 
 
 def verdict_of(
@@ -37,7 +56,7 @@ def verdict_of(
     """
     report = verify_program(program, target, timeout=timeout, transport=transport)
     terms = [rank.terms for rank in recorded if rank.terms is not None]
-    more = list(endings(recorded))
+    more = list(_endings(recorded))
     if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
         more += captured_properties(program, terms)
         if recorder is not None and not any(result.verdict == "refuted" for result in more):
@@ -53,6 +72,26 @@ def verdict_of(
     return replace(report, verdict=verdict, properties=(*report.properties, unmodelled))
 
 
+def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterator[PropertyResult]:
+    """Yield those that are asked, of a program that runs to its end.
+
+    Gradients are asked if an optimizer reads some or a parameter was changed, replication if a
+    tensor is labelled so, the adjoint if a gradient comes back from another rank.
+    """
+    values = TermValues(program, terms)
+    if any(
+        of_rank.claims or any(parameter.start != parameter.end for parameter in of_rank.trained)
+        for of_rank in terms
+    ):
+        yield gradients(values, terms)
+    if any(of_rank.replicas for of_rank in terms):
+        yield replication(values, terms)
+    if any(of_rank.pullbacks for of_rank in terms):
+        result = adjoint(program, values, terms)
+        if result is not None:
+            yield result
+
+
 def _before_gaps(result: PropertyResult, recorded: Sequence[RankRecording]) -> bool:
     """Whether a refutation needs only what ranks did before their first gap."""
     if result.details is None or result.details.kind not in _OF_PREFIXES:
@@ -62,3 +101,61 @@ def _before_gaps(result: PropertyResult, recorded: Sequence[RankRecording]) -> b
         and all(event.index < gap.after for gap in recorded[event.rank].gaps)
         for event in result.details.events
     )
+
+
+def _endings(recorded: Sequence[RankRecording]) -> Iterator[PropertyResult]:
+    """Yield a refuted property for ranks that raise or die, and one for groups that differ."""
+    wrong = [(rank, of_rank) for rank, of_rank in enumerate(recorded) if of_rank.ended]
+    if wrong:
+        rank, first = wrong[0]
+        where = f" at {first.ended_at}" if first.ended_at else ""
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        sentence = f"rank {rank}{more} {shorten(first.ended, 300)}{where}: correct it there"
+        events = [
+            InvolvedInstruction(
+                rank, of_rank.ended.partition(":")[0], wrong=True, source=of_rank.ended_at or None
+            )
+            for rank, of_rank in wrong
+        ]
+        yield _refuted("runs", sentence, events)
+    yield from _creations(recorded)
+
+
+def _creations(recorded: Sequence[RankRecording]) -> Iterator[PropertyResult]:
+    """Compare the groups of each rank with those of the first one that came to its end."""
+    whole = [rank for rank, of_rank in enumerate(recorded) if not _cut(of_rank)]
+    first = whole[0] if whole else 0
+    for rank, of_rank in enumerate(recorded):
+        pairs = zip_longest(recorded[first].groups, of_rank.groups)
+        for place, (one, other) in enumerate(pairs):
+            if (one is None and _cut(recorded[first])) or (other is None and _cut(of_rank)):
+                break
+            if one is None or other is None or one.members != other.members:
+                sides = sorted([(first, one), (rank, other)], key=lambda side: side[1] is None)
+                text = " and ".join(f"rank {who} {_creates(what)}" for who, what in sides)
+                events = [
+                    InvolvedInstruction(who, _creates(what, ""), source=what.source)
+                    for who, what in sides
+                    if what is not None
+                ]
+                sentence = f"{text} as group {place + 1}: {_RULE}"
+                yield _refuted("groups", sentence, events)
+                return
+
+
+def _cut(recording: RankRecording) -> bool:
+    """Whether a recording ends before its script does."""
+    return recording.stopped or bool(recording.ended)
+
+
+def _creates(creation: GroupCreation | None, where: str = " at ") -> str:
+    if creation is None:
+        return "creates none"
+    members = ",".join(map(str, creation.members[:8])) + ",..." * (len(creation.members) > 8)
+    return f"creates a group of ranks {members}" + (where and where + creation.source)
+
+
+def _refuted(name: str, sentence: str, events: list[InvolvedInstruction]) -> PropertyResult:
+    ranks = tuple(event.rank for event in events)
+    details = Counterexample("never-done", ranks, events=tuple(events))
+    return PropertyResult(name, "refuted", 0.0, counterexample=sentence, details=details)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from primepar.preflight.meaning.captured_properties import captured_properties
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.terms import RankTerms
+from primepar.preflight.verdict import captured_properties
 from primepar.schedule.program import AllGather, AllReduce, Instruction, Program, ReduceScatter
 from primepar.verify.report import PropertyResult
 

@@ -13,8 +13,8 @@ from hand_made_ranks import HandMadeRank, Step, parameter, verdict_on
 from profiles import IS_LONG
 from random_reductions import RandomStep
 
-from primepar.preflight.capture.collective_calls import CollectiveCalls
-from primepar.preflight.meaning.factors import meant
+from primepar.preflight.capture.process_group import RecordedGroup
+from primepar.preflight.meaning.values import meant
 from primepar.schedule.program import Recv, ReduceScatter, Send
 from primepar.verify.report import PropertyResult
 
@@ -94,7 +94,7 @@ def test_the_factor_of_a_reduction_is_recorded(
 ) -> None:
     gaps: list[str] = []
     calls: Any = SimpleNamespace(_members=(0, 1, 2), _recorder=SimpleNamespace(gap=gaps.append))
-    reduction = CollectiveCalls._reduction(calls, SimpleNamespace(reduceOp=operator))
+    reduction = RecordedGroup._reduction(calls, SimpleNamespace(reduceOp=operator))
     assert reduction == expected
     assert gaps == (
         ["reduces by product, which a program has not"] if "product" in expected else []

@@ -9,9 +9,7 @@ import pytest
 from command import run
 from msgspec.structs import replace
 
-from primepar.preflight.report.annotations import workflow_commands
-from primepar.preflight.report.findings import SourceLine, findings
-from primepar.preflight.report.sarif import sarif
+from primepar.preflight.report import SourceLine, findings, sarif, workflow_commands
 from primepar.schedule.program import Program, Recv, Send
 from primepar.verify.program import verify_program
 

@@ -6,8 +6,7 @@ import pytest
 
 from primepar.errors import CaptureError
 from primepar.preflight.capture import runner
-from primepar.preflight.capture.rank_link import GivenValue, NeverComesError, RankLink
-from primepar.preflight.capture.runner import run_ranks
+from primepar.preflight.capture.runner import GivenValue, NeverComesError, RankLink, run_ranks
 from primepar.preflight.recording import RankRecording
 
 RANKS = 12

@@ -1,19 +1,28 @@
-"""One communicator of one rank: it records calls and passes small values on."""
+"""One communicator of one rank: it records calls and passes small values on.
+
+Torch sends shapes and objects as tensors of integers, and scripts read them at once. They are
+passed from process to process, and so are small tensors of other types where the script reads them.
+Others come without values.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import reduce
 from typing import NamedTuple
 
+import msgspec
 import torch
+import torch.distributed as dist
+from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.capture.buffers import storage_id
-from primepar.preflight.capture.carried_values import packed, put, small, unpacked, whole
-from primepar.preflight.capture.rank_link import GivenValue, NeverComesError
+from primepar.preflight.capture.buffers import BufferFlight, extent, storage_id
 from primepar.preflight.capture.recorder import RankRecorder, posted_form
-from primepar.preflight.capture.works import RecordedWork
+from primepar.preflight.capture.runner import GivenValue, NeverComesError
+from primepar.preflight.meaning.storages import NUMPY
 from primepar.schedule.program import (
     AllReduce,
     AllToAll,
@@ -24,9 +33,11 @@ from primepar.schedule.program import (
     Send,
 )
 
+LARGEST_WHOLE = 1 << 26
+"""Bytes of integers that are passed on."""
+LARGEST_FRACTIONAL = 64
+"""Elements of other tensors that are passed on, where the script reads them."""
 Tensors = Sequence[torch.Tensor]
-Fill = Callable[[list[list[torch.Tensor]]], None]
-"""Writes the outputs of a collective, of the values that its senders gave."""
 
 
 class NamedBuffer(NamedTuple):
@@ -43,6 +54,13 @@ class NamedMessage(NamedTuple):
     buffer: NamedBuffer
 
 
+class Fill(NamedTuple):
+    """The tensors that values are written into, and what makes theirs of those of all senders."""
+
+    targets: Tensors
+    results: Callable[[list[list[torch.Tensor]]], list[torch.Tensor]]
+
+
 class ExpectedValues(NamedTuple):
     """Values that come from other ranks under keys, and what writes them into the outputs."""
 
@@ -50,7 +68,79 @@ class ExpectedValues(NamedTuple):
     statement: str
     """What their senders have to state."""
     outputs: Tensors
-    fill: Fill | None
+    fill: Fill
+
+
+class RecordedWork(dist.Work):
+    """A posted communication; its first wait is recorded, and fetches values that are needed."""
+
+    def __init__(self, recorder: RankRecorder, request: str, outputs: Tensors = ()) -> None:
+        super().__init__()
+        self._recorder, self._request = recorder, request
+        self.arrivals: list[Callable[[], None]] = []
+        """What fetches values that the script may read after the wait."""
+        self._outputs = list(outputs)
+        self._flights: list[tuple[torch.Tensor, BufferFlight]] = []
+        self._done = False
+        self.earlier: Sequence[RecordedWork] = ()
+        """Works of the same call, which are waited for together."""
+        self.waits_itself = recorder.inherited is not None
+        recorder.open_works.append(self)
+
+    def fly(self, tensor: torch.Tensor, block: str, receives: bool) -> None:
+        """Note a buffer that is in flight until the wait."""
+        flight = BufferFlight(block, *extent(tensor), receives, self)
+        self._recorder.fly(tensor, flight)
+        self._flights.append((tensor, flight))
+
+    def finish(self) -> None:
+        """Record the wait, once, and fill in values that were sent for real."""
+        if self._done:
+            return
+        self._done = True
+        for work in self.earlier:
+            work.finish()
+        self._recorder.open_works.remove(self)
+        for tensor, flight in self._flights:
+            self._recorder.land(tensor, flight)
+        self._flights.clear()
+        self._recorder.wait(self._request)
+        for arrive in self.arrivals:
+            arrive()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Wait for the communication; true as it never fails here."""
+        self.finish()
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for the communication."""
+        self.finish()
+
+    def is_completed(self) -> bool:
+        """True, and a wait: a script that asks goes on once the work is done."""
+        self._recorder.gap("asks whether a communication is done, and may go on by the answer")
+        self.finish()
+        return True
+
+    def is_success(self) -> bool:
+        """True."""
+        return True
+
+    def _source_rank(self) -> int:
+        """The sender of a receive from any rank: rank 0, with a gap."""
+        return 0
+
+    def result(self) -> list[torch.Tensor]:
+        """The received tensors."""
+        return self._outputs
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        """A future that is done; its wait is where a received tensor is first accessed."""
+        self.waits_itself = True
+        future: Future[list[torch.Tensor]] = Future()
+        future.set_result(self._outputs)
+        return future
 
 
 class Communicator:
@@ -66,27 +156,24 @@ class Communicator:
 
     def call(
         self,
-        make: Callable[[str], Instruction],
-        reads: Sequence[NamedBuffer] = (),
-        writes: Sequence[NamedBuffer] = (),
-        senders: Sequence[int] = (),
-        fill: Fill | None = None,
+        instruction: Instruction,
+        reads: Sequence[NamedBuffer],
+        writes: Sequence[NamedBuffer],
+        senders: Sequence[int],
+        fill: Fill,
     ) -> RecordedWork:
-        """Record a call of a collective with a request, and return its work.
+        """Record a call of a collective that has a request, and return its work.
 
         `reads` are given to other ranks; `writes` are filled from what `senders` give.
         """
         head = f"{self.name}|{self._calls}"
         self._calls += 1
-        request = self.recorder.request()
-        instruction = make(request)
         statement = _statement(instruction)
         if reads:
             self._give(f"{head}|{self.rank}", statement, [buffer.tensor for buffer in reads])
         keys = [f"{head}|{rank}" for rank in senders]
-        outputs = [buffer.tensor for buffer in writes]
-        expected = [ExpectedValues(keys, statement, outputs, fill)]
-        return self._post(request, instruction, reads, writes, expected)
+        expected = [ExpectedValues(keys, statement, [buffer.tensor for buffer in writes], fill)]
+        return self._post(instruction, reads, writes, expected)
 
     def messages(self, posted: Sequence[NamedMessage], batch: bool = False) -> RecordedWork:
         """Record one posted message, or a batch that starts together, and return its work."""
@@ -102,18 +189,15 @@ class Communicator:
                 reads.append(buffer)
             else:
                 writes.append(buffer)
-                fill = _fill_one(buffer.tensor)
+                fill = Fill([buffer.tensor], lambda values: values[0])
                 expected.append(ExpectedValues([key], statement, [buffer.tensor], fill))
         request = self.recorder.request()
         body = tuple(message for message, _ in posted)
-        instruction: Instruction = (
-            Group(body=body, request=request) if batch else posted_form(body[0], request)
-        )
-        return self._post(request, instruction, reads, writes, expected)
+        instruction = Group(body=body, request=request) if batch else posted_form(body[0], request)
+        return self._post(instruction, reads, writes, expected)
 
     def _post(
         self,
-        request: str,
         instruction: Instruction,
         reads: Sequence[NamedBuffer],
         writes: Sequence[NamedBuffer],
@@ -127,8 +211,8 @@ class Communicator:
         # After a broadcast the root's tensor is what everybody has: it gets the same term.
         shared = read if isinstance(instruction, Broadcast) else []
         recorder.terms.call(place, read, written or shared)
-        work = RecordedWork(recorder, request, written)
-        for tensor in shared if not small(shared) else []:
+        work = RecordedWork(recorder, str(getattr(instruction, "request", "")), written)
+        for tensor in shared if not _is_small(shared) else []:
             recorder.written(tensor, reads[0].block)
         for tensor, block in writes:
             recorder.written(tensor, block)
@@ -139,7 +223,7 @@ class Communicator:
                 work.fly(tensor, block, receives=False)
         for values in expected:
             arrive = self._arrival(values)
-            if arrive is not None and whole(values.outputs):
+            if arrive is not None and _is_whole(values.outputs):
                 work.arrivals.append(arrive)
             elif arrive is not None:
                 for tensor in values.outputs:
@@ -147,18 +231,33 @@ class Communicator:
         return work
 
     def _give(self, key: str, statement: str, tensors: Tensors) -> None:
-        if small(tensors):
-            table = self.recorder.buffers
-            value = None if table.mix(tensors).unknown else packed(tensors)
-            lineages = [table.lineage(tensor) for tensor in tensors]
-            lineage = lineages[0] if len(lineages) == 1 else mixed_lineage("several", lineages)
-            self.link.give(key, GivenValue(statement, value, lineage))
+        if not _is_small(tensors):
+            return
+        table, value = self.recorder.buffers, None
+        is_here = not any(tensor.device.type == "meta" for tensor in tensors)
+        if is_here and not table.mix(tensors).unknown:
+            with torch.no_grad(), _disable_current_modes():
+                flat = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
+                value = msgspec.msgpack.encode(
+                    [NUMPY(tensor.view(torch.uint8)).tobytes() for tensor in flat]
+                )
+        lineages = [table.lineage(tensor) for tensor in tensors]
+        lineage = lineages[0] if len(lineages) == 1 else _mixed_lineage("several", lineages)
+        self.link.give(key, GivenValue(statement, value, lineage))
 
     def _arrival(self, expected: ExpectedValues) -> Callable[[], None] | None:
         """What fetches the values of a call; None where they do not travel."""
         keys, statement, outputs, fill = expected
-        if fill is None or not keys or not outputs or not small(outputs):
+        if not keys or not outputs or not _is_small(outputs):
             return None
+
+        def unpacked(value: bytes) -> list[torch.Tensor]:
+            return [
+                torch.frombuffer(bytearray(part), dtype=outputs[0].dtype)
+                if part
+                else outputs[0].new_empty(0)
+                for part in msgspec.msgpack.decode(value, type=list[bytes])
+            ]
 
         def arrive() -> None:
             try:
@@ -168,19 +267,25 @@ class Communicator:
             except NeverComesError:
                 self.recorder.recording.stopped = True
                 raise
-            values = [answer.value for answer in given]
-            if any(value is None for value in values):
+            values = [answer.value for answer in given if answer.value is not None]
+            if len(values) < len(given):
                 return
             with torch.no_grad(), _disable_current_modes():
-                fill([unpacked(value, outputs[0]) for value in values if value is not None])
+                results = fill.results([unpacked(value) for value in values])
+                for target, result in zip(fill.targets, results, strict=True):
+                    # As much as fits: sizes that differ are refuted anyway.
+                    flat = target.detach().new_zeros(target.numel())
+                    size = min(flat.numel(), result.numel())
+                    flat[:size] = result.reshape(-1)[:size]
+                    target.detach().copy_(flat.view(target.shape))
             table = self.recorder.buffers
             lineages = [value.lineage for value in given]
             if len(given) == 1 or len(given) != len(outputs):
                 kind = statement.partition(" ")[0]
                 apart = kind in ("Scatter", "ReduceScatter", "AllToAll")
                 parts = [*lineages, *([self.rank] if apart and any(lineages) else [])]
-                whole_lineage = parts[0] if len(parts) == 1 else mixed_lineage(kind, parts)
-                lineages = [whole_lineage] * len(outputs)
+                mixed = parts[0] if len(parts) == 1 else _mixed_lineage(kind, parts)
+                lineages = [mixed] * len(outputs)
             for tensor, lineage in zip(outputs, lineages, strict=True):
                 table.hold(tensor, table.contents(tensor)._replace(unknown=False))
                 table.derive(tensor, lineage)
@@ -203,10 +308,44 @@ def _statement(post: Instruction) -> str:
     return " ".join([type(post).__name__, *claims, more])
 
 
-def mixed_lineage(name: str, lineages: Sequence[int]) -> int:
+def _mixed_lineage(name: str, lineages: Sequence[int]) -> int:
     """How data are computed of several: 0 where all are constants."""
     return hash((name, *lineages)) if any(lineages) else 0
 
 
-def _fill_one(tensor: torch.Tensor) -> Fill:
-    return lambda values: put(tensor, values[0][0])
+def _is_whole(tensors: Tensors) -> bool:
+    """Whether tensors are of integers or truth values, that scripts read."""
+    return bool(tensors) and not any(
+        tensor.is_floating_point() or tensor.is_complex() for tensor in tensors
+    )
+
+
+def _is_small(tensors: Tensors) -> bool:
+    """Whether tensors are passed on with their values."""
+    if _is_whole(tensors):
+        return sum(tensor.nbytes for tensor in tensors) <= LARGEST_WHOLE
+    return sum(tensor.numel() for tensor in tensors) <= LARGEST_FRACTIONAL
+
+
+def zero(tensor: torch.Tensor) -> None:
+    """Fill what is received with numbers that do no harm; its own are not here."""
+    with torch.no_grad(), _disable_current_modes():
+        tensor.detach().zero_()
+
+
+def reduced(values: Tensors, reduction: str) -> torch.Tensor:
+    """The reduction of equally long tensors."""
+    if reduction == "mean":
+        return torch.stack(tuple(values)).sum(0) // len(values)
+    return reduce(_REDUCTIONS[reduction], values)
+
+
+_REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "product": torch.mul,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor,
+}

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from primepar.preflight.capture.rank_link import GivenValue, NeverComesError
 from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.runner import GivenValue, NeverComesError
 
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 

@@ -17,6 +17,7 @@ drawing seeds the CPU's generator with both, and puts it back afterwards.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -222,25 +223,26 @@ class PretendedGpus:
         """`torch.cuda`, and what `torch.accelerator` calls."""
         cuda: Any = torch.cuda
         stream = GpuStream(self)
-        answers: dict[str, Callable[..., Any]] = {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "device_count": lambda: self.count,
-            "current_device": lambda: self.current,
-            "set_device": self._set_device,
-            "get_device_name": lambda device=None: "pretended GPU",
-            "get_device_capability": lambda device=None: (9, 0),
-            "get_device_properties": lambda device=None: SimpleNamespace(
-                name="pretended GPU", major=9, minor=0, total_memory=MEMORY,
-                multi_processor_count=132, warp_size=32,
-            ),
-            "is_bf16_supported": lambda including_emulation=True: True,
-            "is_tf32_supported": lambda: True,
-            "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-            "can_device_access_peer": lambda device, peer: True,
-        }  # fmt: skip
-        for name, answer in answers.items():
-            setattr(cuda, name, self._asked(f"torch.cuda.{name}", answer))
+        properties = SimpleNamespace(
+            name="pretended GPU", major=9, minor=0, total_memory=MEMORY, multi_processor_count=132,
+            warp_size=32,
+        )  # fmt: skip
+        answers = {
+            "is_available": True,
+            "is_initialized": True,
+            "device_count": self.count,
+            "get_device_name": properties.name,
+            "get_device_capability": (9, 0),
+            "get_device_properties": properties,
+            "is_bf16_supported": True,
+            "is_tf32_supported": True,
+            "mem_get_info": (MEMORY, MEMORY),
+            "can_device_access_peer": True,
+        }
+        asked = {name: _always(answer) for name, answer in answers.items()}
+        asked |= {"current_device": lambda: self.current, "set_device": self._set_device}
+        for name, function in asked.items():
+            setattr(cuda, name, self._asked(f"torch.cuda.{name}", function))
         cuda.manual_seed = cuda.manual_seed_all = self._manual_seed
         cuda.seed = cuda.seed_all = lambda: self._manual_seed(_DEFAULT_SEED)
         cuda.initial_seed = lambda: self._seed
@@ -249,19 +251,19 @@ class PretendedGpus:
         cuda.set_rng_state = lambda state, device="cuda": self._set_random_state(state)
         cuda.set_rng_state_all = lambda states: self._set_random_state(states[self.current])
         cuda.default_stream = cuda.current_stream = lambda device=None: stream
-        cuda.set_stream = lambda stream: None
         cuda.stream = cuda.StreamContext = lambda stream: stream or GpuStream(self)
         cuda.Stream = cuda.ExternalStream = lambda *_, **__: GpuStream(self)
         torch.Stream = cuda.Stream  # type: ignore[misc]
         torch.Event = cuda.Event = GpuEvent  # type: ignore[assignment,misc]
-        cuda.device = cuda.device_of = lambda device=None: _Chosen(self, device)
-        for name in ("_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect"):
-            setattr(cuda, name, lambda *_, **__: None)
+        cuda.device = cuda.device_of = self._chosen
+        for name in ("_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect",
+                     "set_stream"):  # fmt: skip
+            setattr(cuda, name, _always(None))
         for name in dir(cuda):
             if name.startswith(("reset_", "set_per_process", "memory_", "max_memory")):
-                setattr(cuda, name, lambda *_, **__: 0)
-        cuda.memory_stats = cuda.memory_stats_as_nested_dict = lambda device=None: _Zeros()
-        cuda.memory_summary = lambda *_, **__: ""
+                setattr(cuda, name, _always(0))
+        cuda.memory_stats = cuda.memory_stats_as_nested_dict = lambda device=None: defaultdict(int)
+        cuda.memory_summary = _always("")
         for name in dir(cuda):
             if name.endswith("Tensor") and name != "Tensor" and hasattr(torch, name):
                 setattr(cuda, name, self._legacy(getattr(torch, name)))
@@ -272,22 +274,23 @@ class PretendedGpus:
         of_dtensor.__call__ = lambda _, *args, **named: draw(*args, **named)
         device = torch.device("cuda")
         native: Any = torch._C
-        natives: dict[str, Callable[..., Any]] = {
-            "_get_accelerator": lambda check=None: device,
-            "_accelerator_getAccelerator": lambda: device,
-            "_accelerator_getDeviceIndex": lambda: self.current,
-            "_accelerator_setDeviceIndex": self._set_device,
-            "_accelerator_exchangeDevice": self._exchange,
-            "_accelerator_maybeExchangeDevice": self._exchange,
-            "_accelerator_getStream": lambda index: stream,
-            "_accelerator_setStream": lambda stream: None,
-            "_accelerator_synchronizeDevice": lambda index: None,
-            "_accelerator_isAllocatorInitialized": lambda: False,
-            "_accelerator_getMemoryInfo": lambda index: (MEMORY, MEMORY),
-            "_accelerator_getDeviceCapability": lambda index: {"supported_dtypes": set()},
+        constants = {
+            "_get_accelerator": device,
+            "_accelerator_getAccelerator": device,
+            "_accelerator_getStream": stream,
+            "_accelerator_setStream": None,
+            "_accelerator_synchronizeDevice": None,
+            "_accelerator_isAllocatorInitialized": False,
+            "_accelerator_getMemoryInfo": (MEMORY, MEMORY),
+            "_accelerator_getDeviceCapability": {"supported_dtypes": set[Any]()},
         }
-        for name, answer in natives.items():
-            setattr(native, name, answer)
+        for name, constant in constants.items():
+            setattr(native, name, _always(constant))
+        native._accelerator_getDeviceIndex = lambda: self.current
+        native._accelerator_setDeviceIndex = self._set_device
+        native._accelerator_exchangeDevice = native._accelerator_maybeExchangeDevice = (
+            self._exchange
+        )
         for name in ("is_available", "current_accelerator", "device_count", "set_device_index"):
             answer = getattr(torch.accelerator, name)
             setattr(torch.accelerator, name, self._asked(f"torch.accelerator.{name}", answer))
@@ -306,7 +309,11 @@ class PretendedGpus:
     def _set_device(self, device: Any) -> None:
         index = self.index(device)
         if index is not None and index >= 0:
-            self._check(index)
+            if index >= self.count:
+                raise RuntimeError(
+                    f"CUDA error: invalid device ordinal: cuda:{index} of {self.count} pretended "
+                    "GPUs"
+                )
             self.current = index
 
     def _exchange(self, index: int) -> int:
@@ -314,11 +321,15 @@ class PretendedGpus:
         self._set_device(index)
         return before
 
-    def _check(self, index: int) -> None:
-        if index >= self.count:
-            raise RuntimeError(
-                f"CUDA error: invalid device ordinal: cuda:{index} of {self.count} pretended GPUs"
-            )
+    @contextmanager
+    def _chosen(self, device: Any = None) -> Iterator[None]:
+        """The scope of `torch.cuda.device`."""
+        before = self.current
+        self._set_device(device.device if isinstance(device, torch.Tensor) else device)
+        try:
+            yield
+        finally:
+            self.current = before
 
     def _legacy(self, make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return lambda *args: self.place(make(*args), self.current, "tensors")
@@ -364,81 +375,31 @@ class PretendedGpus:
         return storage
 
 
-class GpuStream:
+def _always(answer: Any) -> Callable[..., Any]:
+    """A function or method that answers the same, whatever it is given."""
+    return lambda *_, **__: answer
+
+
+def _instant(name: str, **answers: Any) -> Any:
+    """A class whose methods answer the same: all of it has happened, in the order of the script."""
+    return type(name, (), {method: _always(answer) for method, answer in answers.items()})
+
+
+GpuEvent = _instant("GpuEvent", __init__=None, record=None, query=True, elapsed_time=1.0, wait=None,
+                    synchronize=None)  # fmt: skip
+_Stream = _instant("_Stream", record_event=GpuEvent(), query=True, is_capturing=False,
+                   wait_stream=None, wait_event=None, synchronize=None, __exit__=None)  # fmt: skip
+
+
+class GpuStream(_Stream):  # type: ignore[misc]
     """A stream: all streams run in the order of the script."""
 
     def __init__(self, gpus: PretendedGpus) -> None:
         self.device = torch.device("cuda", gpus.current)
         self.device_index, self.stream_id, self.cuda_stream, self.priority = gpus.current, 0, 0, 0
 
-    def record_event(self, event: GpuEvent | None = None) -> GpuEvent:
-        """An event that has happened."""
-        return event or GpuEvent()
-
-    def query(self) -> bool:
-        """True: all is done."""
-        return True
-
-    def is_capturing(self) -> bool:
-        """False: CUDA graphs are not pretended."""
-        return False
-
-    def _nothing(self, *_: Any) -> None:
-        """Nothing is left to wait for."""
-
-    wait_stream = wait_event = synchronize = _nothing
-
     def __enter__(self) -> GpuStream:
         return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class GpuEvent:
-    """An event that has happened."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def record(self, stream: Any = None) -> GpuEvent:
-        """Record it."""
-        return self
-
-    def query(self) -> bool:
-        """True: it has happened."""
-        return True
-
-    def elapsed_time(self, end: GpuEvent) -> float:
-        """A millisecond, as nothing is timed."""
-        return 1.0
-
-    def wait(self, stream: Any = None) -> None:
-        """Nothing is left to wait for."""
-
-    def synchronize(self) -> None:
-        """Nothing is left to wait for."""
-
-
-class _Chosen:
-    """The scope of `torch.cuda.device`."""
-
-    def __init__(self, gpus: PretendedGpus, device: Any) -> None:
-        self._gpus = gpus
-        self.idx = gpus.index(device.device if isinstance(device, torch.Tensor) else device)
-        self.prev_idx = gpus.current
-
-    def __enter__(self) -> None:
-        if self.idx is not None:
-            self.prev_idx = self._gpus._exchange(self.idx)
-
-    def __exit__(self, *_: object) -> None:
-        self._gpus.current = self.prev_idx
-
-
-class _Zeros(dict[str, int]):
-    def __missing__(self, key: str) -> int:
-        return 0
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,31 +1,83 @@
-"""A process group of torch that communicates with nobody and records every call."""
+"""A process group of torch that communicates with nobody and records every call.
+
+The methods are those that `torch.distributed` and its C++ parts call on a group that is written in
+Python. Tensors that are returned have the right shape and type; see `communicator` for values.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
+from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.capture.collective_calls import CollectiveCalls, size_of, zero
-from primepar.preflight.capture.communicator import Communicator, NamedBuffer, NamedMessage
+from primepar.preflight.capture.communicator import (
+    Communicator,
+    Fill,
+    NamedBuffer,
+    NamedMessage,
+    RecordedWork,
+    Tensors,
+    reduced,
+    zero,
+)
 from primepar.preflight.capture.source_lines import source_line
-from primepar.preflight.capture.works import RecordedWork
-from primepar.schedule.program import Barrier, Recv, Send
+from primepar.preflight.meaning.values import meant
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Barrier,
+    Broadcast,
+    Gather,
+    Recv,
+    Reduce,
+    ReduceScatter,
+    Scatter,
+    Send,
+)
+from primepar.schedule.signature import Reduction
 
-Tensors = Sequence[torch.Tensor]
+_REDUCTIONS: dict[Any, tuple[Reduction, str]] = {
+    dist.ReduceOp.SUM: ("sum", "sum"),
+    dist.ReduceOp.AVG: ("sum", "mean"),
+    dist.ReduceOp.MAX: ("max", "max"),
+    dist.ReduceOp.MIN: ("min", "min"),
+    dist.ReduceOp.PRODUCT: ("sum", "product"),
+    dist.ReduceOp.BAND: ("sum", "and"),
+    dist.ReduceOp.BOR: ("sum", "or"),
+    dist.ReduceOp.BXOR: ("sum", "xor"),
+    dist.ReduceOp.PREMUL_SUM: ("sum", "scaled sum"),
+}
+"""The reduction of a program, and that of values."""
 
 
-class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
-    """A group of a rank: torch calls its methods where a backend would communicate."""
+class Operand(NamedTuple):
+    """What a collective reads or writes, part by part: several tensors, or parts of one."""
+
+    parts: Tensors
+    blocks: tuple[str, ...]
+    written: Tensors
+    """The tensors that change: one that is cut is written as a whole."""
+
+
+NOTHING = Operand((), (), ())
+
+
+class RecordedGroup(dist.ProcessGroup):
+    """A group of a rank: torch calls its methods where a backend would communicate.
+
+    Ranks in calls are places among the members.
+    """
 
     def __init__(self, communicator: Communicator) -> None:
-        members = communicator.members
-        place = members.index(communicator.rank)
-        dist.ProcessGroup.__init__(self, place, len(members))  # type: ignore[call-arg]
-        CollectiveCalls.__init__(self, communicator)
+        self._own, self._members = communicator, communicator.members
+        self._recorder = communicator.recorder
+        self._place = communicator.members.index(communicator.rank)
+        super().__init__(self._place, len(self._members))  # type: ignore[call-arg]
 
     def getBackendName(self) -> str:
         """The name that torch shows."""
@@ -44,6 +96,205 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
         """The name in torch's table of groups."""
         return dist.distributed_c10d._world.pg_names[self]
 
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> RecordedWork:
+        """Record a scatter of a root's tensors."""
+        root = self._members[opts.rootRank]
+        read = self._reads(inputs[0]) if root == self._own.rank else NOTHING
+        write = self._writes(outputs[:1])
+        return self._call(
+            Scatter, read, write, [root], lambda values: [values[0][self._place]], outputs[:1],
+            block=write.blocks[0], root=root, blocks=read.blocks,
+        )  # fmt: skip
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> RecordedWork:
+        """Record a gather of all members' tensors on a root."""
+        root, read = self._members[opts.rootRank], self._reads(inputs[:1])
+        here = root == self._own.rank
+        write = self._writes(outputs[0]) if here else NOTHING
+        return self._call(
+            Gather, read, write, self._members if here else (), _first_of_each, inputs[:1],
+            block=read.blocks[0], root=root, blocks=write.blocks,
+        )  # fmt: skip
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> RecordedWork:
+        """Record a broadcast of one tensor or several."""
+        root, works = self._members[opts.rootRank], []
+        for tensor in tensors:
+            here = root == self._own.rank
+            one = self._reads([tensor]) if here else self._writes([tensor])
+            read, write = (one, NOTHING) if here else (NOTHING, one)
+            works.append(self._call(
+                Broadcast, read, write, [root], _first_of_each, [tensor],
+                block=one.blocks[0], root=root,
+            ))  # fmt: skip
+        return _together(works)
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> RecordedWork:
+        """Record an all-reduce of one tensor or several, in one call."""
+        reduction, scale, name = self._reduction(opts)
+        both = self._reads(tensors)
+        return self._call(
+            AllReduce, both, both, self._members, _reduced_places(name), tensors,
+            block=both.blocks[0], also=both.blocks[1:], reduction=reduction, scale=scale,
+        )  # fmt: skip
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Tensors, opts: Any) -> RecordedWork:
+        """Record a reduction to a root."""
+        reduction, scale, name = self._reduction(opts)
+        root, read = self._members[opts.rootRank], self._reads(tensors[:1])
+        write = read if root == self._own.rank else NOTHING
+        return self._call(
+            Reduce, read, write, self._members, _reduced_places(name), tensors[:1],
+            block=read.blocks[0], root=root, reduction=reduction, scale=scale,
+        )  # fmt: skip
+
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None
+    ) -> RecordedWork:
+        """Record an all-gather into a list of tensors."""
+        return self._all_gather(self._reads(inputs[:1]), self._writes(outputs[0]))
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> RecordedWork:
+        """Record an all-gather into one tensor."""
+        return self._all_gather(self._reads([tensor]), self._cut(output))
+
+    def all_gather_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> RecordedWork:
+        """Record several all-gathers."""
+        pairs = zip(outputs, inputs, strict=True)
+        return _together([self.all_gather_single(*pair) for pair in pairs])
+
+    def _all_gather(self, read: Operand, write: Operand) -> RecordedWork:
+        (tensor,) = read.parts
+        with torch.no_grad(), _disable_current_modes():
+            for output in write.parts:
+                if output.shape == tensor.shape:
+                    output.detach().copy_(tensor)
+        return self._call(
+            AllGather, read, write, self._members, _first_of_each, [tensor],
+            block=read.blocks[0], blocks=write.blocks,
+        )  # fmt: skip
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any = None
+    ) -> RecordedWork:
+        """Record a reduce-scatter of a list of tensors."""
+        return self._reduce_scatter(outputs[0], self._reads(inputs[0]), opts)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> RecordedWork:
+        """Record a reduce-scatter of one tensor."""
+        return self._reduce_scatter(output, self._cut(tensor, reads=True), opts)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
+    ) -> RecordedWork:
+        """Record several reduce-scatters."""
+        pairs = zip(outputs, inputs, strict=True)
+        return _together([self.reduce_scatter_single(*pair, opts) for pair in pairs])
+
+    def _reduce_scatter(self, output: torch.Tensor, read: Operand, opts: Any) -> RecordedWork:
+        reduction, scale, name = self._reduction(opts)
+        write = self._writes([output])
+        zero(output)
+        return self._call(
+            ReduceScatter, read, write, self._members,
+            lambda values: [reduced([part[self._place] for part in values], name)], [output],
+            blocks=read.blocks, block=write.blocks[0], reduction=reduction, scale=scale,
+        )  # fmt: skip
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> RecordedWork:
+        """Record an all-to-all of lists of tensors."""
+        return self._all_to_all(self._reads(inputs), self._writes(outputs))
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: Sequence[int] | None = None,
+        input_sizes: Sequence[int] | None = None,
+        opts: Any = None,
+    ) -> RecordedWork:
+        """Record an all-to-all of one tensor, cut equally or into given sizes."""
+        read = self._cut(tensor, input_sizes, reads=True)
+        return self._all_to_all(read, self._cut(output, output_sizes))
+
+    def _all_to_all(self, read: Operand, write: Operand) -> RecordedWork:
+        for output in write.parts:
+            zero(output)
+        even = len({part.numel() for part in (*read.parts, *write.parts)}) == 1
+        return self._call(
+            AllToAll, read, write, self._members,
+            lambda values: [part[self._place] for part in values], read.parts[:even],
+            blocks=read.blocks, into=write.blocks,
+        )  # fmt: skip
+
+    def barrier(self, opts: Any = None) -> RecordedWork:
+        """Record a barrier."""
+        return self._call(Barrier, NOTHING, NOTHING, (), list, ())
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """Record a barrier."""
+        self.barrier().wait()
+
+    def _call(
+        self, kind: Callable[..., Any], read: Operand, write: Operand, senders: Sequence[int],
+        results: Callable[[list[list[torch.Tensor]]], list[torch.Tensor]], sized: Tensors,
+        **fields: Any,
+    ) -> RecordedWork:  # fmt: skip
+        """Record a collective; `results` are those of the values that its senders give.
+
+        `sized` are the tensors whose elements and type all members have to state alike.
+        """
+        return self._own.call(
+            kind(
+                group=self._members, communicator=self._own.name,
+                request=self._recorder.request(), **size_of(*sized), **fields,
+            ),
+            [NamedBuffer(*pair) for pair in zip(read.parts, read.blocks, strict=True)],
+            [NamedBuffer(*pair) for pair in zip(write.written, write.blocks, strict=False)],
+            senders, Fill(write.parts, results),
+        )  # fmt: skip
+
+    def _reads(self, tensors: Tensors) -> Operand:
+        return Operand(tensors, tuple(map(self._recorder.reading, tensors)), tensors)
+
+    def _writes(self, tensors: Tensors) -> Operand:
+        return Operand(tensors, tuple(map(self._recorder.buffers.name, tensors)), tensors)
+
+    def _cut(
+        self, tensor: torch.Tensor, sizes: Sequence[int] | None = None, reads: bool = False
+    ) -> Operand:
+        """A tensor cut along its first dim, one part for each member."""
+        if reads:
+            self._recorder.reading(tensor, parts=True)
+        with torch.no_grad(), _disable_current_modes():
+            parts = (
+                torch.split(tensor.detach(), list(sizes))
+                if sizes
+                else torch.chunk(tensor.detach().reshape(-1), len(self._members))
+            )
+        return Operand(parts, self._recorder.buffers.names(tensor, len(parts)), [tensor])
+
+    def _reduction(self, opts: Any) -> tuple[Reduction, str, str]:
+        """The reduction, the scale of a program, and the reduction of values."""
+        operator: Any = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
+        reduction, name = _REDUCTIONS[getattr(operator, "op", operator)]
+        factor = 1 / len(self._members) if name == "mean" else 1.0
+        if name == "scaled sum":
+            _, factor = operator.__getstate__()
+            name = "sum" if isinstance(factor, float) and factor > 0 else name
+        if name not in ("sum", "mean", "max", "min"):
+            self._recorder.gap(f"reduces by {name}, which a program has not")
+            factor = 1.0
+        return reduction, str(meant(factor)), name
+
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> RecordedWork:
         """Record a send."""
         return self._own.messages([self.sent(tensors[0], destination, tag)])
@@ -52,37 +303,52 @@ class RecordedGroup(CollectiveCalls, dist.ProcessGroup):  # type: ignore[misc]
         """Record a receive."""
         return self._own.messages([self.received(tensors[0], source, tag)])
 
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:
+        """Record a receive from rank 0 with a gap: any rank may send."""
+        self._recorder.gap("receives from any rank")
+        return self.recv(tensors, 0, tag)
+
     def batch(self, messages: Sequence[NamedMessage]) -> RecordedWork:
         """Record messages that start together."""
         return self._own.messages(messages, batch=True)
 
     def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> NamedMessage:
         """A send of a batch."""
-        buffer = NamedBuffer(tensor, self._recorder.reading(tensor))
-        return NamedMessage(Send(**self._message(buffer, destination, tag)), buffer)
+        return self._message(Send, tensor, self._recorder.reading(tensor), destination, tag)
 
     def received(self, tensor: torch.Tensor, source: int, tag: int) -> NamedMessage:
         """A receive of a batch."""
         zero(tensor)
-        buffer = NamedBuffer(tensor, self._recorder.naming(tensor))
-        return NamedMessage(Recv(**self._message(buffer, source, tag)), buffer)
+        return self._message(Recv, tensor, self._recorder.buffers.name(tensor), source, tag)
 
-    def _message(self, buffer: NamedBuffer, place: int, tag: int) -> dict[str, Any]:
-        return {
-            "peer": self._members[place], "block": buffer.block, "tag": tag,
-            "communicator": self._own.name, "source": source_line() or None,
-            **size_of(buffer.tensor),
-        }  # fmt: skip
+    def _message(
+        self, kind: type[Send | Recv], tensor: torch.Tensor, block: str, place: int, tag: int
+    ) -> NamedMessage:
+        message = kind(
+            peer=self._members[place], block=block, tag=tag, communicator=self._own.name,
+            source=source_line() or None, **size_of(tensor),
+        )  # fmt: skip
+        return NamedMessage(message, NamedBuffer(tensor, block))
 
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:
-        """Record a receive from rank 0 with a gap: any rank may send."""
-        self._recorder.gap("receives from any rank")
-        return self.recv(tensors, 0, tag)
 
-    def barrier(self, opts: Any = None) -> RecordedWork:
-        """Record a barrier."""
-        return self._own.call(lambda request: Barrier(**self.shared(request)))
+def _together(works: list[RecordedWork]) -> RecordedWork:
+    """One work of several."""
+    works[-1].earlier = works[:-1]
+    return works[-1]
 
-    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
-        """Record a barrier."""
-        self.barrier().wait()
+
+def _first_of_each(values: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    return [parts[0] for parts in values]
+
+
+def _reduced_places(name: str) -> Callable[[list[list[torch.Tensor]]], list[torch.Tensor]]:
+    """The reduction of the first tensors of all members, of the second ones, and so on."""
+    return lambda values: [reduced(several, name) for several in zip(*values, strict=True)]
+
+
+def size_of(*tensors: torch.Tensor) -> dict[str, Any]:
+    """The elements and the type of what is transferred."""
+    if not tensors:
+        return {}
+    dtype = str(tensors[0].dtype).removeprefix("torch.")
+    return {"count": sum(tensor.numel() for tensor in tensors), "dtype": dtype}

@@ -19,7 +19,7 @@ from primepar.preflight.capture.buffers import (
     extent,
     storage_id,
 )
-from primepar.preflight.capture.rank_link import RankLink
+from primepar.preflight.capture.runner import RankLink
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import span
@@ -211,7 +211,7 @@ class RankRecorder:
 
         If it is sent in parts, its first part stands for all of them.
         """
-        block = self.buffers.names(tensor, 1)[0] if parts else self.naming(tensor)
+        block = self.buffers.names(tensor, 1)[0] if parts else self.buffers.name(tensor)
         computed = self.buffers.computed(tensor, block, self.inherited)
         if computed is not None:
             self.add(computed)
@@ -222,10 +222,6 @@ class RankRecorder:
         self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown))
         self.buffers.derive(tensor, _RECEIVED)
         self.pending.pop(storage_id(tensor), None)
-
-    def naming(self, tensor: torch.Tensor) -> str:
-        """Name a buffer that is about to be written."""
-        return self.buffers.name(tensor)
 
     @contextmanager
     def functional(self, inherited: StorageContents) -> Iterator[None]:

@@ -13,12 +13,12 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from warnings import catch_warnings
 
-from primepar.preflight.capture.rank_link import RankLink
 from primepar.preflight.capture.runner import (
     Alone,
     Body,
     GivenValues,
     OtherValueError,
+    RankLink,
     run_ranks,
 )
 from primepar.preflight.decisions import ScriptRecorder

@@ -26,8 +26,8 @@ from primepar.preflight.capture.marked_numbers import watch_numbers
 from primepar.preflight.capture.pretended_files import PretendedFiles
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
-from primepar.preflight.capture.rank_link import NeverComesError, RankLink
 from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.runner import NeverComesError, RankLink
 from primepar.preflight.capture.source_lines import is_users, line_of, shown, source_line
 from primepar.preflight.capture.user_code import run_user_code
 from primepar.preflight.capture.watched_operations import WatchedOperations

@@ -170,7 +170,7 @@ class _AdjointQuestions:
                 missing -= self._entered_opaquely(source)
                 self.opaque[source.claims[0].function] += not missing
             if missing:
-                yield self._missing(source, [self.copies[atom][0] for atom in missing])
+                yield self._missing(source, [self.copies[atom][0] for atom in sorted(missing)])
         yield from self._factors()
 
     def reason(self) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.meaning.factors import meant
 from primepar.preflight.meaning.storages import Storages, span
 from primepar.preflight.meaning.terms import Added, Joined, Mapped, Scaled, WeightedTerm
+from primepar.preflight.meaning.values import meant
 
 _ITEM = torch.Tensor.item
 """As it was before a script's reads are watched: a factor that is read decides nothing."""

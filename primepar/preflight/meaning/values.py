@@ -27,6 +27,16 @@ class Segment(NamedTuple):
 
 
 Value = tuple[Segment, ...]
+_LARGEST_DENOMINATOR = 1 << 20
+_ROUNDED = Fraction(1, 10**7)
+"""Largest difference, as a share of the value: a float32 is rounded by 6e-8 of itself."""
+
+
+def meant(value: float) -> Fraction:
+    """The nearest fraction with a small denominator, if rounding can explain the difference."""
+    exact = Fraction(value)
+    near = exact.limit_denominator(_LARGEST_DENOMINATOR)
+    return near if abs(near - exact) <= _ROUNDED * abs(exact) else exact
 
 
 def opaque(digest: str, length: int) -> Value:

@@ -1,1 +1,0 @@
-"""What tools read of a verdict: SARIF, and the annotations of GitHub Actions."""
