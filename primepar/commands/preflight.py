@@ -186,7 +186,7 @@ def _ranks_of(path: Path, ranks: int | None) -> int:
 
 
 def _lines(report: Report, program: Program, transport: Transport) -> Iterator[str]:
-    from primepar.preflight.fewest import enough
+    from primepar.preflight.verdict import enough
 
     count = sum(map(len, program.programs))
     yield from report.lines(

@@ -11,6 +11,7 @@ is found by the order in which each rank created groups, as no instruction expre
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from textwrap import shorten
@@ -25,8 +26,10 @@ from primepar.preflight.meaning.replication import replication
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import Program
-from primepar.schedule.transport import RENDEZVOUS, Transport
+from primepar.schedule.transport import RENDEZVOUS, Order, Transport, on_pairs
+from primepar.schedule.waits import NEVER, WaitGraph, levels
 from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult, Report, Verdict
 
@@ -159,3 +162,29 @@ def _refuted(name: str, sentence: str, events: list[InvolvedInstruction]) -> Pro
     ranks = tuple(event.rank for event in events)
     details = Counterexample("never-done", ranks, events=tuple(events))
     return PropertyResult(name, "refuted", 0.0, counterexample=sentence, details=details)
+
+
+def enough(program: Program, transport: Transport) -> Iterator[str]:
+    """Yield how many slots would be enough for a program that hangs in this transport."""
+    buffered = replace(transport, slots=None)
+    if verify_program(program, only="deadlock-freedom", transport=buffered).verdict == "proved":
+        slots = fewest_slots(program, transport.order)
+        yield f"  it would end with {slots} slot{'' if slots == 1 else 's'} or more"
+
+
+def fewest_slots(program: Program, order: Order = "free") -> int | None:
+    """The fewest slots of a channel with which a program ends; None if no number is enough.
+
+    More slots never make a program hang, so they are found by bisection. The messages and calls of
+    the program must have their partners.
+    """
+    program = on_pairs(program) if order == "peer" else program
+    matches = Matches(program)
+
+    def hangs(slots: int | None) -> bool:
+        return NEVER in levels(WaitGraph(matches, Transport(slots, order)))
+
+    if hangs(None):
+        return None
+    slots = range(1 + max(map(len, matches.channels.values()), default=0))
+    return bisect_left(slots, True, key=lambda count: not hangs(count))

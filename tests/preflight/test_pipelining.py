@@ -9,8 +9,8 @@ from attack_pipelining import NAMES, Rows, ScheduleCase, actions_of
 from oracle.traffic_run import comes_to_an_end
 
 from primepar.errors import FormatError
-from primepar.preflight.fewest import fewest_slots
 from primepar.preflight.importers.pipelining import csv_program
+from primepar.preflight.verdict import fewest_slots
 from primepar.schedule.transport import Transport
 from primepar.verify.program import verify_program
 from primepar.verify.report import Report

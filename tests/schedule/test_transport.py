@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 from attack_transport import TRANSPORTS, traffic_program
 from oracle.traffic_run import comes_to_an_end
-from profiles import few
 
-from primepar.preflight.fewest import (
-    Channel,
-    _assigned,
-    _channels,
-    _units,
-    fewest_communicators,
-    fewest_slots,
-)
+from primepar.preflight.verdict import fewest_slots
 from primepar.schedule import Program
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import Group, IRecv, ISend, Recv, Send, Wait
@@ -103,7 +95,6 @@ def test_three_sends_ahead_of_their_receives_need_three_slots() -> None:
 def test_a_wait_for_each_other_needs_more_than_slots() -> None:
     program = program_of([Recv(1, "b"), Send(1, "a")], [Recv(0, "a"), Send(0, "b")])
     assert fewest_slots(program) is None
-    assert fewest_communicators(program) is None
 
 
 @pytest.mark.parametrize("order", ["communicator", "peer"])
@@ -117,7 +108,6 @@ def test_posted_sends_before_receives_hang_in_order(order: Order) -> None:
     )
     assert hangs(program, 1, order) is None
     assert fewest_slots(program, order) == 1
-    assert len(set((fewest_communicators(program) or {}).values())) == 2
 
 
 def test_a_group_is_one_operation() -> None:
@@ -135,9 +125,6 @@ def test_a_batched_send_does_not_meet_a_receive_of_its_own() -> None:
     assert hangs(program, 0, "peer") is not None
 
 
-FEW = [seed for seed in range(60) if 1 < len(_channels(traffic_program(seed))) < 5]
-
-
 @pytest.mark.parametrize("seed", range(24))
 def test_the_fewest_slots_are_those_of_trying_all(seed: int) -> None:
     program = traffic_program(seed)
@@ -146,28 +133,3 @@ def test_the_fewest_slots_are_those_of_trying_all(seed: int) -> None:
         return
     ends = (comes_to_an_end(program, Transport(slots)) for slots in count())
     assert fewest_slots(program) == next(slots for slots, end in enumerate(ends) if end)
-
-
-@few
-@pytest.mark.parametrize("slots", [0, 1, None])
-@pytest.mark.parametrize("seed", FEW)
-def test_the_fewest_communicators_are_those_of_trying_all(seed: int, slots: int | None) -> None:
-    program = traffic_program(seed)
-    channels = list(_channels(program))
-    tried = []
-    for numbers in product(range(len(channels)), repeat=len(channels)):
-        assigned = dict(zip(channels, numbers, strict=True))
-        if is_allowed(program, assigned) and comes_to_an_end(
-            _assigned(program, assigned), Transport(slots, "communicator")
-        ):
-            tried.append(len(set(numbers)))
-    fewest = fewest_communicators(program, slots)
-    assert min(tried, default=None) == (None if fewest is None else len(set(fewest.values())))
-
-
-def is_allowed(program: Program, numbers: dict[Channel, int]) -> bool:
-    """Whether messages that start together keep one communicator, and channels of two ranks two."""
-    units = _units(program)
-    pairs = [(channel[1:], number) for channel, number in numbers.items()]
-    together = all(numbers[channel] == numbers[unit] for channel, unit in units.items())
-    return together and len(set(pairs)) == len(pairs)

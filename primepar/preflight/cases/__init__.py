@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from primepar.errors import TargetError, nearest
-from primepar.preflight.cases import buffers, orders, reductions, scales, wrong_blocks
-from primepar.preflight.cases.public_case import PublicCase
+from primepar.preflight.cases import (  # noqa: F401  (each adds its cases)
+    buffers,
+    orders,
+    reductions,
+    scales,
+    wrong_blocks,
+)
+from primepar.preflight.cases.public_case import CASES, PublicCase
 from primepar.schedule import Program
 
-CASES: dict[str, PublicCase] = {
-    case.name: case
-    for module in (orders, wrong_blocks, buffers, reductions, scales)
-    for case in module.CASES
-}
-"""Name -> case, grouped by what goes wrong."""
 PREFIX, FIXED = "case:", ":fixed"
 
 __all__ = ["CASES", "PREFIX", "PublicCase", "case_program"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from primepar.preflight.cases.public_case import phase, program, public_case
+from primepar.preflight.cases.public_case import PAIR, phase, program, public_case
 from primepar.schedule import Program
 from primepar.schedule.program import (
     AllGather,
@@ -17,8 +17,6 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.signature import Tensor
-
-PAIR = (0, 1)
 
 
 @public_case("races", "vllm-project/vllm#54962")
@@ -120,11 +118,3 @@ def summed_in_every_micro_batch(fixed: bool) -> Program:
 
     sizes = {"grad": Tensor(((0, 4),))}
     return program(map(calls, PAIR), [gradient], None, [(final,)] * 2, sizes, traffic=4)
-
-
-CASES = (
-    buffer_of_a_pending_send,
-    scaled_before_the_wait,
-    all_gradients_gathered,
-    summed_in_every_micro_batch,
-)

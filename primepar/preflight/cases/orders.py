@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from primepar.preflight.cases.public_case import program, public_case
+from primepar.preflight.cases.public_case import PAIR, program, public_case
 from primepar.schedule import Program
 from primepar.schedule.program import (
     AllGather,
@@ -14,8 +14,6 @@ from primepar.schedule.program import (
     ReduceScatter,
     Send,
 )
-
-PAIR = (0, 1)
 
 
 @public_case("deadlock-freedom", "vllm-project/vllm#43547")
@@ -176,15 +174,3 @@ def state_on_rank_0(fixed: bool) -> Program:
     gather = AllGather(PAIR, block="part", blocks=("part 0", "part 1"))
     others = (gather,) if fixed else ()
     return program([(gather, Barrier(PAIR)), (*others, Barrier(PAIR))])
-
-
-CASES = (
-    step_without_tokens,
-    two_groups_swapped,
-    receives_deferred,
-    parity_is_not_enough,
-    shapes_in_one_order,
-    labels_before_activations,
-    stage_without_experts,
-    state_on_rank_0,
-)

@@ -63,13 +63,20 @@ class PublicCase(Struct, frozen=True, dict=True):
         return tuple(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
-def public_case(refuted: str, *threads: str) -> Callable[[Build], PublicCase]:
-    """Make a case of a function; its name is that of the function."""
+CASES: dict[str, PublicCase] = {}
+"""Name -> case, grouped by what goes wrong: `cases` imports the file of each group."""
+PAIR = (0, 1)
 
-    def case(build: Build) -> PublicCase:
-        return PublicCase(build.__name__.replace("_", "-"), threads, refuted, build)
 
-    return case
+def public_case(refuted: str, *threads: str) -> Callable[[Build], Build]:
+    """Add the case of a function; its name is that of the function."""
+
+    def add(build: Build) -> Build:
+        name = build.__name__.replace("_", "-")
+        CASES[name] = PublicCase(name, threads, refuted, build)
+        return build
+
+    return add
 
 
 class PhaseOf(Struct, frozen=True):

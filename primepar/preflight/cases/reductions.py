@@ -5,11 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from primepar.partition.tesseract import Tesseract
-from primepar.preflight.cases.public_case import phase, program, public_case
+from primepar.preflight.cases.public_case import PAIR, phase, program, public_case
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import AllReduce, Instruction, Reduce
-
-PAIR = (0, 1)
 
 
 @public_case("completion", "NVIDIA/Megatron-LM#1446")
@@ -148,13 +146,3 @@ def shard_without_gradient(fixed: bool) -> Program:
         return loss(V=rank), AllReduce(PAIR, block="log_sum[0]"), *backward
 
     return program(map(calls, PAIR), [loss, gradient])
-
-
-CASES = (
-    final_norm_not_summed,
-    router_gradient_not_reduced,
-    partial_labelled_replicated,
-    tied_embeddings_after_the_scatter,
-    depth_not_summed,
-    shard_without_gradient,
-)

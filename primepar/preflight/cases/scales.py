@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from primepar.preflight.cases.public_case import phase, program, public_case
+from primepar.preflight.cases.public_case import PAIR, phase, program, public_case
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Instruction
-
-PAIR = (0, 1)
 
 
 def _terms_with_one_on_all_ranks(work: str, term: str, total: str, once: bool) -> Program:
@@ -177,16 +175,3 @@ def gathered_logits_as_a_shard(fixed: bool) -> Program:
         return [*(exponentials(V=part) for part in shard), AllReduce(PAIR, block="total[0]")]
 
     return program(map(calls, PAIR), [exponentials], final=[("total[0]",)] * 2)
-
-
-CASES = (
-    norm_averaged,
-    bias_gradient_divided,
-    bias_added_by_every_rank,
-    whole_gradient_reduced,
-    sequence_ranks_not_counted,
-    tokens_divided_twice,
-    mean_of_unequal_means,
-    replicas_counted_in_the_norm,
-    gathered_logits_as_a_shard,
-)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from primepar.preflight.cases.public_case import phase, program, public_case
+from primepar.preflight.cases.public_case import PAIR, phase, program, public_case
 from primepar.schedule import Program
 from primepar.schedule.program import AllReduce, Group, Instruction, Recv, Send
-
-PAIR = (0, 1)
 
 
 @public_case("alignment", "huggingface/diffusers#14265")
@@ -95,6 +93,3 @@ def samplers_with_other_seeds(fixed: bool) -> Program:
         [gradient],
         final=[("grad[0]",)] * 2,
     )
-
-
-CASES = (keys_of_the_first_step, both_neighbours_are_one, samplers_with_other_seeds)
