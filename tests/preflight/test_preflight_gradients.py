@@ -83,21 +83,22 @@ def test_a_rounded_third_is_a_third() -> None:
 @pytest.mark.parametrize(
     ("operator", "expected"),
     [
-        (dist.ReduceOp.SUM, ("sum", "1", "sum")),
-        (dist.ReduceOp.AVG, ("sum", "1/3", "mean")),
-        (vars(dist)["_make_nccl_premul_sum"](1 / 3), ("sum", "1/3", "sum")),
-        (dist.ReduceOp.PRODUCT, ("sum", "1", "product")),
+        (dist.ReduceOp.SUM, ("sum", "1", 3.0)),
+        (dist.ReduceOp.AVG, ("sum", "1/2", 1.5)),
+        (vars(dist)["_make_nccl_premul_sum"](1 / 3), ("sum", "1/3", 1.0)),
+        (dist.ReduceOp.PRODUCT, ("sum", "1", 2.0)),
     ],
 )
-def test_the_factor_of_a_reduction_is_recorded(
-    operator: Any, expected: tuple[str, str, str]
+def test_the_factor_of_a_reduction_is_recorded_and_values_are_reduced(
+    operator: Any, expected: tuple[str, str, float]
 ) -> None:
     gaps: list[str] = []
-    calls: Any = SimpleNamespace(_members=(0, 1, 2), _recorder=SimpleNamespace(gap=gaps.append))
-    reduction = RecordedGroup._reduction(calls, SimpleNamespace(reduceOp=operator))
-    assert reduction == expected
+    calls: Any = SimpleNamespace(_members=(0, 1), _recorder=SimpleNamespace(gap=gaps.append))
+    kind, scale, reduced = RecordedGroup._reduction(calls, SimpleNamespace(reduceOp=operator))
+    assert (kind, scale) == expected[:2]
+    assert float(reduced([torch.tensor([1.0]), torch.tensor([2.0])])) == pytest.approx(expected[2])
     assert gaps == (
-        ["reduces by product, which a program has not"] if "product" in expected else []
+        ["reduces by product, which a program has not"] if operator == dist.ReduceOp.PRODUCT else []
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import reduce
 from typing import NamedTuple
 
 import msgspec
@@ -331,21 +330,3 @@ def zero(tensor: torch.Tensor) -> None:
     """Fill what is received with numbers that do no harm; its own are not here."""
     with torch.no_grad(), _disable_current_modes():
         tensor.detach().zero_()
-
-
-def reduced(values: Tensors, reduction: str) -> torch.Tensor:
-    """The reduction of equally long tensors."""
-    if reduction == "mean":
-        return torch.stack(tuple(values)).sum(0) // len(values)
-    return reduce(_REDUCTIONS[reduction], values)
-
-
-_REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "sum": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "product": torch.mul,
-    "and": torch.bitwise_and,
-    "or": torch.bitwise_or,
-    "xor": torch.bitwise_xor,
-}

@@ -67,7 +67,6 @@ class PretendedFiles:
     def install(self) -> None:
         """Replace the functions of Python and torch that name files."""
         shutil.rmtree(self.written, ignore_errors=True)  # of a rank that starts anew
-        shutil.rmtree(self.written, ignore_errors=True)  # of a rank that starts anew
         temporary = Path(self.written) / "tmp"
         temporary.mkdir(parents=True)
         os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)

@@ -254,7 +254,7 @@ class PretendedGpus:
         cuda.stream = cuda.StreamContext = lambda stream: stream or GpuStream(self)
         cuda.Stream = cuda.ExternalStream = lambda *_, **__: GpuStream(self)
         torch.Stream = cuda.Stream  # type: ignore[misc]
-        torch.Event = cuda.Event = GpuEvent  # type: ignore[assignment,misc]
+        torch.Event = cuda.Event = GpuEvent  # type: ignore[misc]
         cuda.device = cuda.device_of = self._chosen
         for name in ("_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect",
                      "set_stream"):  # fmt: skip
@@ -391,7 +391,7 @@ _Stream = _instant("_Stream", record_event=GpuEvent(), query=True, is_capturing=
                    wait_stream=None, wait_event=None, synchronize=None, __exit__=None)  # fmt: skip
 
 
-class GpuStream(_Stream):  # type: ignore[misc]
+class GpuStream(_Stream):  # type: ignore[misc,valid-type]
     """A stream: all streams run in the order of the script."""
 
     def __init__(self, gpus: PretendedGpus) -> None:

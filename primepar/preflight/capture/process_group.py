@@ -7,6 +7,7 @@ Python. Tensors that are returned have the right shape and type; see `communicat
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,6 @@ from primepar.preflight.capture.communicator import (
     NamedMessage,
     RecordedWork,
     Tensors,
-    reduced,
     zero,
 )
 from primepar.preflight.capture.source_lines import source_line
@@ -41,18 +41,18 @@ from primepar.schedule.program import (
 )
 from primepar.schedule.signature import Reduction
 
-_REDUCTIONS: dict[Any, tuple[Reduction, str]] = {
-    dist.ReduceOp.SUM: ("sum", "sum"),
-    dist.ReduceOp.AVG: ("sum", "mean"),
-    dist.ReduceOp.MAX: ("max", "max"),
-    dist.ReduceOp.MIN: ("min", "min"),
-    dist.ReduceOp.PRODUCT: ("sum", "product"),
-    dist.ReduceOp.BAND: ("sum", "and"),
-    dist.ReduceOp.BOR: ("sum", "or"),
-    dist.ReduceOp.BXOR: ("sum", "xor"),
-    dist.ReduceOp.PREMUL_SUM: ("sum", "scaled sum"),
+_REDUCTIONS: dict[Any, tuple[Reduction, str, Any]] = {
+    dist.ReduceOp.SUM: ("sum", "sum", torch.add),
+    dist.ReduceOp.AVG: ("sum", "mean", torch.add),
+    dist.ReduceOp.MAX: ("max", "max", torch.maximum),
+    dist.ReduceOp.MIN: ("min", "min", torch.minimum),
+    dist.ReduceOp.PRODUCT: ("sum", "product", torch.mul),
+    dist.ReduceOp.BAND: ("sum", "and", torch.bitwise_and),
+    dist.ReduceOp.BOR: ("sum", "or", torch.bitwise_or),
+    dist.ReduceOp.BXOR: ("sum", "xor", torch.bitwise_xor),
+    dist.ReduceOp.PREMUL_SUM: ("sum", "scaled sum", torch.add),
 }
-"""The reduction of a program, and that of values."""
+"""The reduction of a program, its name, and that of values."""
 
 
 class Operand(NamedTuple):
@@ -67,7 +67,10 @@ class Operand(NamedTuple):
 NOTHING = Operand((), (), ())
 
 
-class RecordedGroup(dist.ProcessGroup):
+_Group: Any = dist.ProcessGroup
+
+
+class RecordedGroup(_Group):  # type: ignore[misc]
     """A group of a rank: torch calls its methods where a backend would communicate.
 
     Ranks in calls are places among the members.
@@ -77,7 +80,7 @@ class RecordedGroup(dist.ProcessGroup):
         self._own, self._members = communicator, communicator.members
         self._recorder = communicator.recorder
         self._place = communicator.members.index(communicator.rank)
-        super().__init__(self._place, len(self._members))  # type: ignore[call-arg]
+        super().__init__(self._place, len(self._members))
 
     def getBackendName(self) -> str:
         """The name that torch shows."""
@@ -131,10 +134,10 @@ class RecordedGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> RecordedWork:
         """Record an all-reduce of one tensor or several, in one call."""
-        reduction, scale, name = self._reduction(opts)
+        reduction, scale, reduced = self._reduction(opts)
         both = self._reads(tensors)
         return self._call(
-            AllReduce, both, both, self._members, _reduced_places(name), tensors,
+            AllReduce, both, both, self._members, _by_places(reduced), tensors,
             block=both.blocks[0], also=both.blocks[1:], reduction=reduction, scale=scale,
         )  # fmt: skip
 
@@ -142,11 +145,11 @@ class RecordedGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: Tensors, opts: Any) -> RecordedWork:
         """Record a reduction to a root."""
-        reduction, scale, name = self._reduction(opts)
+        reduction, scale, reduced = self._reduction(opts)
         root, read = self._members[opts.rootRank], self._reads(tensors[:1])
         write = read if root == self._own.rank else NOTHING
         return self._call(
-            Reduce, read, write, self._members, _reduced_places(name), tensors[:1],
+            Reduce, read, write, self._members, _by_places(reduced), tensors[:1],
             block=read.blocks[0], root=root, reduction=reduction, scale=scale,
         )  # fmt: skip
 
@@ -200,12 +203,12 @@ class RecordedGroup(dist.ProcessGroup):
         return _together([self.reduce_scatter_single(*pair, opts) for pair in pairs])
 
     def _reduce_scatter(self, output: torch.Tensor, read: Operand, opts: Any) -> RecordedWork:
-        reduction, scale, name = self._reduction(opts)
+        reduction, scale, reduced = self._reduction(opts)
         write = self._writes([output])
         zero(output)
         return self._call(
             ReduceScatter, read, write, self._members,
-            lambda values: [reduced([part[self._place] for part in values], name)], [output],
+            lambda values: [reduced([part[self._place] for part in values])], [output],
             blocks=read.blocks, block=write.blocks[0], reduction=reduction, scale=scale,
         )  # fmt: skip
 
@@ -237,7 +240,7 @@ class RecordedGroup(dist.ProcessGroup):
 
     def barrier(self, opts: Any = None) -> RecordedWork:
         """Record a barrier."""
-        return self._call(Barrier, NOTHING, NOTHING, (), list, ())
+        return self._call(Barrier, NOTHING, NOTHING, (), lambda _: [], ())
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """Record a barrier."""
@@ -282,18 +285,26 @@ class RecordedGroup(dist.ProcessGroup):
             )
         return Operand(parts, self._recorder.buffers.names(tensor, len(parts)), [tensor])
 
-    def _reduction(self, opts: Any) -> tuple[Reduction, str, str]:
+    def _reduction(self, opts: Any) -> tuple[Reduction, str, Callable[[Tensors], torch.Tensor]]:
         """The reduction, the scale of a program, and the reduction of values."""
         operator: Any = opts.reduceOp if opts is not None else dist.ReduceOp.SUM
-        reduction, name = _REDUCTIONS[getattr(operator, "op", operator)]
-        factor = 1 / len(self._members) if name == "mean" else 1.0
-        if name == "scaled sum":
-            _, factor = operator.__getstate__()
-            name = "sum" if isinstance(factor, float) and factor > 0 else name
-        if name not in ("sum", "mean", "max", "min"):
-            self._recorder.gap(f"reduces by {name}, which a program has not")
+        reduction, name, function = _REDUCTIONS[getattr(operator, "op", operator)]
+        count = len(self._members) if name == "mean" else 1
+        factor: Any = operator.__getstate__()[1] if name == "scaled sum" else 1.0
+        if not (isinstance(factor, float) and factor > 0):
             factor = 1.0
-        return reduction, str(meant(factor)), name
+        elif name in ("sum", "mean", "max", "min", "scaled sum"):
+            name = ""
+        if name:
+            self._recorder.gap(f"reduces by {name}, which a program has not")
+
+        def reduced(values: Tensors) -> torch.Tensor:
+            whole = not values[0].is_floating_point()
+            total: torch.Tensor = reduce(function, values)
+            total = total * factor if factor != 1 else total
+            return total.div(count, rounding_mode="trunc" if whole else None)
+
+        return reduction, str(meant(factor / count)), reduced
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> RecordedWork:
         """Record a send."""
@@ -341,9 +352,11 @@ def _first_of_each(values: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     return [parts[0] for parts in values]
 
 
-def _reduced_places(name: str) -> Callable[[list[list[torch.Tensor]]], list[torch.Tensor]]:
+def _by_places(
+    reduced: Callable[[Tensors], torch.Tensor],
+) -> Callable[[list[list[torch.Tensor]]], list[torch.Tensor]]:
     """The reduction of the first tensors of all members, of the second ones, and so on."""
-    return lambda values: [reduced(several, name) for several in zip(*values, strict=True)]
+    return lambda values: list(map(reduced, zip(*values, strict=True)))
 
 
 def size_of(*tensors: torch.Tensor) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -132,7 +133,10 @@ class _StandIns:
         torch.cuda.nccl.version = lambda: (0, 0, 0)
         for name in ("init_process_group", "new_group", "get_backend", "batch_isend_irecv"):
             original = getattr(c10d, name)
-            _replace(original, name, getattr(self, f"_{name}")(original))
+            stand_in = wraps(original)(partial(getattr(self, f"_{name}"), original))
+            for module_name, module in tuple(sys.modules.items()):
+                if module_name.startswith("torch") and vars(module).get(name) is original:
+                    setattr(module, name, stand_in)
 
     def _create(self, options: Any, _: Any) -> RecordedGroup:
         members = tuple(options.global_ranks_in_group) or tuple(range(self.ranks))
@@ -144,61 +148,45 @@ class _StandIns:
         self.created[members] += 1
         return RecordedGroup(Communicator(self.recorder, name, members, self.rank))
 
-    def _init_process_group(self, original: Callable[..., None]) -> Callable[..., None]:
-        def init_process_group(
-            backend: str | None = None, init_method: str | None = None, timeout: Any = None,
-            world_size: int = -1, rank: int = -1, store: Any = None, *_: Any, **__: Any,
-        ) -> None:  # fmt: skip
-            self.asked_backend = (backend or "gloo").lower()
-            original(
-                BACKEND,
-                store=HashStore(),
-                rank=self.rank if rank == -1 else rank,
-                world_size=self.ranks if world_size == -1 else world_size,
+    def _init_process_group(
+        self, original: Callable[..., None], backend: str | None = None,
+        init_method: str | None = None, timeout: Any = None, world_size: int = -1, rank: int = -1,
+        store: Any = None, *_: Any, **__: Any,
+    ) -> None:  # fmt: skip
+        self.asked_backend = (backend or "gloo").lower()
+        original(
+            BACKEND,
+            store=HashStore(),
+            rank=self.rank if rank == -1 else rank,
+            world_size=self.ranks if world_size == -1 else world_size,
+        )
+
+    def _new_group(
+        self, original: Callable[..., Any], ranks: Any = None, timeout: Any = None,
+        backend: Any = None, pg_options: Any = None, use_local_synchronization: bool = False,
+        *rest: Any, **named: Any,
+    ) -> Any:  # fmt: skip
+        if not use_local_synchronization:
+            members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
+            self.recorder.recording.groups.append(GroupCreation(members, source_line()))
+        return original(ranks, None, None, None, use_local_synchronization, *rest, **named)
+
+    def _get_backend(self, original: Callable[..., str], group: Any = None) -> str:
+        original(group)
+        name = self.asked_backend
+        return name.rpartition(":")[2] if ":" in name else name
+
+    def _batch_isend_irecv(
+        self, _: Callable[..., Any], p2p_op_list: list[dist.P2POp]
+    ) -> list[dist.Work]:
+        """Start messages together: one work, as with NCCL, once for each of them."""
+        c10d._check_p2p_op_list(p2p_op_list)
+        group = p2p_op_list[0].group or c10d._get_default_group()
+        assert isinstance(group, RecordedGroup)
+        messages = [
+            (group.sent if op.op is dist.isend else group.received)(
+                op.tensor, op.group_peer, op.tag
             )
-
-        return init_process_group
-
-    def _new_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None,
-                      pg_options: Any = None, use_local_synchronization: bool = False,
-                      *rest: Any, **named: Any) -> Any:  # fmt: skip
-            if not use_local_synchronization:
-                members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
-                self.recorder.recording.groups.append(GroupCreation(members, source_line()))
-            rest = (use_local_synchronization, *rest)
-            return original(ranks, None, None, None, *rest, **named)
-
-        return new_group
-
-    def _get_backend(self, original: Callable[..., str]) -> Callable[..., str]:
-        def get_backend(group: Any = None) -> str:
-            original(group)
-            name = self.asked_backend
-            return name.rpartition(":")[2] if ":" in name else name
-
-        return get_backend
-
-    def _batch_isend_irecv(self, original: Callable[..., Any]) -> Callable[..., list[dist.Work]]:
-        def batch_isend_irecv(p2p_op_list: list[dist.P2POp]) -> list[dist.Work]:
-            """Start messages together: one work, as with NCCL, once for each of them."""
-            c10d._check_p2p_op_list(p2p_op_list)
-            group = p2p_op_list[0].group or c10d._get_default_group()
-            assert isinstance(group, RecordedGroup)
-            messages = [
-                (group.sent if op.op is dist.isend else group.received)(
-                    op.tensor, op.group_peer, op.tag
-                )
-                for op in p2p_op_list
-            ]
-            return [group.batch(messages)] * len(messages)
-
-        return batch_isend_irecv
-
-
-def _replace(original: object, name: str, stand_in: object) -> None:
-    for module in tuple(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("torch") and (
-            vars(module).get(name) is original
-        ):
-            setattr(module, name, stand_in)
+            for op in p2p_op_list
+        ]
+        return [group.batch(messages)] * len(messages)
