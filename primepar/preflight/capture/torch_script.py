@@ -69,7 +69,8 @@ def run_script(
     try:
         follow_gradients(recorder.terms)
         follow_labels(recorder.terms)
-        with WatchedOperations(recorder, gpus), recorder.terms, numbers:
+        recorder.terms.run = WatchedOperations(recorder, gpus).run
+        with recorder.terms, numbers:
             run_user_code(script, recorder)
     except NeverComesError:
         pass

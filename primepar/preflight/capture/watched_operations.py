@@ -7,17 +7,17 @@ way may be another one than in a real run: that is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import content_number
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.recorder import RankRecorder, ValueQuestion
+from primepar.preflight.meaning.recorder import COMMUNICATES
 from primepar.preflight.meaning.storages import NUMPY
 
 _SHAPES_ONLY = frozenset(
@@ -78,8 +78,7 @@ def _kind(operator: Any) -> _Kind:
         shapes_only=name in _SHAPES_ONLY,
         allocates="empty" in name,
         overwrites=name in _OVERWRITES,
-        communicates=operator.namespace
-        in ("_c10d_functional", "_c10d_functional_autograd", "c10d"),
+        communicates=operator.namespace in COMMUNICATES,
         steers=bool(steering & set(operator.tags)),
         asks=name.partition("::")[2] in _ASKS,
         lanes=name.startswith("aten::_foreach"),
@@ -87,22 +86,15 @@ def _kind(operator: Any) -> _Kind:
     )
 
 
-class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WatchedOperations:
     """Runs every operation as it is, and keeps the table of buffers up to date."""
 
     def __init__(self, recorder: RankRecorder, gpus: PretendedGpus | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder, self._gpus = recorder, gpus
         self._table = recorder.buffers
 
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if FakeTensor in types:
-            return func(*args, **kwargs)
-        if any(kind not in _PLAIN for kind in types):
-            return NotImplemented
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation on plain tensors."""
         kind = _kind(func)
         if kind.views:
             return func(*args, **kwargs)
@@ -129,7 +121,9 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _watch(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         if kind.communicates:
-            return self._communicate(func, args, kwargs)
+            inputs = list(_tensors((*args, *kwargs.values())))
+            with self._recorder.functional(self._table.mix(inputs)):
+                return func(*args, **kwargs)
         inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
         named = dict(zip(kind.names, args, strict=False)) | kwargs
         written = [tensor for name in kind.writes for tensor in _tensors((named.get(name),))]
@@ -220,11 +214,6 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._table.hold(tensor, self._table.mix(inputs))
         return result
 
-    def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
-        inputs = _tensors((*args, *kwargs.values()))
-        with self._recorder.functional(self._table.mix(inputs)):
-            return func(*args, **kwargs)
-
     def _follow(
         self,
         kind: _Kind,
@@ -240,9 +229,6 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             mixed = table.mix(inputs)
         for tensor in (*changed, *outputs):
             table.hold(tensor, mixed)
-
-
-_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

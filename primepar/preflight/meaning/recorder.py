@@ -13,11 +13,8 @@ from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    is_traceable_wrapper_subclass,
-)
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.linear import LinearTerms
@@ -41,7 +38,9 @@ from primepar.preflight.meaning.terms import (
     TrainedParameter,
 )
 
-_COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
+COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
+"""Namespaces of functional collectives."""
+_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
 
 Lane = tuple[Sequence[Any], dict[str, Any]]
 """The arguments of one operation, or of one place of an operation on lists of tensors."""
@@ -50,12 +49,13 @@ Lane = tuple[Sequence[Any], dict[str, Any]]
 class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records the terms of one rank, and what its optimizers read.
 
-    `source` returns the line of the user's text that runs now.
+    `source` returns the line of the user's text that runs now, `run` does an operation.
     """
 
     def __init__(self, source: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
+        self.run: Callable[..., Any] = lambda func, args, kwargs: func(*args, **kwargs)
         self.storages = Storages()
         self.linear = LinearTerms(self.storages)
         self.claims: list[GradientClaim] = []
@@ -187,20 +187,26 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an operation, and note what its outputs are made of."""
         kwargs = kwargs or {}
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if any(is_traceable_wrapper_subclass(tensor) for tensor in tensors):
-            return NotImplemented
-        if not any(map(self._tracked, tensors)):
+        if FakeTensor in types:
             return func(*args, **kwargs)
-        if func.namespace in _COMMUNICATES:
-            return self._communicate(func, args, kwargs, tensors)
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if not any(map(self._tracked, tensors)):
+            return self.run(func, args, kwargs)
+        if func.namespace in COMMUNICATES:
+            self._functional = [self.storages.read(tensor) for tensor in tensors]
+            try:
+                return self.run(func, args, kwargs)
+            finally:
+                self._functional = []
         lanes = list(_lanes(func, args, kwargs))
         written = [list(_written(func, *lane)) for lane in lanes]
         if any(written):
             terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
-            result = func(*args, **kwargs)
+            result = self.run(func, args, kwargs)
         else:
-            result = func(*args, **kwargs)
+            result = self.run(func, args, kwargs)
             fresh = self._fresh(result, tensors)
             together = len(lanes) != len(fresh)
             lanes = [(args, kwargs)] if together else lanes
@@ -209,15 +215,6 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for term, outputs in zip(terms, written, strict=True):
             self._write(term, outputs)
         return result
-
-    def _communicate(
-        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> Any:
-        self._functional = [self.storages.read(tensor) for tensor in tensors]
-        try:
-            return func(*args, **kwargs)
-        finally:
-            self._functional = []
 
     def _tracked(self, tensor: torch.Tensor) -> bool:
         return _has_storage(tensor) and self.storages.tracked(tensor)
