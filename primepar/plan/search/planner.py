@@ -96,6 +96,7 @@ class Planner:
                   for setting in fields(cls)
                   if setting.init and hasattr(other, setting.name)}  # fmt: skip
         planner = cls(**others | settings)
+        planner.operators, planner.named = other.operators, other.named
         if "candidates" not in settings:
             planner.catalogue = other.catalogue
         return planner
