@@ -32,11 +32,11 @@ def compared(primitive: Primitive) -> dict[str, PropertyResult]:
     return {result.name: result for result in formula_results(primitive)}
 
 
-MESHES = {"tesseract": 25, "summa-rectangular": 88} | dict.fromkeys(
+MESHES = {"tesseract": 18, "summa-rectangular": 60} | dict.fromkeys(
     ("three-d", "three-d-exchanged", "three-d-regathered"), 4
 )
-"""Meshes with sides up to 6 and at most 64 devices; 6 where one or two axes have one side."""
-BOUNDS = {"summa-rectangular": 41} | dict.fromkeys(
+"""Meshes with sides up to 6 and at most 64 devices, 32 of several sides; 6 of one or two axes."""
+BOUNDS = {"summa-rectangular": 39} | dict.fromkeys(
     ("output-stays", "input-stays", "weight-stays"), 4
 )
 """Meshes on which `held` is what is live, where it is more on others."""

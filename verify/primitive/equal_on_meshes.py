@@ -1,8 +1,9 @@
 """Compares the formulas of memory and traffic of a primitive with its programs, mesh by mesh.
 
 `sent` has to be what leaves the devices, and `held` a bound of what is live on any device. Both are
-counted in the lowered program of every mesh with sides up to 6 and at most 64 devices, for the
-smallest operator and for three that are long in one dim. This proves nothing about other meshes.
+counted in the lowered program of every mesh with sides up to 6 and at most 64 devices (32 where a
+mesh has several sides, of which there are many more), for the smallest operator and for three that
+are long in one dim. This proves nothing about other meshes.
 So the result states on how many meshes the formula is equal to what was counted. Example: SUMMA has
 the meshes s = 1 to 6, and both of its formulas are equal on 6 meshes.
 """
@@ -37,6 +38,7 @@ from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.smallest_mesh import MOST_SUB_OPERATORS, Sides, side_choices
 from primepar.verify.report import PropertyResult
 
+MOST_DEVICES, MOST_DEVICES_OF_SIDES = 64, 32
 WIDE, MANY = ("M", "N", "K"), 16
 """Dims that are made this many times as long, one by one."""
 
@@ -173,11 +175,14 @@ def formula_results(primitive: Primitive) -> Iterator[PropertyResult]:
 def _compare(primitive: Primitive, asked: list[_Comparison]) -> _Mesh | None:
     """Compare on every mesh, and return the last one. Raises `UnansweredError` at the deadline."""
     mesh = None
+    most = MOST_DEVICES if len(primitive.side_names) == 1 else MOST_DEVICES_OF_SIDES
     for sides in in_time(side_choices(primitive)):
         open_ = [comparison for comparison in asked if comparison.decided is None]
         if not open_:
             break
         candidate = _Mesh(primitive, sides)
+        if candidate.sequence.ranks > most:
+            break  # fewest devices come first
         if prod(candidate.sequence.grid.values()) <= MOST_SUB_OPERATORS:
             mesh = candidate
             for comparison in open_:
