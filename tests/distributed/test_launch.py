@@ -11,13 +11,12 @@ from unittest.mock import patch
 import pytest
 from command import Done, run
 from profiles import some
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training import launch, launchers
-from primepar.distributed.training.agreement import GRACE_SECONDS
+from primepar.distributed.training import failures, launch, launchers
+from primepar.distributed.training.failures import GRACE_SECONDS
 from primepar.distributed.training.launch import check_installed
-from primepar.distributed.training.launchers import Launch
-from primepar.distributed.training.rendezvous import first_host, meet, srun_port
+from primepar.distributed.training.launchers import Launch, first_host, meet, srun_port
 from primepar.errors import LaunchError, PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -102,6 +101,23 @@ def test_rank_0_speaks_at_once_and_the_others_wait(
     with pytest.raises(PrimeParError), Launch("mpirun", rank, 2).one_error():
         raise PrimeParError
     assert waited == [GRACE_SECONDS] * rank
+
+
+@pytest.mark.parametrize(("hosts", "code"), [(None, 0), ("1", 0), ("2", 2)])
+def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
+    monkeypatch: pytest.MonkeyPatch, hosts: str | None, code: int
+) -> None:
+    """After 0 a torchrun waits for the other host's, and mpirun for the rank with the message."""
+    monkeypatch.setattr(failures, "GRACE_SECONDS", 0.0)
+    monkeypatch.delenv(failures.HOSTS, raising=False)
+    if hosts is not None:
+        monkeypatch.setenv(failures.HOSTS, hosts)
+    store = HashStore()
+    store.set("plan/1", "failed")
+    store.set("plan-read/1", "")
+    with pytest.raises(SystemExit) as left, failures.agreed(store, 0, 2, "plan"):
+        pass
+    assert left.value.code == code
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from primepar.errors import ConfigError
 
 def rates(steps: int, **settings: Any) -> list[float]:
     """The rate of every step of a run."""
-    run = Settings(lr=0.5, **settings)
-    return [run.rate(step, steps) for step in range(1, steps + 1)]
+    run = Settings(lr=0.5, steps=steps, **settings)
+    return [run.rate(step) for step in range(1, steps + 1)]
 
 
 def test_the_rate_rises_to_its_full_height() -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -12,10 +13,10 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
-from primepar.distributed.training.activity import Activity, Kind
-from primepar.distributed.training.first_error import first_error
-from primepar.distributed.training.rendezvous import WorldPlace
-from primepar.distributed.training.watchdog import STORE, Sign, Silence, Watchdog
+from primepar.distributed.training.activity import Activity
+from primepar.distributed.training.failures import first_error
+from primepar.distributed.training.launchers import WorldPlace
+from primepar.distributed.training.watchdog import STORE, Sign, Watchdog
 from primepar.errors import LaunchError
 from primepar.schedule.program import (
     AllReduce,
@@ -73,190 +74,141 @@ def test_the_place_is_the_instruction_that_has_started_last(by_action: bool) -> 
 
 ALL_REDUCE = [CompiledStep((NODES[6],), [print])]
 PLACE = "programs[1][0] (all_reduce c over 0,1,2)"
+COMPUTING = "step 7 at programs[2][5] (add c += a)"
 
 
-class FakeMesh:
-    """A mesh in which a list runs, or none."""
+def running(steps: Sequence[CompiledStep] = ALL_REDUCE) -> Running[CompiledStep]:
+    """A list whose first action has started."""
+    list_: Running[CompiledStep] = Running(steps, 1, 0)
+    next(list_.actions())
+    return list_
 
-    def __init__(self, running: Running[CompiledStep] | None = None) -> None:
-        self.running = running
 
-
-def watchdog(*running: Running[CompiledStep]) -> Watchdog:
-    """That of rank 1 of three; nothing is measured but what the tests count."""
+def watchdog(*lists: Running[CompiledStep]) -> Watchdog:
+    """That of rank 1 of three, whose turns of a second are counted by the tests."""
     activity = Activity(1, 3)
-    activity.meshes = [FakeMesh(run) for run in running]  # type: ignore[misc]
+    activity.meshes = [SimpleNamespace(running=run) for run in lists]  # type: ignore[misc]
     dog = Watchdog(activity, HashStore(), WorldPlace(1, 3, 1, HashStore()), 12.0)
-    signs(dog, 0)
     assert dog.every == 1.0
+    for peer in (0, 2):
+        dog.seen[peer] = Sign(0, "step 0", (1,))
     return dog
 
 
-def signs(dog: Watchdog, number: int, *silent: int) -> None:
-    """The store answers, and all other ranks but the silent ones have given one more sign."""
-    dog.exchange.answers = number
-    for peer in {0, 2} - set(silent):
-        dog.exchange.seen[peer] = Sign(number, f"step {number}", (1,))
-
-
 def seconds_until(
-    dog: Watchdog, *silent: int, most: int = 400, busy: Sign | None = None
+    dog: Watchdog, *silent: int, most: int = 400, signs: Mapping[int, Sign] = MappingProxyType({})
 ) -> tuple[int, str]:
-    """Count seconds until there is a problem; a silent store is `STORE`.
-
-    If `busy` is given, rank 0 is not silent, and gives this sign.
-    """
+    """Count seconds until there is a problem; `signs` are those that are given."""
     for second in range(1, most):
-        if STORE not in silent:
-            signs(dog, second, *silent)
-        if busy is not None:
-            dog.exchange.seen[0] = replace(busy, number=second)
-        problem = dog._problem(1.0)
+        for peer in {STORE, 0, 2} - set(silent):
+            dog.heard[peer] = dog.turn
+            if peer != STORE:
+                sign = signs.get(peer, Sign(0, f"step {second}", (1,)))
+                dog.seen[peer] = replace(sign, number=second)
+        problem = dog.problem()
         if problem is not None:
             return second, problem
     return most, ""
 
 
-def waiting() -> Running[CompiledStep]:
-    running: Running[CompiledStep] = Running(ALL_REDUCE, 1, 0)
-    next(running.actions())
-    return running
+LATE = f"rank 1: expected ranks 0, 2 to answer within 12 s, got nothing in step 7 at {PLACE}"
+WAITS = {
+    "all wait": ((), {}, f"{LATE}: {REMEDY}"),
+    "one is silent": ((0,), {}, f"{LATE}; rank 0 is silent since step 0: {REMEDY}"),
+    "one computes": (
+        (), {2: Sign(0, COMPUTING)}, f"{LATE}; rank 2 is in {COMPUTING}: {REMEDY}",
+    ),
+    "one saves": ((), {0: Sign(0, "checkpoint of step 6", (), "other")}, ""),
+    "one is in its setup": ((), {0: Sign(0, "the setup", (), "setup")}, ""),
+    "none answers": (
+        (STORE, 0, 2), {},
+        f"{LATE}; rank 0, or the launcher that keeps the store, is silent: {REMEDY}",
+    ),
+}  # fmt: skip
 
 
-def test_a_rank_that_waits_names_step_instruction_block_and_peers() -> None:
-    dog = watchdog(waiting())
+@pytest.mark.parametrize("case", WAITS)
+def test_a_rank_that_waits_names_step_instruction_block_peers_and_cause(case: str) -> None:
+    """Who saves takes as long as it does, and so does a wait for it, also by way of others."""
+    silent, signs, line = WAITS[case]
+    dog = watchdog(running())
     with dog.activity.part("step 7", "step"):
-        assert seconds_until(dog) == (
-            14, f"rank 1: expected ranks 0, 2 to answer within 12 s, got nothing in step 7 at "
-            f"{PLACE}: {REMEDY}",
-        )  # fmt: skip
+        assert seconds_until(dog, *silent, signs=signs) == (14 if line else 400, line)
 
 
-def test_it_names_the_rank_that_is_silent_or_the_one_that_does_not_wait() -> None:
-    dog = watchdog(waiting())
-    with dog.activity.part("step 7", "step"):
-        assert seconds_until(dog, 0)[1].endswith(
-            f"at {PLACE}; rank 0 is silent since step 0: {REMEDY}"
-        )
-    dog = watchdog(waiting())
-    dog.exchange.seen[2] = Sign(0, "step 7 at programs[2][5] (add c += a)")
-    dog._problem(1.0)
-    with dog.activity.part("step 7", "step"):
-        for number in range(1, 14):
-            signs(dog, number, 2)
-            dog.exchange.seen[2] = Sign(number, "step 7 at programs[2][5] (add c += a)")
-            assert dog._problem(1.0) is None
-        signs(dog, 14, 2)
-        dog.exchange.seen[2] = Sign(14, "step 7 at programs[2][5] (add c += a)")
-        assert str(dog._problem(1.0)).endswith(
-            f"at {PLACE}; rank 2 is in step 7 at programs[2][5] (add c += a): {REMEDY}"
-        )
+def test_a_wait_for_a_rank_that_is_stopped_ends_whatever_its_last_sign() -> None:
+    """The first step may have begun after a last sign of the setup."""
+    for part, kind in (("the setup", "setup"), ("checkpoint of step 6", "other")):
+        dog = watchdog(running())
+        dog.seen[0] = Sign(0, part, (), kind)  # type: ignore[arg-type]
+        with dog.activity.part("step 7", "step"):
+            assert seconds_until(dog, 0) == (
+                14, f"{LATE}; rank 0 is silent since {part}: {REMEDY}",
+            )  # fmt: skip
 
 
 def test_a_sum_outside_of_a_list_counts_as_a_wait() -> None:
     dog = watchdog()
     with dog.activity.part("step 7", "step"), dog.activity.together("the sum of signals"):
-        assert seconds_until(dog)[1] == (
-            "rank 1: expected ranks 0, 2 to answer within 12 s, got nothing in step 7 at the sum "
-            f"of signals: {REMEDY}"
-        )
+        assert seconds_until(dog)[1] == f"{LATE.replace(PLACE, 'the sum of signals')}: {REMEDY}"
 
 
-def test_who_computes_or_proves_or_saves_takes_as_long_as_it_does() -> None:
-    computing: Running[CompiledStep] = Running([CompiledStep((NODES[3],), [print])], 1, 0)
-    next(computing.actions())
-    dog = watchdog(computing)
+def test_who_computes_or_saves_takes_as_long_as_it_does() -> None:
+    dog = watchdog(running([CompiledStep((NODES[3],), [print])]))
     with dog.activity.part("step 7", "step"):
         assert seconds_until(dog) == (400, "")
+    dog = watchdog(running())
     with dog.activity.part("the checkpoint of step 7"):
-        assert seconds_until(watchdog(waiting())) == (400, "")
+        assert seconds_until(dog) == (400, "")
 
 
 def test_a_list_that_goes_on_is_not_late() -> None:
-    running: Running[CompiledStep] = Running(ALL_REDUCE * 40, 1, 0)
-    dog = watchdog(running)
+    list_: Running[CompiledStep] = Running(ALL_REDUCE * 40, 1, 0)
+    dog = watchdog(list_)
     with dog.activity.part("step 7", "step"):
-        for number, _ in enumerate(running.actions()):
-            for _ in range(9):
-                signs(dog, 10 * number)
-                assert dog._problem(1.0) is None
+        for _ in list_.actions():
+            assert seconds_until(dog, most=10) == (10, "")
 
 
-def test_a_wait_for_a_rank_in_its_setup_or_a_checkpoint_takes_as_long_as_that() -> None:
-    """Any rank: this one may wait for one that waits for it."""
-    parts: dict[str, Kind] = {"the setup": "setup", "checkpoint of step 6": "other"}
-    for part, kind in parts.items():
-        dog = watchdog(waiting())
-        with dog.activity.part("step 7", "step"):
-            assert seconds_until(dog, busy=Sign(0, part, (), kind)) == (400, "")
-            assert seconds_until(dog)[1].startswith("rank 1: expected ranks 0, 2 to answer within")
+SILENT = {
+    "the next rank": ("other", "step 0", (2,), 17, "of rank 2 within 12 s, got none since step 0"),
+    "another rank": ("other", "step 0", (0,), 400, ""),  # rank 2 listens to it
+    "in the setup": ("setup", "the setup", (2,), 65,
+                     "of rank 2 within 60 s, got none since the setup"),
+    "no sign yet": ("setup", None, (2,), 304, "of rank 2 within 300 s, got none"),
+    "the store": ("other", "step 0", (STORE, 0, 2), 16,
+                  "of rank 0, or the launcher that keeps the store, within 12 s, got none"),
+}  # fmt: skip
 
 
-def test_a_wait_for_a_rank_that_is_stopped_ends_whatever_its_last_sign() -> None:
-    """The first step may have begun after a last sign of the setup."""
-    parts: dict[str, Kind] = {"the setup": "setup", "checkpoint of step 6": "other"}
-    for part, kind in parts.items():
-        dog = watchdog(waiting())
-        dog.exchange.seen[0] = Sign(0, part, (), kind)
-        with dog.activity.part("step 7", "step"):
-            assert seconds_until(dog, 0) == (
-                14, f"rank 1: expected ranks 0, 2 to answer within 12 s, got nothing in step 7 at "
-                f"{PLACE}; rank 0 is silent since {part}: {REMEDY}",
-            )  # fmt: skip
-
-
-def test_silence_of_the_next_rank_ends_a_part_that_is_no_step() -> None:
+@pytest.mark.parametrize("case", SILENT)
+def test_silence_ends_a_part_that_is_no_step(case: str) -> None:
+    """It may last a minute in the setup: a library is imported, with the interpreter locked."""
+    kind, text, silent, seconds, line = SILENT[case]
     dog = watchdog()
-    with dog.activity.part("checkpoint of step 3"):
-        assert seconds_until(dog, 2) == (
-            17, "rank 1: expected a sign of life of rank 2 within 12 s, got none since step 0, in "
-            f"checkpoint of step 3: {REMEDY}",
-        )  # fmt: skip
-    assert seconds_until(watchdog(), 0) == (400, "")  # rank 2 listens to rank 0
-
-
-def test_silence_in_the_setup_may_last_a_minute() -> None:
-    """A library is imported, with Python's interpreter locked, on a machine with much to do."""
-    dog = watchdog()
-    dog.exchange.seen[2] = Sign(0, "the setup", (), "setup")
-    assert seconds_until(dog, 2) == (
-        65, "rank 1: expected a sign of life of rank 2 within 60 s, got none since the setup, in "
-        f"the setup: {REMEDY}",
-    )  # fmt: skip
-
-
-def test_silence_of_the_store_ends_a_run() -> None:
-    expected: dict[Kind, tuple[int, int]] = {"other": (17, 12), "setup": (65, 60)}
-    for kind, (seconds, least) in expected.items():
-        dog = watchdog()
-        dog.exchange.seen = {rank: Sign(0, "a part", (), kind) for rank in (0, 2)}
-        with dog.activity.part("a part", kind):
-            assert seconds_until(dog, STORE, 0, 2) == (
-                seconds, "rank 1: expected a sign of life of rank 0, or the launcher that keeps "
-                f"the store, within {least} s, got none, in a part: {REMEDY}",
-            )  # fmt: skip
+    dog.seen[2] = Sign(0, str(text), (), kind)  # type: ignore[arg-type]
+    if text is None:
+        del dog.seen[2]
+    with dog.activity.part("a part", kind):  # type: ignore[arg-type]
+        count, problem = seconds_until(dog, *silent)
+    expected = f"rank 1: expected a sign of life {line}, in a part: {REMEDY}" if line else ""
+    assert (abs(count - seconds) <= 1, problem) == (True, expected)
 
 
 def test_a_rank_that_has_ended_well_may_be_silent() -> None:
     dog = watchdog()
-    dog.exchange.seen[2] = Sign(5, "step 9", ended=True)
+    dog.seen[2] = Sign(5, "step 9", ended=True)
     assert seconds_until(dog, 2) == (400, "")
-
-
-def test_a_rank_that_nobody_has_heard_of_has_the_time_of_a_start() -> None:
-    dog = watchdog()
-    del dog.exchange.seen[2]
-    assert seconds_until(dog, 2)[0] == 304
 
 
 def test_after_the_report_of_another_rank_the_process_ends_without_one() -> None:
     """Even if it waits, and the store has ended with that rank."""
-    for run in ([], [waiting()]):
-        dog = watchdog(*run)
+    for lists in ([], [running()]):
+        dog = watchdog(*lists)
         with dog.activity.part("step 7", "step"):
             assert seconds_until(dog, most=11) == (11, "")
-            dog.exchange.failed = True
-            assert seconds_until(dog, STORE, 0, 2) == (12, "")
+            dog.failed = dog.turn
+            assert seconds_until(dog, STORE, 0, 2) == (11, "")
 
 
 def lost_peer(dog: Watchdog) -> None:
@@ -267,7 +219,7 @@ def lost_peer(dog: Watchdog) -> None:
 
 def test_a_lost_rank_is_reported_unless_a_rank_has_reported_an_error_before() -> None:
     """Meanwhile this rank waits for nobody."""
-    dog = watchdog(waiting())
+    dog = watchdog(running())
     dog.grace = 0.0
     with pytest.raises(LaunchError) as caught:
         lost_peer(dog)
@@ -276,8 +228,8 @@ def test_a_lost_rank_is_reported_unless_a_rank_has_reported_an_error_before() ->
         "look for the message of that process"
     )
     assert dog.activity.waiting is None
-    dog = watchdog(waiting())
-    dog.grace, dog.exchange.failed = 0.0, True
+    dog = watchdog(running())
+    dog.grace, dog.failed = 0.0, 0
     with pytest.raises(SystemExit) as ended:
         lost_peer(dog)
     assert ended.value.code == LaunchError.exit_code
@@ -286,14 +238,8 @@ def test_a_lost_rank_is_reported_unless_a_rank_has_reported_an_error_before() ->
 def test_a_rank_with_an_error_of_its_own_has_time_to_report_it() -> None:
     """Then it ends, even if one of its threads waits for a rank that has gone."""
     dog = watchdog()
-    dog.__exit__(RuntimeError, RuntimeError(), None)
-    atexit.unregister(dog._stop)  # it ends threads, which have not begun
-    assert seconds_until(dog, 2) == (12, "")
-
-
-def test_a_process_that_was_stopped_itself_has_not_waited() -> None:
-    count = Silence()
-    assert [count.count(1, 5.0), count.count(1, 5.0), count.count(2, 5.0)] == [0.0, 5.0, 0.0]
+    dog.leave()
+    assert seconds_until(dog, 2) == (11, "")
 
 
 def test_ranks_exchange_signs_of_life_by_the_store() -> None:
@@ -301,19 +247,18 @@ def test_ranks_exchange_signs_of_life_by_the_store() -> None:
     places = [WorldPlace(rank, 3, rank, store) for rank in range(3)]
     dogs = [Watchdog(Activity(place.rank, 3), store, place, 0.6) for place in places]
     for dog in dogs:
-        dog.exchange._turn()
-    assert list(dogs[0].exchange.seen) == []
-    dogs[0].exchange.asked.set()
-    dogs[0].exchange._turn()
-    assert dogs[0].exchange.seen[2] == Sign(0, "the setup", (), "setup")
-    assert not dogs[0].exchange.failed
+        dog.exchange()
+    assert list(dogs[2].seen) == [0]
+    dogs[0]._asks_all = True
+    dogs[0].exchange()
+    assert dogs[0].seen == {peer: Sign(0, "the setup", (), "setup") for peer in (1, 2)}
+    assert dogs[0].failed is None
     store.add("failures", 1)
-    dogs[1].exchange._turn()
-    assert dogs[1].exchange.failed
-    dogs[2].exchange.stopped.set()
-    dogs[2].exchange._write(ended=True)
-    dogs[1].exchange._turn()
-    assert dogs[1].exchange.seen[2].ended
+    dogs[1].exchange()
+    assert dogs[1].failed == 0
+    dogs[2].sign(ended=True)
+    dogs[1].exchange()
+    assert dogs[1].seen[2].ended
 
 
 def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
@@ -327,4 +272,4 @@ def test_a_rank_reports_while_its_main_thread_waits_for_an_answer() -> None:
             assert first.result(timeout=10) is True
             assert not answer.done()
         finally:
-            dog.exchange.store.set("answer", "")
+            dog._store.set("answer", "")

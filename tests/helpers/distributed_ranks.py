@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 
-from primepar.distributed.training.scheduling import schedule_as_batch
+from primepar.distributed.training.gloo import schedule_as_batch
 
 SECONDS = {"gloo": 240, "nccl": 540}
 """Deadlines: ranks that share one GPU take turns on it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from primepar.distributed.training.agreement import answers
+from primepar.distributed.training.failures import answers
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError
 

@@ -1,9 +1,35 @@
-"""Failures in the middle of a step as errors of one line: no memory left, or a rank that ended."""
+"""Failures: parts of a run that all ranks finish or none, and one line of one rank about an error.
+
+A failure of the machine in the middle of a step, no memory left or a rank that ended, becomes an
+error of one line.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
+
 from primepar.errors import LaunchError, MemoryLimitError, PrimeParError
 
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+    from primepar.distributed.training.watchdog import Watchdog
+
+GRACE_SECONDS = 10.0
+"""How long a rank waits for another to report an error, and for the launcher to end the job."""
+HOSTS = "GROUP_WORLD_SIZE"
+"""Variable in which torchrun gives the number of hosts."""
+FAILURES = "failures"
+"""Key of the number of ranks that have failed."""
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
+
+The watchdog ends the rank if another one is silent."""
 _LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -13,6 +39,93 @@ _LOST = (
 )
 """What gloo and NCCL report, in lower case, when the process at the other end has gone."""
 _NO_MEMORY = "defaultcpuallocator: can't allocate memory"
+
+
+@contextmanager
+def agreed(store: Store, rank: int, size: int, name: str) -> Iterator[None]:
+    """Run a part of the setup on every rank, and continue only if no rank failed.
+
+    The lowest rank that failed raises its error; the others exit without a message.
+    """
+    error: PrimeParError | None = None
+    try:
+        yield
+    except PrimeParError as raised:
+        error = raised
+    store.set(f"{name}/{rank}", "failed" if error else "done")
+    failed = [peer for peer, end in enumerate(answers(store, size, name)) if end == b"failed"]
+    if failed:
+        _wait_for_all(store, rank, size, name)
+    if error is not None and failed[0] == rank:
+        raise error
+    if failed:
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """Exit without a message, as another rank has one.
+
+    After an exit code of 0 mpirun gives that rank the time to print. Where each host has its own
+    torchrun, this one would wait five minutes for the others: then the code is that of an error.
+    """
+    if int(os.environ.get(HOSTS, "1")) > 1:
+        time.sleep(GRACE_SECONDS)  # a torchrun that ends a failed rank ends its neighbours
+        raise SystemExit(LaunchError.exit_code)
+    raise SystemExit(0)
+
+
+def _wait_for_all(store: Store, rank: int, size: int, name: str) -> None:
+    """Keep rank 0 and its store running until every rank has read the answers."""
+    store.set(f"{name}-read/{rank}", "")
+    if rank == 0:
+        answers(store, size, f"{name}-read")
+
+
+def answers(store: Store, size: int, name: str) -> list[bytes]:
+    """Return what every rank has stored under a name."""
+    keys = [f"{name}/{rank}" for rank in range(size)]
+    store.wait(keys, PATIENCE)
+    return [store.get(key) for key in keys]
+
+
+def is_first(store: Store, without_store: bool) -> bool:
+    """Whether no rank has failed before: this one is to report it.
+
+    The answer is `without_store` if the store is gone, with the process that kept it.
+    """
+    try:
+        return bool(store.add(FAILURES, 1) == 1)
+    except RuntimeError:
+        return without_store
+
+
+@contextmanager
+def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
+    """Report an error that ranks meet on their own once: the first rank to fail raises it.
+
+    A rank that fails later, or because another has ended, waits for the launcher to end the job,
+    and exits without a message. Where nobody ends it, it reports the other's end itself. An error
+    that is no user's error, with its traceback, is raised on each rank.
+    """
+    try:
+        yield
+    except Exception as raised:
+        where = watchdog.activity.text
+        watchdog.activity.fail()
+        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
+        lost = is_lost_peer(raised)
+        if lost:
+            time.sleep(watchdog.grace)
+        # Without the store the watchdog still knows whether a rank has reported an error before.
+        first = watchdog.failed is None and is_first(store, watchdog.reports_alone)
+        if first or error is None:
+            watchdog.leave()  # this rank has a message, and must not be ended before it
+        if error is None:
+            raise
+        if not first:
+            time.sleep(0.0 if lost else watchdog.grace)
+            raise SystemExit(error.exit_code) from None
+        raise error from None
 
 
 def failure_of(error: Exception, rank: int, where: str) -> PrimeParError | None:

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from primepar.distributed.training.activity import Activity
-from primepar.distributed.training.agreement import (
+from primepar.distributed.training.alike import Facts, differences
+from primepar.distributed.training.devices import check_devices, pick_device, used_device
+from primepar.distributed.training.failures import (
     PATIENCE,
     agreed,
     answers,
+    first_error,
 )
-from primepar.distributed.training.alike import Facts, differences
-from primepar.distributed.training.devices import check_devices, pick_device, used_device
-from primepar.distributed.training.first_error import first_error
-from primepar.distributed.training.launchers import Launch
-from primepar.distributed.training.network import check_network
-from primepar.distributed.training.rendezvous import WorldPlace, meet
-from primepar.distributed.training.scheduling import schedule_as_batch
+from primepar.distributed.training.gloo import check_network, schedule_as_batch
+from primepar.distributed.training.launchers import Launch, WorldPlace, meet
 from primepar.distributed.training.settings import TIMEOUT, DeviceChoice
 from primepar.distributed.training.watchdog import Watchdog
 from primepar.errors import LaunchError

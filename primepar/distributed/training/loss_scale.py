@@ -13,8 +13,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from primepar.distributed.training.optimizer_settings import LOSS_SCALE
-from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings import LOSS_SCALE, Settings
 
 GROWTH, BACKOFF = 2.0, 0.5
 LEAST = 1.0

@@ -1,33 +1,40 @@
-"""The settings of a training run: one frozen struct, which is also written to the log.
+"""The settings of a training run: one table, which is also written to the log.
 
-This module does not import torch, so that wrong settings are refused before torch is loaded.
+From it follow the keys of a settings file, `--set`, what `--show-config` prints, and the checks of
+single values. This module does not import torch, so that wrong settings are refused before torch
+is loaded.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
+from math import cos, inf, pi
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NoReturn, get_args
 
 import msgspec
+from msgspec import Meta, Struct
 
-from primepar.distributed.training.memory_size import memory_bytes
-from primepar.distributed.training.optimizer_settings import HALF
-from primepar.distributed.training.output_settings import OutputSettings
-from primepar.distributed.training.setting_description import described as _at
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig, ModelConfig
+from primepar.operators.optimizers import AdamWConstants
 from primepar.operators.step_options import StepOptions
 from primepar.plan.cost.chunks import MOST_CHUNKS
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]
-Recompute = Literal["none", "selective", "full"]
 
 BATCH = 8
 """Sequences of a step where neither the settings nor a plan have them."""
 TIMEOUT = 60.0
 """Seconds that a rank waits for another one."""
+LOSS_SCALE = 2.0**16
+"""The first scale of the loss in float16, as of torch.amp.GradScaler."""
+HALF = ("bfloat16", "float16")
+"""Types of weights that have copies in float32."""
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
 OPTIONS = (
@@ -36,201 +43,247 @@ OPTIONS = (
 """Settings that are options of the command too."""
 LEAST_VOCABULARY = 256
 """An entry for each byte."""
-_AT_LEAST: dict[str, float] = {
-    "steps": 1,
-    "seed": 0,
-    "batch": 1,
-    "accumulate": 1,
-    "vocabulary": LEAST_VOCABULARY,
-    "average_every": 1,
-    "average_after": 0,
-    "evaluate_every": 0,
-    "evaluate_batches": 0,
-    "checkpoint_every": 0,
-    "keep": 0,
+_RANGES: dict[str, Callable[[float], bool]] = {
+    "0 or more": lambda value: 0 <= value < inf,
+    "1 or more": lambda value: value >= 1,
+    f"{LEAST_VOCABULARY} or more": lambda value: value >= LEAST_VOCABULARY,
+    "0 or more and less than 1": lambda value: 0 <= value < 1,
+    f"a number from 1 to {MOST_CHUNKS}": lambda value: 1 <= value <= MOST_CHUNKS,
+    "a positive number": lambda value: 0 < value < inf,
+}
+"""Values of a setting in words -> whether a number is one."""
+NATURAL, COUNT, ENTRIES, SHARE, CHUNKS, POSITIVE = _RANGES
+_UNITS = {"": 1, "B": 1} | {
+    f"{letter}{unit}": base**power
+    for unit, base in (("B", 10**3), ("IB", 2**10))
+    for power, letter in enumerate("KMGT", 1)
 }
 
 
-class Settings(OutputSettings, frozen=True, kw_only=True):
+def _at(key: str, meaning: str, otherwise: str = "", within: str = "") -> Meta:
+    """Describe a setting: its key in a file, its meaning, its default for None, its range."""
+    extra = {"key": key, "otherwise": otherwise, "within": within}
+    return Meta(description=meaning, extra=extra)
+
+
+# fmt: off
+class Settings(Struct, frozen=True, kw_only=True):
     """Settings of `primepar train`.
 
     A setting that a plan file has too is None if it is not given: then the value of the plan is
     used, or a default. Raises `ConfigError` for a setting out of range, or one that needs another.
     """
 
-    plan: Annotated[
-        str | None,
-        _at("parallelism.plan", "a plan file (.json), or a sequence for every linear operator",
-            "P{s}x{s} on s * s processes"),
-    ] = None  # fmt: skip
-    chunks: Annotated[
-        int | None,
-        _at("parallelism.chunks", "chunks of a transfer and of the product next to it", "whole"),
-    ] = None
-    steps: Annotated[int, _at("training.steps", "training steps")] = 100
-    batch: Annotated[
-        int | None, _at("training.batch", "sequences of a step", f"the plan's, or {BATCH}")
-    ] = None
-    accumulate: Annotated[
-        int, _at("training.accumulate", "micro-batches of a step, whose gradients are added")
-    ] = 1
-    recompute: Annotated[
-        Recompute,
-        _at("training.recompute", "activations that backward computes again: cheap ones, or all"),
-    ] = "none"
-    seed: Annotated[int, _at("training.seed", "seed of weights and batches")] = 0
-    data: Annotated[
-        str | None,
-        _at("training.data",
-            "text, read as bytes; the last tenth is held out; or tokens (.bin)",
-            "the standard library's sources"),
-    ] = None  # fmt: skip
+    plan: Annotated[str | None, _at("parallelism.plan",
+        "a plan file (.json), or a sequence for every linear operator",
+        "P{s}x{s} on s * s processes")] = None
+    chunks: Annotated[int | None, _at("parallelism.chunks",
+        "chunks of a transfer and of the product next to it", "whole", CHUNKS)] = None
+    steps: Annotated[int, _at("training.steps", "training steps", within=COUNT)] = 100
+    batch: Annotated[int | None, _at("training.batch",
+        "sequences of a step", f"the plan's, or {BATCH}", COUNT)] = None
+    accumulate: Annotated[int, _at("training.accumulate",
+        "micro-batches of a step, whose gradients are added", within=COUNT)] = 1
+    recompute: Annotated[Literal["none", "selective", "full"], _at("training.recompute",
+        "activations that backward computes again: cheap ones, or all")] = "none"
+    seed: Annotated[int, _at("training.seed", "seed of weights and batches", within=NATURAL)] = 0
+    data: Annotated[str | None, _at("training.data",
+        "text, read as bytes; the last tenth is held out; or tokens (.bin)",
+        "the standard library's sources")] = None
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
-    device: Annotated[
-        DeviceChoice, _at("training.device", "auto is a GPU for each process where there is CUDA")
-    ] = "auto"
-    layers: Annotated[int | None, _at("model.layers", "transformer blocks", "the plan's, or 4")] = (
-        None
-    )
-    hidden: Annotated[
-        int | None, _at("model.hidden", "width of the model", "the plan's, or 192")
-    ] = None
+    device: Annotated[DeviceChoice, _at("training.device",
+        "auto is a GPU for each process where there is CUDA")] = "auto"
+
+    layers: Annotated[int | None, _at("model.layers",
+        "transformer blocks", "the plan's, or 4")] = None
+    hidden: Annotated[int | None, _at("model.hidden",
+        "width of the model", "the plan's, or 192")] = None
     heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
-    context: Annotated[
-        int | None, _at("model.context", "tokens of a sequence", "the plan's, or 128")
-    ] = None
-    vocabulary: Annotated[
-        int | None,
-        _at(
-            "model.vocabulary",
-            "entries; above the data's the rest is padding",
-            "the plan's, or the data's",
-        ),
-    ] = None
-    average_every: Annotated[
-        int | None,
-        _at("averaging.every", "local steps of each replica between two averages",
-            "gradients are averaged in every step"),
-    ] = None  # fmt: skip
-    average_after: Annotated[
-        int, _at("averaging.after", "synchronous steps before the first local one")
-    ] = 0
-    evaluate_every: Annotated[
-        int, _at("evaluation.every", "steps between evaluations; 0: only at the end")
-    ] = 50
-    evaluate_batches: Annotated[
-        int, _at("evaluation.batches", "batches of an evaluation; 0: all that is held out")
-    ] = 8
-    checkpoint: Annotated[
-        str | None, _at("checkpoint.folder", "write checkpoints into this folder", "none")
-    ] = None
-    checkpoint_every: Annotated[
-        int, _at("checkpoint.every", "steps between checkpoints; 0: only at the end")
-    ] = 0
-    keep: Annotated[
-        int, _at("checkpoint.keep", "keep this many checkpoints, the last ones; 0: all")
-    ] = 3
-    asynchronous: Annotated[
-        bool,
-        _at("checkpoint.asynchronous",
-            "write while the training goes on, from a copy of the state in host memory"),
-    ] = True  # fmt: skip
-    resume: Annotated[
-        bool, _at("checkpoint.resume", "continue from the last checkpoint, on any mesh")
-    ] = False
-    override: Annotated[
-        bool, _at("checkpoint.override", "resume even if settings differ from the checkpoint's")
-    ] = False
-    weights: Annotated[
-        str | None,
-        _at(
-            "weights.load",
-            "begin with these: a safetensors file, or a Hugging Face folder",
-            "drawn by the seed",
-        ),
-    ] = None
-    save_weights: Annotated[
-        str | None,
-        _at(
-            "weights.save",
-            "write the final weights: a .safetensors file, or a folder for transformers",
-            "none",
-        ),
-    ] = None
-    timeout: Annotated[
-        float, _at("faults.timeout", "seconds that a rank waits for another one before it ends")
-    ] = TIMEOUT
-    save_before: Annotated[
-        float | None,
-        _at("faults.save_before", "save and end this many seconds before the time limit", "never"),
-    ] = None
-    time_limit: Annotated[
-        float | None,
-        _at("faults.time_limit", "seconds from the start to the time limit",
-            "that of the SLURM job"),
-    ] = None  # fmt: skip
-    device_memory: Annotated[
-        str | None,
-        _at("executor.device_memory",
-            "bytes that blocks take on each device, like 512MiB; states are in host memory",
-            "no limit"),
-    ] = None  # fmt: skip
-    verify: Annotated[bool, _at("checks.verify", "prove the program before the first step")] = True
-    conform: Annotated[
-        bool, _at("checks.conform", "compare what every rank does with the program, at every step")
-    ] = False
+    context: Annotated[int | None, _at("model.context",
+        "tokens of a sequence", "the plan's, or 128")] = None
+    vocabulary: Annotated[int | None, _at("model.vocabulary",
+        "entries; above the data's the rest is padding", "the plan's, or the data's",
+        ENTRIES)] = None
+
+    optimizer: Annotated[Literal["adamw", "sgd"], _at("optimizer.name",
+        "AdamW, or plain SGD without moments")] = "adamw"
+    lr: Annotated[float, _at("optimizer.lr",
+        "learning rate after the warm-up", within=POSITIVE)] = 1e-3
+    warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up", within=NATURAL)] = 20
+    schedule: Annotated[Literal["constant", "linear", "cosine"], _at("optimizer.schedule",
+        "rate after the warm-up: constant, or falling")] = "constant"
+    lr_min: Annotated[float, _at("optimizer.lr_min",
+        "rate at the end of a falling schedule", within=NATURAL)] = 0.0
+    decay_steps: Annotated[int | None, _at("optimizer.decay_steps",
+        "step at which it reaches optimizer.lr_min", "training.steps")] = None
+    beta1: Annotated[float, _at("optimizer.beta1",
+        "AdamW: weight of the old first moment", within=SHARE)] = 0.9
+    beta2: Annotated[float, _at("optimizer.beta2",
+        "AdamW: weight of the old second moment", within=SHARE)] = 0.95
+    epsilon: Annotated[float, _at("optimizer.epsilon",
+        "AdamW: added to the root of the second moment", within=POSITIVE)] = 1e-8
+    weight_decay: Annotated[float, _at("optimizer.weight_decay",
+        "AdamW: decay of the weights of linear layers", within=NATURAL)] = 0.1
+    clip: Annotated[float | None, _at("optimizer.clip",
+        "scale gradients of a larger norm down to this one", "any norm", POSITIVE)] = None
+    sharded: Annotated[bool, _at("optimizer.sharded",
+        "replicas of a block share its moments and update (ZeRO-1)")] = False
+    masters: Annotated[bool, _at("optimizer.masters",
+        "in half precision, update copies of the parameters in float32")] = True
+    loss_scale: Annotated[float | None, _at("optimizer.loss_scale",
+        "first scale of the loss in float16", f"{LOSS_SCALE:.0f} in float16", POSITIVE)] = None
+    loss_scale_every: Annotated[int, _at("optimizer.loss_scale_every",
+        "good steps after which the scale is doubled", within=COUNT)] = 2000
+
+    average_every: Annotated[int | None, _at("averaging.every",
+        "local steps of each replica between two averages",
+        "gradients are averaged in every step", COUNT)] = None
+    average_after: Annotated[int, _at("averaging.after",
+        "synchronous steps before the first local one", within=NATURAL)] = 0
+
+    evaluate_every: Annotated[int, _at("evaluation.every",
+        "steps between evaluations; 0: only at the end", within=NATURAL)] = 50
+    evaluate_batches: Annotated[int, _at("evaluation.batches",
+        "batches of an evaluation; 0: all that is held out", within=NATURAL)] = 8
+
+    checkpoint: Annotated[str | None, _at("checkpoint.folder",
+        "write checkpoints into this folder", "none")] = None
+    checkpoint_every: Annotated[int, _at("checkpoint.every",
+        "steps between checkpoints; 0: only at the end", within=NATURAL)] = 0
+    keep: Annotated[int, _at("checkpoint.keep",
+        "keep this many checkpoints, the last ones; 0: all", within=NATURAL)] = 3
+    asynchronous: Annotated[bool, _at("checkpoint.asynchronous",
+        "write while the training goes on, from a copy of the state in host memory")] = True
+    resume: Annotated[bool, _at("checkpoint.resume",
+        "continue from the last checkpoint, on any mesh")] = False
+    override: Annotated[bool, _at("checkpoint.override",
+        "resume even if settings differ from the checkpoint's")] = False
+
+    weights: Annotated[str | None, _at("weights.load",
+        "begin with these: a safetensors file, or a Hugging Face folder",
+        "drawn by the seed")] = None
+    save_weights: Annotated[str | None, _at("weights.save",
+        "write the final weights: a .safetensors file, or a folder for transformers",
+        "none")] = None
+
+    log: Annotated[str | None, _at("output.log",
+        "write the log here, as JSON lines", "none")] = None
+    trace: Annotated[str | None, _at("output.trace",
+        "write the timeline of one step: .svg, or .json for Perfetto", "none")] = None
+    tensorboard: Annotated[str | None, _at("output.tensorboard",
+        "write curves for TensorBoard into this folder", "none")] = None
+    peak_tflops: Annotated[float | None, _at("output.peak_tflops",
+        "what a device can do, in 10^12 operations a second, for MFU",
+        "from the name of the GPU, if known", POSITIVE)] = None
+
+    timeout: Annotated[float, _at("faults.timeout",
+        "seconds that a rank waits for another one before it ends", within=POSITIVE)] = TIMEOUT
+    save_before: Annotated[float | None, _at("faults.save_before",
+        "save and end this many seconds before the time limit", "never", POSITIVE)] = None
+    time_limit: Annotated[float | None, _at("faults.time_limit",
+        "seconds from the start to the time limit", "that of the SLURM job", POSITIVE)] = None
+
+    device_memory: Annotated[str | None, _at("executor.device_memory",
+        "bytes that blocks take on each device, like 512MiB; states are in host memory",
+        "no limit")] = None
+
+    verify: Annotated[bool, _at("checks.verify",
+        "prove the program before the first step")] = True
+    conform: Annotated[bool, _at("checks.conform",
+        "compare what every rank does with the program, at every step")] = False
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{shown(name)}: expected {least} or more, got {value}")
-        if self.chunks is not None and not 1 <= self.chunks <= MOST_CHUNKS:
-            raise ConfigError(
-                f"{shown('chunks')}: expected a number from 1 to {MOST_CHUNKS}, got {self.chunks}"
-            )
-        for name in ("timeout", "save_before", "time_limit"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise ConfigError(f"{shown(name)}: expected a positive number, got {value}")
+        for name in self.__struct_fields__:
+            within, value = meta_of(name).extra["within"], getattr(self, name)
+            if within and value is not None and not _RANGES[within](value):
+                raise ConfigError(f"{shown(name)}: expected {within}, got {value}")
         for name in ("resume", "override", "checkpoint_every"):
             if getattr(self, name) and self.checkpoint is None:
                 raise ConfigError(
                     f"{shown(name)}: expected a folder of checkpoints, got none: "
                     "add --checkpoint DIR"
                 )
-        self._check_averaging()
-        self.check_optimizer(self.steps, self.dtype)
-        self.check_output(self.conform)
-        if self.plan_file is not None:
-            self._check_model_of_plan()
-        self.model  # noqa: B018  its own checks
-
-    def _check_averaging(self) -> None:
         if self.average_after and self.average_every is None:
             raise ConfigError(
                 "averaging.after: expected a period of averages, got none: add --set "
                 "averaging.every=H"
             )
-        if self.average_every is not None and self.dtype == "float16":
+        if self.dtype == "float16" and self.average_every is not None:
+            self._refuse("average_every", "with training.dtype float16, whose replicas would skip "
+                         "different steps", "take bfloat16")  # fmt: skip
+        if self.dtype != "float16" and self.loss_scale is not None:
+            self._refuse("loss_scale", f"with training.dtype {self.dtype}, whose gradients have "
+                         "the range of float32", "leave it out, or take float16")  # fmt: skip
+        self._check_schedule()
+        if self.trace is not None:
+            if not self.trace.endswith((".svg", ".json")):
+                raise ConfigError(
+                    f"output.trace: expected a name that ends with .svg (a picture) or .json "
+                    f"(a Chrome trace), got {self.trace!r}"
+                )
+            if self.conform:
+                self._refuse("trace", "together with checks.conform, which watches every step "
+                             "itself")  # fmt: skip
+        if self.plan_file is not None:
+            for name in SIZES:  # even if it is the same
+                if getattr(self, name) is not None:
+                    self._refuse(name, f"together with the plan file {self.plan}, which has a "
+                                 "model")  # fmt: skip
+        self.model  # noqa: B018  its own checks
+
+    def _refuse(self, name: str, why: str, instead: str = "leave one of the two out") -> NoReturn:
+        """Raise the error of a setting that does not fit another one."""
+        value = getattr(self, name)
+        got = repr(value) if name == "trace" else value
+        raise ConfigError(f"{shown(name)}: expected none {why}, got {got}: {instead}")
+
+    def _check_schedule(self) -> None:
+        if self.schedule == "constant":
+            for name, default in (("lr_min", 0.0), ("decay_steps", None)):
+                if getattr(self, name) != default:
+                    self._refuse(name, "with optimizer.schedule constant", "add --set "
+                                 "optimizer.schedule=cosine, or linear")  # fmt: skip
+            return
+        if self.lr_min > self.lr:
             raise ConfigError(
-                "averaging.every: expected none with training.dtype float16, whose replicas would "
-                f"skip different steps, got {self.average_every}: take bfloat16"
+                f"optimizer.lr_min: expected at most optimizer.lr {self.lr}, got {self.lr_min}"
+            )
+        last = self.steps if self.decay_steps is None else self.decay_steps
+        if last <= self.warmup:
+            name = "training.steps" if self.decay_steps is None else "optimizer.decay_steps"
+            raise ConfigError(
+                f"{name}: expected more than the {self.warmup} steps of optimizer.warmup with "
+                f"optimizer.schedule {self.schedule}, got {last}: take a shorter warm-up"
             )
 
     def check_device_memory(self) -> None:
         """Raise `ConfigError` for a limit together with what it does not cover."""
         if self.device_bytes is not None and self.average_every is not None:
-            raise ConfigError(
-                f"{shown('device_memory')}: expected none together with averaging.every, whose "
-                f"averages are of blocks on the device, got {self.device_memory}: leave one of the "
-                "two out"
-            )
+            self._refuse("device_memory", "together with averaging.every, whose averages are of "
+                         "blocks on the device")  # fmt: skip
         if self.device_bytes is not None and self.dtype in HALF:
+            self._refuse("device_memory", f"with training.dtype {self.dtype}, whose sums have "
+                         "wider elements", "take float32")  # fmt: skip
+
+    @property
+    def device_bytes(self) -> int | None:
+        """The limit of device memory in bytes, None without one. Raises `ConfigError`.
+
+        It is a number of bytes, or one with a unit: `512MiB`, `2GB`. A part of a byte is dropped.
+        """
+        text = self.device_memory
+        if text is None:
+            return None
+        match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text.strip())
+        unit = None if match is None else _UNITS.get(match[2].upper())
+        size = 0 if match is None or unit is None else int(Fraction(match[1]) * unit)
+        if size < 1:
             raise ConfigError(
-                f"{shown('device_memory')}: expected none with training.dtype {self.dtype}, whose "
-                f"sums have wider elements, got {self.device_memory}: take float32"
+                f"{shown('device_memory')}: expected bytes above 0, as a number or like 512MiB, "
+                f"64KiB or 2GB, got {text!r}: write 512MiB"
             )
+        return size
 
     @property
     def has_masters(self) -> bool:
@@ -246,25 +299,21 @@ class Settings(OutputSettings, frozen=True, kw_only=True):
             device_elements,
             masters=self.has_masters,
             skips=self.dtype == "float16",
-            adamw=self.adamw,
+            adamw=AdamWConstants(self.beta1, self.beta2, self.epsilon, self.weight_decay),
         )
 
-    @property
-    def device_bytes(self) -> int | None:
-        """The limit of device memory in bytes, None without one. Raises `ConfigError`."""
-        if self.device_memory is None:
-            return None
-        return memory_bytes(shown("device_memory"), self.device_memory)
+    def rate(self, step: int) -> float:
+        """Return the learning rate of a step; the first step is 1.
 
-    def _check_model_of_plan(self) -> None:
-        """Raise `ConfigError` for a size that the model of the plan has, even if it is the same."""
-        for name in SIZES:
-            value = getattr(self, name)
-            if value is not None:
-                raise ConfigError(
-                    f"{shown(name)}: expected none together with the plan file {self.plan}, which "
-                    f"has a model, got {value}: leave one of the two out"
-                )
+        It grows linearly over `warmup` steps. Then it is constant, or falls to `lr_min` at
+        `decay_steps`, and stays there.
+        """
+        if step < self.warmup or self.schedule == "constant":
+            return self.lr * min(1.0, step / max(1, self.warmup))
+        last = self.steps if self.decay_steps is None else self.decay_steps
+        passed = min(1.0, (step - self.warmup) / max(1, last - self.warmup))
+        left = 1 - passed if self.schedule == "linear" else (1 + cos(pi * passed)) / 2
+        return self.lr_min + (self.lr - self.lr_min) * left
 
     @property
     def plan_file(self) -> Path | None:
@@ -292,8 +341,12 @@ def key_of(name: str) -> str:
     return str(meta_of(name).extra["key"])
 
 
-@cache
 def meta_of(name: str) -> Any:
-    """Return the description of a setting, with its key and its default in words as `extra`."""
-    field = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
-    return get_args(field.type)[1]
+    """Return the description of a setting; `extra` has its key, default in words, and range."""
+    return get_args(types()[name])[1]
+
+
+@cache
+def types() -> dict[str, Any]:
+    """Return the annotated type of every setting, in the order of the table."""
+    return {field.name: field.type for field in msgspec.structs.fields(Settings)}

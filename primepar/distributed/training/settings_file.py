@@ -1,6 +1,6 @@
 """Reads settings of a run from a TOML file, `--set section.key=value` and options, and writes them.
 
-The keys, their types and their defaults are defined only by `Settings`.
+The keys, their types and their defaults are those of the table `Settings`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,11 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from primepar.distributed.training.settings import OPTIONS, Settings, key_of, meta_of, shown
+from primepar.distributed.training.settings import OPTIONS, Settings, key_of, meta_of, shown, types
 from primepar.errors import ConfigError, TextError, nearest
 from primepar.files import reason
 from primepar.reading import LARGEST_TOML, read_bytes, toml_of
 
-SECTIONS = (
-    "parallelism", "training", "model", "optimizer", "averaging", "evaluation", "checkpoint",
-    "weights", "output", "faults", "executor", "checks",
-)  # fmt: skip
-"""The sections of a file, in order."""
 _KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string",
                            bool: "true or false"}  # fmt: skip
 
@@ -61,63 +56,24 @@ def read_settings(path: Path) -> dict[str, Any]:
         ) from None
     except TextError as error:
         raise ConfigError(f"{path}: {error}") from None
-    return dict(
-        _setting(path, section, key, value)
-        for section, keys in sections.items()
-        for key, value in _table(path, section, keys).items()
-    )
-
-
-def config_text(settings: Settings) -> str:
-    """Return all settings as TOML with their meanings; settings without a value are comments."""
-    lines: list[str] = []
-    section = ""
-    for name in sorted(Settings.__struct_fields__, key=_place):
-        head, _, key = key_of(name).partition(".")
-        if head != section:
-            lines += ["", f"[{head}]"]
-            section = head
-        value, meta = getattr(settings, name), meta_of(name)
-        default = f"; not set: {meta.extra['otherwise']}" if value is None else ""
-        text = f"# {key} =" if value is None else f"{key} = {_toml(value)}"
-        lines.append(f"{text}  # {meta.description}{default}")
-    return "\n".join(lines[1:]) + "\n"
-
-
-def arguments(settings: Settings) -> list[str]:
-    """Return the command-line arguments that give these settings, without defaults."""
-    words: list[str] = []
-    for field in sorted(msgspec.structs.fields(Settings), key=lambda field: _place(field.name)):
-        value = getattr(settings, field.name)
-        if value == field.default:
-            continue
-        if field.name not in OPTIONS:
-            words += ["--set", f"{key_of(field.name)}={_plain(value)}"]
-        else:
-            words += [shown(field.name)] + ([] if value is True else [str(value)])
-    return words
-
-
-def _place(name: str) -> int:
-    """Return the place of a setting's section in a file."""
-    return SECTIONS.index(key_of(name).partition(".")[0])
-
-
-@cache
-def _names() -> dict[str, dict[str, str]]:
-    """Section -> key -> field of `Settings`."""
-    sections: dict[str, dict[str, str]] = {}
-    for name in sorted(Settings.__struct_fields__, key=_place):
-        section, _, key = key_of(name).partition(".")
-        sections.setdefault(section, {})[key] = name
-    return sections
+    given = {}
+    for section, table in sections.items():
+        for key, value in _table(path, section, table).items():
+            keys, text = _names()[section], _toml(value)
+            if key not in keys:
+                raise ConfigError(
+                    f"{path}: {section}.{key}: expected a key out of {', '.join(keys)}, got "
+                    f"{key!r}{nearest(key, keys)}"
+                )
+            given[keys[key]] = _of_type(f"{path}: {section}.{key}", keys[key], value, text)
+    return given
 
 
 def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
     """Return the keys of a section. Raises `ConfigError` for an unknown section."""
     if not isinstance(keys, dict):
-        homes = [key_of(keys[section]) for keys in _names().values() if section in keys]
-        instead = f": write it below [{homes[0].partition('.')[0]}]" if homes else ""
+        homes = [home for home, known in _names().items() if section in known]
+        instead = f": write it below [{homes[0]}]" if homes else ""
         raise ConfigError(
             f"{path}: {section}: expected a section, like [training], got a setting outside of "
             f"all sections{instead}"
@@ -130,40 +86,23 @@ def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
     return keys
 
 
-def _setting(path: Path, section: str, key: str, value: Any) -> tuple[str, Any]:
-    """Return a field of `Settings` and its value. Raises `ConfigError`."""
-    keys = _names()[section]
-    if key not in keys:
-        raise ConfigError(
-            f"{path}: {section}.{key}: expected a key out of {', '.join(keys)}, got {key!r}"
-            f"{nearest(key, keys)}"
-        )
-    try:
-        return keys[key], msgspec.convert(value, _type(keys[key]))
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{path}: {section}.{key}: expected {_kind(keys[key])}, got {_toml(value)}"
-        ) from None
-
-
 def _change(word: str) -> tuple[str, Any]:
     """Parse `section.key=value` to a field of `Settings` and its value. Raises `ConfigError`."""
     key, equals, text = word.partition("=")
-    known = {key_of(name): name for name in Settings.__struct_fields__}
     if not equals:
         raise ConfigError(
             f"--set {word}: expected section.key=value, got no =: write it like optimizer.lr=0.01"
         )
     key, text = key.strip(), text.strip()
-    if key not in known:
+    section, _, end = key.partition(".")
+    name = _names().get(section, {}).get(end)
+    if name is None:
         raise ConfigError(
             f"--set {word}: expected a key like optimizer.lr, got {key!r}{_instead(key, text)}"
         )
-    name = known[key]
-    try:
-        return name, msgspec.convert(_unquoted(text), _type(name), strict=False)
-    except msgspec.ValidationError:
-        raise ConfigError(f"--set {word}: expected {_kind(name)}, got {text!r}") from None
+    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    value = text[1:-1] if quoted else text
+    return name, _of_type(f"--set {word}", name, value, repr(text), strict=False)
 
 
 def _instead(key: str, text: str) -> str:
@@ -173,33 +112,60 @@ def _instead(key: str, text: str) -> str:
         keys = _names()[section]
         near = nearest(end, keys, f"{section}.", f"={text}")
         return near or f": write one of {', '.join(f'{section}.{end}' for end in keys)}"
-    known = {key_of(name): name for name in Settings.__struct_fields__}
+    known = {key_of(name): name for name in types()}
     same = [name for name in known if name.partition(".")[2] == key or known[name] == key]
     near = f": write {same[0]}={text}" if same else nearest(key, known, "", f"={text}")
     return near or ": primepar train --show-config lists them all"
 
 
-def _type(name: str) -> Any:
-    field = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
-    return field.type
+def _of_type(where: str, name: str, value: Any, text: str, strict: bool = True) -> Any:
+    """Return a value in the type of a setting. Raises `ConfigError`, which shows the `text`."""
+    try:
+        return msgspec.convert(value, types()[name], strict=strict)
+    except msgspec.ValidationError:
+        kind = get_args(types()[name])[0]
+        first = next(one for one in get_args(kind) or (kind,) if one is not type(None))
+        choices = get_args(kind) if get_origin(kind) is Literal else ()
+        expected = f"one of {', '.join(choices)}" if choices else _KINDS[first]
+        raise ConfigError(f"{where}: expected {expected}, got {text}") from None
 
 
-def _kind(name: str) -> str:
-    """Return the kind of values of a setting, in words."""
-    kind = get_args(_type(name))[0]
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    kinds = [one for one in get_args(kind) or (kind,) if one is not type(None)]
-    return _KINDS[kinds[0]]
+def config_text(settings: Settings) -> str:
+    """Return all settings as TOML with their meanings; settings without a value are comments."""
+    lines: list[str] = []
+    for section, keys in _names().items():
+        lines += ["", f"[{section}]"]
+        for key, name in keys.items():
+            value, meta = getattr(settings, name), meta_of(name)
+            default = f"; not set: {meta.extra['otherwise']}" if value is None else ""
+            text = f"# {key} =" if value is None else f"{key} = {_toml(value)}"
+            lines.append(f"{text}  # {meta.description}{default}")
+    return "\n".join(lines[1:]) + "\n"
 
 
-def _unquoted(text: str) -> str:
-    """Return a value without the quotes that it has in TOML."""
-    return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" else text
+def arguments(settings: Settings) -> list[str]:
+    """Return the command-line arguments that give these settings, without defaults."""
+    words: list[str] = []
+    for field in msgspec.structs.fields(Settings):
+        value = getattr(settings, field.name)
+        if value == field.default:
+            continue
+        if field.name not in OPTIONS:
+            plain = str(value).lower() if isinstance(value, bool) else value
+            words += ["--set", f"{key_of(field.name)}={plain}"]
+        else:
+            words += [shown(field.name)] + ([] if value is True else [str(value)])
+    return words
 
 
-def _plain(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+@cache
+def _names() -> dict[str, dict[str, str]]:
+    """Section -> key -> field of `Settings`, in the order of the table."""
+    sections: dict[str, dict[str, str]] = {}
+    for name in types():
+        section, _, key = key_of(name).partition(".")
+        sections.setdefault(section, {})[key] = name
+    return sections
 
 
 def _toml(value: Any) -> str:

@@ -110,7 +110,7 @@ class Trainer:
         """Do one training step on every rank; returns the signal that any rank received, or 0."""
         begin = time.perf_counter()
         step = self.done + 1
-        rate, sizes = self.settings.rate(step, self.settings.steps), self.programs.sizes
+        rate, sizes = self.settings.rate(step), self.programs.sizes
         batch = self._on_device(self.text.batch(self.position, *sizes))
         local = self.programs.local(step)
         if local is not None:

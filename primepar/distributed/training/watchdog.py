@@ -9,6 +9,9 @@ A rank that waits in an instruction for longer than the timeout reports what it 
 waits, as in a proof, or if a rank is in no step, as in a checkpoint, only silence ends the run: a
 process that was stopped, or a lost host. In the setup a rank imports libraries, and may give no
 sign meanwhile, as Python's interpreter is locked. So there silence takes `SETUP_SECONDS` at least.
+
+Time is counted in turns of the measuring thread, and a late turn counts as one interval: a process
+that was stopped itself, or that others leave little time to run, has not waited meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from math import inf
 from threading import Event, Thread
@@ -27,9 +30,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec import Struct
 
-from primepar.distributed.training.activity import Activity, Kind, PeerWait
-from primepar.distributed.training.agreement import FAILURES, GRACE_SECONDS, is_first
-from primepar.distributed.training.rendezvous import WorldPlace
+from primepar.distributed.training.activity import Activity, Kind
+from primepar.distributed.training.failures import FAILURES, GRACE_SECONDS, is_first
+from primepar.distributed.training.launchers import WorldPlace
 from primepar.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -62,161 +65,140 @@ class Sign(Struct, frozen=True):
     host: str = HOST
 
 
-class Exchange:
-    """Writes this rank's signs of life to the store, and reads those of others."""
-
-    def __init__(
-        self, activity: Activity, store: Store, rank: int, size: int, every: float
-    ) -> None:
-        self.store, self.rank, self.size, self.every = store, rank, size, every
-        self.activity, self.stopped, self.asked = activity, Event(), Event()
-        self.answers = 0
-        """How often the store has answered."""
-        self.failed = False
-        """Whether a rank has reported a failure."""
-        self.seen: dict[int, Sign] = {}
-        """The last sign of each rank that was read."""
-        self._thread = Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Go on until the run ends, or the store does."""
-        self._thread.start()
-
-    def _run(self) -> None:
-        with suppress(RuntimeError):
-            while not self.stopped.is_set():
-                self._turn()
-                self.stopped.wait(self.every)
-
-    def _turn(self) -> None:
-        self._write(ended=False)
-        self.failed = self.failed or self.store.check([FAILURES])
-        others = range(self.size) if self.asked.is_set() else [(self.rank + 1) % self.size]
-        for peer in others:
-            if self.store.check([f"sign/{peer}"]):
-                self.seen[peer] = msgspec.json.decode(self.store.get(f"sign/{peer}"), type=Sign)
-        self.answers += 1
-
-    def _write(self, ended: bool) -> None:
-        waiting, kind = self.activity.waiting, self.activity.kind
-        peers = () if waiting is None else waiting.peers
-        sign = Sign(self.answers, self.activity.text, peers, kind, ended)
-        self.store.set(f"sign/{self.rank}", msgspec.json.encode(sign).decode())
-
-    def number(self, peer: int) -> int | None:
-        """Return how many signs a rank has given; None without any."""
-        sign = self.seen.get(peer)
-        return None if sign is None else sign.number
-
-    def stop(self, well: bool) -> None:
-        """End the thread; `well` leaves a last sign of life."""
-        self.stopped.set()
-        self._thread.join(GRACE_SECONDS)
-        with suppress(RuntimeError):
-            if well:
-                self._write(ended=True)
-
-
-class Silence:
-    """Counts how long a number has stayed the same, while this process ran itself."""
-
-    def __init__(self) -> None:
-        self.last: object = None
-        self.seconds = 0.0
-
-    def count(self, value: object, passed: float) -> float:
-        """Return the seconds since the value has changed."""
-        self.seconds = self.seconds + passed if value == self.last else 0.0
-        self.last = value
-        return self.seconds
-
-
 class Watchdog:
     """Ends the process after a line about who waits for whom, or after that of another rank."""
 
     def __init__(self, activity: Activity, store: Store, place: WorldPlace, timeout: float) -> None:
-        rank, size = place.rank, place.size
-        self.activity, self.rank = activity, rank
+        self.activity, self.rank, self.size = activity, place.rank, place.size
         self.reports_alone = place.reports_alone
         self.timeout, self.every = timeout, min(LONGEST_INTERVAL, timeout / SIGNS)
+        self.grace = min(GRACE_SECONDS, timeout)
         # A connection has one call at a time, and the main thread may wait in one for a day.
         cloned: Any = store  # torch's stubs lack its method
-        self.exchange = Exchange(activity, cloned.clone(), rank, size, self.every)
+        self._store: Store = cloned.clone()
         self._reporting: Store = cloned.clone()
-        self._stuck, self._store = Silence(), Silence()
-        self._failed, self._left = Silence(), Silence()
-        self.leaving = False
-        """Whether this rank has an error of its own, and is about to report it and to end."""
-        self._peers = {peer: Silence() for peer in range(size) if peer != rank}
-        self._next = (rank + 1) % size
-        self.grace = min(GRACE_SECONDS, timeout)
-        self.stopped = Event()
-        self._thread = Thread(target=self._run, daemon=True)
+        self.turn = 0
+        self.seen: dict[int, Sign] = {}
+        """The last sign of each rank that was read."""
+        self.heard: dict[int, int] = {}
+        """The turn in which a rank gave a new sign, or the store answered."""
+        self._token: object = None
+        self._moved = 0
+        """The turn in which the main thread went on."""
+        self.failed: int | None = None
+        """The turn in which a rank had reported a failure."""
+        self._left: int | None = None
+        self._asks_all = False
+        self._stopped = Event()
+        self._threads = [
+            Thread(target=loop, daemon=True) for loop in (self._exchange, self._measure)
+        ]
 
     def __enter__(self) -> Watchdog:
-        self.exchange.start()
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is None:
             self._stop(well=True)
         else:
-            self.leaving = True
+            self.leave()
             atexit.register(self._stop, well=False)
+
+    def leave(self) -> None:
+        """Note that this rank has an error of its own, and is about to report it and to end."""
+        self._left = self.turn if self._left is None else self._left
 
     def _stop(self, well: bool) -> None:
         """End both threads: one that uses or frees a store when Python ends would abort."""
-        self.stopped.set()
-        self.exchange.stop(well)
-        self._thread.join(GRACE_SECONDS)
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(GRACE_SECONDS)
+        with suppress(RuntimeError):
+            if well:
+                self.sign(ended=True)
 
-    def _run(self) -> None:
-        """Measure until the run ends.
+    def _exchange(self) -> None:
+        with suppress(RuntimeError):  # the store has ended
+            while not self._stopped.is_set():
+                self.exchange()
+                self._stopped.wait(self.every)
 
-        However late a turn is, it counts as one interval: a process that was stopped itself, or
-        that other processes leave little time to run, has not waited meanwhile.
-        """
-        while not self.stopped.wait(self.every):
-            problem = self._problem(self.every)
+    def exchange(self) -> None:
+        """Give a sign of life, and read those of others."""
+        self.sign()
+        if self.failed is None and self._store.check([FAILURES]):
+            self.failed = self.turn
+        for peer in range(self.size) if self._asks_all else [(self.rank + 1) % self.size]:
+            if peer != self.rank and self._store.check([f"sign/{peer}"]):
+                sign = msgspec.json.decode(self._store.get(f"sign/{peer}"), type=Sign)
+                if sign != self.seen.get(peer):
+                    self.seen[peer], self.heard[peer] = sign, self.turn
+        self.heard[STORE] = self.turn
+
+    def sign(self, ended: bool = False) -> None:
+        """Write a sign of life."""
+        waiting = self.activity.waiting
+        peers = () if waiting is None else waiting.peers
+        sign = Sign(self.turn, self.activity.text, peers, self.activity.kind, ended)
+        self._store.set(f"sign/{self.rank}", msgspec.json.encode(sign).decode())
+
+    def _measure(self) -> None:
+        while not self._stopped.wait(self.every):
+            problem = self.problem()
             if problem is not None:
                 self._end(problem)
 
-    def _problem(self, passed: float) -> str | None:
-        """Return the line to report, empty if another rank has done so; None if all is well."""
-        if self.leaving:
-            # A thread that writes a checkpoint may wait for a rank that has gone.
-            return "" if self._left.count(True, passed) > self.grace else None
-        exchange, waiting = self.exchange, self.activity.waiting
-        stuck = self._stuck.count((self.activity.token, waiting is None), passed)
-        silent = {
-            peer: count.count(exchange.number(peer), passed) for peer, count in self._peers.items()
-        }
-        silent[STORE] = self._store.count(exchange.answers, passed)
-        if exchange.failed:
-            return "" if self._failed.count(True, passed) > self.grace else None
-        if stuck > self.timeout / 2:
-            exchange.asked.set()
-        if waiting is not None and stuck > self.timeout and not self._has_to_wait(silent):
-            return self._late(waiting, silent)
+    def problem(self) -> str | None:
+        """Count a turn, and return the line to report; None if all is well.
+
+        The line is empty if another rank has reported, or if this one has, and still runs: a thread
+        that writes a checkpoint may wait for a rank that has gone.
+        """
+        self.turn += 1
+        waiting = self.activity.waiting
+        token = self.activity.token, waiting is None
+        if token != self._token:
+            self._token, self._moved = token, self.turn
+        ending = self.failed if self._left is None else self._left
+        if ending is not None:
+            return "" if self._since(ending) > self.grace else None
+        stuck = self._since(self._moved)
+        self._asks_all = self._asks_all or stuck > self.timeout / 2
+        if waiting is not None and stuck > self.timeout and not self._has_to_wait():
+            return (
+                f"rank {self.rank}: expected {self._named(waiting.peers)} to answer within "
+                f"{self.timeout:g} s, got nothing in {waiting.text}{self._cause()}: {_REMEDY}"
+            )
         # A rank that waits in an instruction knows more than one that only listens.
         margin = 3 * self.every
-        for peer in (STORE, self._next):
-            if silent[peer] > self._allowed(peer) + margin:
-                return self._lost(peer)
+        for peer in (STORE, (self.rank + 1) % self.size):
+            if self._silent(peer) > self._allowed(peer) + margin:
+                since = f" since {self.seen[peer].text}" if peer in self.seen else ""
+                return (
+                    f"rank {self.rank}: expected a sign of life of {self._named([peer])} within "
+                    f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: "
+                    f"{_REMEDY}"
+                )
         return None
 
-    def _has_to_wait(self, silent: Mapping[int, float]) -> bool:
+    def _since(self, turn: int) -> float:
+        return (self.turn - turn) * self.every
+
+    def _silent(self, peer: int) -> float:
+        return self._since(self.heard.get(peer, 0))
+
+    def _has_to_wait(self) -> bool:
         """Whether a rank is in no step, and thus takes as long as it does, unless it is silent."""
         return any(
-            sign.kind != "step" and not sign.ended and silent[peer] <= self._allowed(peer)
-            for peer, sign in self.exchange.seen.items()
-            if peer != self.rank
+            sign.kind != "step" and not sign.ended and self._silent(peer) <= self._allowed(peer)
+            for peer, sign in self.seen.items()
         )
 
     def _allowed(self, peer: int) -> float:
         """Return how long a peer may be silent."""
-        sign = self.exchange.seen.get(peer)
+        sign = self.seen.get(peer)
         if sign is not None and sign.ended:
             return inf
         if sign is None and peer != STORE:
@@ -225,42 +207,24 @@ class Watchdog:
         in_setup = self.activity.kind == "setup" and (sign is None or sign.kind == "setup")
         return max(self.timeout, SETUP_SECONDS) if in_setup else self.timeout
 
-    def _late(self, waiting: PeerWait, silent: Mapping[int, float]) -> str:
-        return (
-            f"rank {self.rank}: expected {_ranks(waiting.peers)} to answer within "
-            f"{self.timeout:g} s, got nothing in {waiting.text}{self._cause(silent)}: {_REMEDY}"
-        )
-
-    def _cause(self, silent: Mapping[int, float]) -> str:
-        """Return which ranks are silent, or else which do not wait themselves."""
-        if silent[STORE] > self.timeout / 4:
-            return f"; {self._name(STORE)} is silent"
-        seen = self.exchange.seen
-        quiet = [peer for peer in seen if silent.get(peer, 0.0) > self.timeout / 4]
-        busy = [peer for peer in seen if peer != self.rank and not seen[peer].waits_for]
+    def _cause(self) -> str:
+        """Return which ranks are silent, or else one that does not wait itself."""
+        quiet = [peer for peer in (STORE, *self.seen) if self._silent(peer) > self.timeout / 4]
+        if STORE in quiet:
+            return f"; {self._named([STORE])} is silent"
         if quiet:
             verb = "are" if len(quiet) > 1 else "is"
-            return f"; {self._named(quiet)} {verb} silent since {seen[quiet[0]].text}"
-        return f"; {self._named(busy[:1])} is in {seen[busy[0]].text}" if busy else ""
-
-    def _lost(self, peer: int) -> str:
-        sign = self.exchange.seen.get(peer)
-        since = "" if sign is None else f" since {sign.text}"
-        return (
-            f"rank {self.rank}: expected a sign of life of {self._name(peer)} within "
-            f"{self._allowed(peer):g} s, got none{since}, in {self.activity.text}: {_REMEDY}"
-        )
-
-    def _name(self, peer: int) -> str:
-        if peer != STORE:
-            return self._named([peer])
-        return f"{self._named([0])}, or the launcher that keeps the store,"
+            return f"; {self._named(quiet)} {verb} silent since {self.seen[quiet[0]].text}"
+        busy = [peer for peer, sign in self.seen.items() if not sign.waits_for]
+        return f"; {self._named(busy[:1])} is in {self.seen[busy[0]].text}" if busy else ""
 
     def _named(self, peers: Sequence[int]) -> str:
         """Return ranks as text, with their machine if all are on one that is not this one."""
-        machines = {self.exchange.seen[peer].host for peer in peers if peer in self.exchange.seen}
+        if peers == [STORE]:
+            return f"{self._named([0])}, or the launcher that keeps the store,"
+        machines = {self.seen[peer].host for peer in peers if peer in self.seen}
         there = f" on {min(machines)}" if len(machines - {HOST}) == len(machines) == 1 else ""
-        return f"{_ranks(peers)}{there}"
+        return f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}{there}"
 
     def reports(self) -> bool:
         """Whether this rank is to report the problem that it has found.
@@ -268,7 +232,7 @@ class Watchdog:
         Without a store rank 1 reports at once. The others that may do so give the launcher time
         to end them: it does unless their machine is cut off.
         """
-        if self._store.seconds < 3 * self.every:
+        if self._silent(STORE) < 3 * self.every:
             return is_first(self._reporting, self.reports_alone)
         if self.reports_alone and self.rank > 1:
             time.sleep(self.grace)
@@ -284,7 +248,3 @@ class Watchdog:
         elif problem:
             time.sleep(self.grace)
         os._exit(LaunchError.exit_code)
-
-
-def _ranks(peers: Sequence[int]) -> str:
-    return f"rank{'s' * (len(peers) > 1)} {', '.join(map(str, peers))}"

@@ -1,15 +1,17 @@
-"""Several hosts: names that stand for one host alone, and how a rank without a message leaves."""
+"""What gloo needs: a name that stands for no host alone, and a scheduling policy."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training import agreement
-from primepar.distributed.training.network import INTERFACE, check_network
+from primepar.distributed.training.gloo import INTERFACE, check_network, schedule_as_batch
 from primepar.errors import LaunchError
 
 
@@ -53,18 +55,29 @@ def test_an_address_of_this_machine_alone_is_refused(
     )
 
 
-@pytest.mark.parametrize(("hosts", "code"), [(None, 0), ("1", 0), ("2", 2)])
-def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
-    monkeypatch: pytest.MonkeyPatch, hosts: str | None, code: int
-) -> None:
-    """After 0 a torchrun waits for the other host's, and mpirun for the rank with the message."""
-    monkeypatch.setattr(agreement, "GRACE_SECONDS", 0.0)
-    monkeypatch.delenv(agreement.HOSTS, raising=False)
-    if hosts is not None:
-        monkeypatch.setenv(agreement.HOSTS, hosts)
-    store = HashStore()
-    store.set("plan/1", "failed")
-    store.set("plan-read/1", "")
-    with pytest.raises(SystemExit) as left, agreement.agreed(store, 0, 2, "plan"):
-        pass
-    assert left.value.code == code
+SCRIPT = """
+import os, threading
+from primepar.distributed.training.gloo import schedule_as_batch
+schedule_as_batch()
+policies = [os.sched_getscheduler(0)]
+thread = threading.Thread(target=lambda: policies.append(os.sched_getscheduler(0)))
+thread.start()
+thread.join()
+print(policies == [os.SCHED_BATCH] * 2)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="a policy of Linux")
+def test_a_process_and_its_later_threads_run_as_batch_work() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_nothing_changes_where_the_policy_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    before = os.sched_getscheduler(0)
+    monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
+    schedule_as_batch()
+    assert os.sched_getscheduler(0) == before
