@@ -475,7 +475,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "distributed/profiling/measure.py": "/proc",
         "distributed/text/tokenizer.py": "of the package tokenizers",
         "distributed/text/write_tokens.py": "the part to be named",
-        "distributed/checkpoints/storage.py": "a new file; files of a manifest that are checked",
+        "distributed/checkpoints/shards.py": "a new file; files of a manifest that are checked",
         "distributed/checkpoints/folder.py": "the lock",
     }
     root = Path(reading.__file__).parent

@@ -13,10 +13,9 @@ from distributed_ranks import on_ranks
 from msgspec.structs import replace
 from profiles import IS_LONG, few, long
 
-from primepar.distributed.checkpoints.held import to_load, to_save
 from primepar.distributed.checkpoints.loading import read_whole
 from primepar.distributed.checkpoints.manifest import Identity, Manifest, write_manifest
-from primepar.distributed.checkpoints.storage import load_part, save_part
+from primepar.distributed.checkpoints.shards import load_part, save_part, to_load, to_save
 from primepar.distributed.runtime.training_state import (
     ParameterBlock,
     TrainingState,

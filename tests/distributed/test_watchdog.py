@@ -14,7 +14,7 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 from primepar.distributed.runtime.messages import CompiledStep
 from primepar.distributed.runtime.running import ListPlace, Running
 from primepar.distributed.training.activity import Activity
-from primepar.distributed.training.failures import first_error
+from primepar.distributed.training.launch import first_error
 from primepar.distributed.training.launchers import WorldPlace
 from primepar.distributed.training.watchdog import STORE, Sign, Watchdog
 from primepar.errors import LaunchError

@@ -25,8 +25,7 @@ from primepar.distributed.checkpoints.manifest import (
     Manifest,
     write_manifest,
 )
-from primepar.distributed.checkpoints.planning import HeldBoxes
-from primepar.distributed.checkpoints.storage import save_part
+from primepar.distributed.checkpoints.shards import HeldBoxes, save_part
 from primepar.errors import CheckpointError
 
 PARTS = ("length of a header", "header", "data", "manifest")

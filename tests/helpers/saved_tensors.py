@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from primepar.distributed.checkpoints.loading import read_whole
-from primepar.distributed.checkpoints.planning import HeldBoxes
-from primepar.distributed.checkpoints.storage import load_part
+from primepar.distributed.checkpoints.shards import HeldBoxes, load_part
 
 
 def tensors_of(path: Path) -> dict[str, torch.Tensor]:

@@ -1,1 +1,1 @@
-"""Checkpoints by torch.distributed.checkpoint: shards of every rank, and a manifest of them all."""
+"""Checkpoints: shards of every rank in safetensors files, and a manifest of them all."""

@@ -1,25 +1,48 @@
 """Reads a checkpoint: is it whole, is it of this run, and then this rank's boxes of it.
 
 Every file is checked by one rank before any rank uses a number of it, so that the ranks share the
-work.
+work. Settings of some sections define the losses. How the work is divided does not, so a resumed
+run may have another plan, another number of ranks, or another device.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from primepar import __version__
 from primepar.distributed.checkpoints.folder import saved_steps
-from primepar.distributed.checkpoints.held import tensor_name, to_load
-from primepar.distributed.checkpoints.identity import differences
 from primepar.distributed.checkpoints.manifest import (
     Identity,
     Manifest,
     check_file,
     read_manifest,
 )
-from primepar.distributed.checkpoints.storage import load_part
+from primepar.distributed.checkpoints.shards import load_part, tensor_name, to_load
 from primepar.distributed.runtime.training_state import TrainingState
+from primepar.distributed.training.alike import DIGITS
+from primepar.distributed.training.data import Text
+from primepar.distributed.training.settings import Settings, key_of
+from primepar.distributed.training.settings_layout import sizes_of
 from primepar.errors import CheckpointError
+from primepar.files import digest_of_code
+from primepar.models import ModelConfig
+from primepar.plan import Plan
+from primepar.schedule import Sequence
+
+SECTIONS = ("training", "optimizer", "averaging")
+"""Sections whose settings must be the same."""
+FREE = (
+    "training.steps",
+    "training.device",
+    "training.accumulate",
+    "training.recompute",
+    "optimizer.sharded",
+)
+"""Settings of these sections that may differ: they divide the work, or have no part in a loss."""
+_DATA, _BATCH, _DECAY = "training.data", "training.batch", "optimizer.decay_steps"
 
 
 def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
@@ -71,37 +94,18 @@ def check_same_run(
     Raises `CheckpointError` for another model, optimizer or number of replicas, and without
     `override` for other settings.
     """
-    _check_model(path, manifest.identity, identity)
-    _check_replicas(path, manifest, state)
-    _check_optimizer(path, manifest.identity, identity)
-    changed = differences(manifest.identity, identity)
-    if changed and not override:
-        raise CheckpointError(
-            f"{path}: expected the settings of the run that wrote it, got {', '.join(changed)}: "
-            "give them as they were, or add --override"
-        )
-    notes = [f"goes on with {', '.join(changed)}"] if changed else []
-    if manifest.identity.code != identity.code:
-        notes.append(f"was written by primepar {manifest.identity.code}, this is {identity.code}")
-    return notes
-
-
-def _check_model(path: Path, saved: Identity, now: Identity) -> None:
-    differing = [key for key, value in now.model.items() if saved.model.get(key) != value]
+    saved = manifest.identity
+    differing = [key for key, value in identity.model.items() if saved.model.get(key) != value]
     if differing:
         asked, got = (
-            " ".join(f"model.{key}={identity.model.get(key)}" for key in differing)
-            for identity in (now, saved)
+            " ".join(f"model.{key}={run.model.get(key)}" for key in differing)
+            for run in (identity, saved)
         )
         raise CheckpointError(
             f"{path}: expected a checkpoint of a model with {asked}, got one with {got}: give the "
             "settings of that run"
         )
-
-
-def _check_replicas(path: Path, manifest: Manifest, state: TrainingState) -> None:
-    first = next(iter(state.plan.model.parameter_shapes))
-    replicas = 0
+    first, replicas = next(iter(state.plan.model.parameter_shapes)), 0
     while tensor_name(first, "", replicas) in manifest.tensors:
         replicas += 1
     if replicas not in (0, state.replicas):
@@ -110,16 +114,58 @@ def _check_replicas(path: Path, manifest: Manifest, state: TrainingState) -> Non
             f"{'s' * (state.replicas > 1)}, got one of {replicas}: resume with averaging.every and "
             f"a plan of {replicas} replicas"
         )
-
-
-def _check_optimizer(path: Path, saved: Identity, now: Identity) -> None:
-    """Raise `CheckpointError` if the optimizers differ: they have other moments."""
-    asked, got = (identity.settings.get("optimizer.name") for identity in (now, saved))
-    if asked != got:
+    optimizer, other = (run.settings.get("optimizer.name") for run in (identity, saved))
+    if optimizer != other:  # they have other moments
         raise CheckpointError(
-            f"{path}: expected a checkpoint of optimizer.name={asked}, got one of {got}: add "
-            f"--set optimizer.name={got}"
+            f"{path}: expected a checkpoint of optimizer.name={optimizer}, got one of {other}: add "
+            f"--set optimizer.name={other}"
         )
+    # A setting that the version which saved did not have counts with its default.
+    defaults = {key_of(field.name): field.default for field in msgspec.structs.fields(Settings)}
+    keys = sorted(identity.settings, key=lambda key: (SECTIONS.index(key.partition(".")[0]), key))
+    pairs = [
+        (key, identity.settings[key], saved.settings.get(key, defaults.get(key))) for key in keys
+    ]
+    changed = [
+        f"{key}={_shown(value)} instead of {_shown(before)}"
+        for key, value, before in pairs
+        if value != before
+    ]
+    if changed and not override:
+        raise CheckpointError(
+            f"{path}: expected the settings of the run that wrote it, got {', '.join(changed)}: "
+            "give them as they were, or add --override"
+        )
+    notes = [f"goes on with {', '.join(changed)}"] if changed else []
+    if saved.code != identity.code:
+        notes.append(f"was written by primepar {saved.code}, this is {identity.code}")
+    return notes
+
+
+def identity_of(
+    settings: Settings, layout: Sequence | Plan, model: ModelConfig, text: Text, ranks: int
+) -> Identity:
+    """Return what a run is.
+
+    The data is compared by its content, the batch with the plan's. A rate that falls until the last
+    step depends on the number of steps.
+    """
+    values = {
+        key_of(name): value
+        for name, value in msgspec.structs.asdict(settings).items()
+        if key_of(name).partition(".")[0] in SECTIONS and key_of(name) not in FREE
+    }
+    values[_DATA] = text.digest[:DIGITS]
+    values[_BATCH] = sizes_of(settings, layout)[0]
+    if settings.schedule != "constant" and settings.decay_steps is None:
+        values[_DECAY] = settings.steps
+    plan = str(settings.plan_file or layout)
+    code = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
+    return Identity(values, msgspec.to_builtins(model), plan, ranks, code)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def load(path: Path, manifest: Manifest, state: TrainingState) -> None:

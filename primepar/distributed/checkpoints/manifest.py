@@ -32,7 +32,7 @@ _READ_BYTES = 1 << 22
 _Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _Sizes = Annotated[tuple[_Natural, ...], Meta(max_length=8)]
 _FileName = Annotated[str, Meta(pattern=r"^rank-[0-9]{5,9}(-[0-9]{1,9})?\.safetensors\Z")]
-"""As `ShardWriter` names them: one component of a path."""
+"""As `save_part` names them: one component of a path."""
 _Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 

@@ -23,14 +23,13 @@ from primepar.distributed.checkpoints.folder import (
     step_folder,
     writing,
 )
-from primepar.distributed.checkpoints.held import to_save
 from primepar.distributed.checkpoints.manifest import (
     Identity,
     Manifest,
     SavedPart,
     write_manifest,
 )
-from primepar.distributed.checkpoints.storage import save_part
+from primepar.distributed.checkpoints.shards import save_part, to_save
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
 from primepar.files import remove

@@ -18,7 +18,6 @@ from primepar.errors import LaunchError, MemoryLimitError, PrimeParError
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-    from primepar.distributed.training.watchdog import Watchdog
 
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
@@ -97,35 +96,6 @@ def is_first(store: Store, without_store: bool) -> bool:
         return bool(store.add(FAILURES, 1) == 1)
     except RuntimeError:
         return without_store
-
-
-@contextmanager
-def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
-    """Report an error that ranks meet on their own once: the first rank to fail raises it.
-
-    A rank that fails later, or because another has ended, waits for the launcher to end the job,
-    and exits without a message. Where nobody ends it, it reports the other's end itself. An error
-    that is no user's error, with its traceback, is raised on each rank.
-    """
-    try:
-        yield
-    except Exception as raised:
-        where = watchdog.activity.text
-        watchdog.activity.fail()
-        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
-        lost = is_lost_peer(raised)
-        if lost:
-            time.sleep(watchdog.grace)
-        # Without the store the watchdog still knows whether a rank has reported an error before.
-        first = watchdog.failed is None and is_first(store, watchdog.reports_alone)
-        if first or error is None:
-            watchdog.leave()  # this rank has a message, and must not be ended before it
-        if error is None:
-            raise
-        if not first:
-            time.sleep(0.0 if lost else watchdog.grace)
-            raise SystemExit(error.exit_code) from None
-        raise error from None
 
 
 def failure_of(error: Exception, rank: int, where: str) -> PrimeParError | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,15 @@ from primepar.distributed.training.failures import (
     PATIENCE,
     agreed,
     answers,
-    first_error,
+    failure_of,
+    is_first,
+    is_lost_peer,
 )
 from primepar.distributed.training.gloo import check_network, schedule_as_batch
 from primepar.distributed.training.launchers import Launch, WorldPlace, meet
 from primepar.distributed.training.settings import TIMEOUT, DeviceChoice
 from primepar.distributed.training.watchdog import Watchdog
-from primepar.errors import LaunchError
+from primepar.errors import LaunchError, PrimeParError
 
 if TYPE_CHECKING:
     import torch
@@ -143,6 +146,35 @@ def _connected(
     gc.collect()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+@contextmanager
+def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
+    """Report an error that ranks meet on their own once: the first rank to fail raises it.
+
+    A rank that fails later, or because another has ended, waits for the launcher to end the job,
+    and exits without a message. Where nobody ends it, it reports the other's end itself. An error
+    that is no user's error, with its traceback, is raised on each rank.
+    """
+    try:
+        yield
+    except Exception as raised:
+        where = watchdog.activity.text
+        watchdog.activity.fail()
+        error = raised if isinstance(raised, PrimeParError) else failure_of(raised, rank, where)
+        lost = is_lost_peer(raised)
+        if lost:
+            time.sleep(watchdog.grace)
+        # Without the store the watchdog still knows whether a rank has reported an error before.
+        first = watchdog.failed is None and is_first(store, watchdog.reports_alone)
+        if first or error is None:
+            watchdog.leave()  # this rank has a message, and must not be ended before it
+        if error is None:
+            raise
+        if not first:
+            time.sleep(0.0 if lost else watchdog.grace)
+            raise SystemExit(error.exit_code) from None
+        raise error from None
 
 
 def abort_groups(seconds: float = ABORT_SECONDS) -> None:

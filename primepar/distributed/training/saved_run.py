@@ -48,8 +48,7 @@ def open_checkpoints(
         return None, None
     # With torch.distributed.checkpoint, which takes half a second to import.
     from primepar.distributed.checkpoints.folder import check_shared, saved_path
-    from primepar.distributed.checkpoints.identity import identity_of
-    from primepar.distributed.checkpoints.loading import check_same_run, read_whole
+    from primepar.distributed.checkpoints.loading import check_same_run, identity_of, read_whole
     from primepar.distributed.checkpoints.saving import Checkpoints
 
     identity = identity_of(settings, layout, state.plan.model, text, world.size)
