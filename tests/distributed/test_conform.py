@@ -12,7 +12,7 @@ from conform_cases import CHANGES, RANKS
 from distributed_ranks import on_ranks
 from msgspec.structs import replace
 from partitioned_cases import ON_FOUR
-from profiles import some
+from profiles import long
 from step_cases import lowered
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -33,7 +33,7 @@ def proved_with(program: Program, peak: int, sent: Sequence[Fraction]) -> dict[s
     return {name: report[name].verdict for name in ("memory", "traffic")}
 
 
-@pytest.mark.parametrize("family", some(["gpt2", "llama"]))
+@pytest.mark.parametrize("family", ["gpt2", pytest.param("llama", marks=long)])
 def test_proof_emulator_simulator_and_executor_have_the_same_numbers(family: str) -> None:
     """Of every preset plan: bytes sent, peak memory and instructions; nothing is off."""
     ranks = on_ranks(RANKS, conform_cases.conforms, list(ON_FOUR), family)

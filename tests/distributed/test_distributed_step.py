@@ -19,7 +19,7 @@ from partitioned_cases import (
     drawn_parameters,
     plan_apart,
 )
-from profiles import some
+from profiles import IS_LONG
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
@@ -35,8 +35,8 @@ from primepar.schedule.program import Collective, ISend
 RANKS = 4
 PLANS = (*ON_FOUR, "M2,megatron-sp", "apart")
 CASES: list[tuple[str, str, Until, Passes]] = [
-    *(("gpt2", name, "gradients", True) for name in some(PLANS, 2)),
-    *(("llama", name, "gradients", True) for name in some(PLANS[1:], 4)),
+    *(("gpt2", name, "gradients", True) for name in PLANS[:: 1 if IS_LONG else 2]),
+    *(("llama", name, "gradients", True) for name in PLANS[1:][:: 1 if IS_LONG else 4]),
     *(("bloom", name, "gradients", False) for name in ("primepar", "megatron-sp")),
     ("opt", "stationary", "gradients", False),
     *(

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from command import Done, run
-from profiles import some
+from profiles import long
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training import failures, launch, launchers
@@ -121,7 +121,11 @@ def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
 
 
 @pytest.mark.parametrize(
-    "variables", some([("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")])
+    "variables",
+    [
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        pytest.param(("PMI_RANK", "PMI_SIZE"), marks=long),
+    ],
 )
 def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str, str]) -> None:
     done = subprocess.run(

@@ -14,7 +14,7 @@ from distributed_ranks import on_ranks
 from limited_training import Ended, pairs
 from offload_cases import SMALL as MODEL
 from offload_cases import resident
-from profiles import some
+from profiles import long
 
 from primepar.distributed import Mesh
 from primepar.distributed.modules.gpt import uniform_plan
@@ -91,7 +91,7 @@ def losses(path: Path, *arguments: str) -> list[float]:
     return [row.loss for row in read_log(path) if isinstance(row, StepRow)]
 
 
-@pytest.mark.parametrize("capability", some(["default", "avx2"]))
+@pytest.mark.parametrize("capability", ["default", pytest.param("avx2", marks=long)])
 def test_a_limit_and_conformance_change_no_bit_on_other_processors(
     capability: str, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from lowered_steps import lower_step
 from memory_ranks import OPERATORS, STEPS, WAYS
 from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
-from profiles import IS_LONG, few, pairs
+from profiles import IS_LONG, few
 
 from primepar import check
 from primepar.distributed.runtime.collectives import elements_sent
@@ -77,9 +78,10 @@ def test_the_step_is_the_plain_one(family: Family, name: str, way: str) -> None:
         np.testing.assert_allclose(values, expected[tensor], rtol=1e-12, atol=1e-12, err_msg=tensor)
 
 
+@few
 @pytest.mark.parametrize(
     ("recompute", "name"),
-    pairs([None, "full"], ["1f1b:1x2,primepar", "1f1b:1x2,summa", "1f1b:1x2,stationary"]),
+    list(product([None, "full"], ["1f1b:1x2,primepar", "1f1b:1x2,summa", "1f1b:1x2,stationary"])),
 )
 def test_gradients_that_travel_are_wide_in_every_micro_batch(
     recompute: Recomputation | None, name: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import ceil
 
 import pytest
@@ -15,7 +16,7 @@ from partitioned_cases import (
     plan_apart,
     planned_steps,
 )
-from profiles import IS_LONG, pairs, some
+from profiles import IS_LONG, few
 from step_cases import (
     BATCH,
     POSITIONS,
@@ -55,7 +56,8 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
     assert all(map(int.__le__, step.peak, held_by(planned)))
 
 
-@pytest.mark.parametrize(("mesh", "family"), some(pairs(PRESET_MESHES, list(SMALL)), 2))
+@few
+@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, list(SMALL))))
 def test_a_step_sends_and_holds_what_is_predicted(mesh: tuple[str, int], family: str) -> None:
     name, ranks = mesh
     assert_counted_alike(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)

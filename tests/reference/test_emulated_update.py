@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from partitioned_cases import drawn_batch, drawn_parameters, farthest, plan_apart
-from profiles import few, some
+from profiles import few
 from step_cases import SMALL
 
 from primepar.models import ModelConfig
@@ -82,7 +82,7 @@ def assert_trains_alike(plan: Plan, clip: float | None) -> None:
 @few
 @pytest.mark.parametrize(
     ("name", "ranks", "family", "clip"),
-    some([(*case, clip) for case in EACH for clip in (None, CLIP)]),
+    [(*case, clip) for case in EACH for clip in (None, CLIP)],
 )
 def test_under_a_preset_adamw_gives_the_parameters_of_one_device(
     name: str, ranks: int, family: str, clip: float | None
@@ -161,9 +161,8 @@ def updated(family: str) -> dict[str, Array]:
     return {**model.parameters, **model.moments, **numbers}
 
 
-@pytest.mark.parametrize(
-    "name", some(sorted(KERNELS.keys() - UNSEEN - ELSEWHERE - OVER_DEVICES), 2)
-)
+@few
+@pytest.mark.parametrize("name", sorted(KERNELS.keys() - UNSEEN - ELSEWHERE - OVER_DEVICES))
 def test_a_wrong_kernel_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     family = "llama" if name in RMS_NORM else "gpt2"
     right, kernel, calls = updated(family), KERNELS[name], []

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nccl_rules import LAZY
 from partitioned_cases import ON_FOUR, PRESET_MESHES, SHAPES, dense_step, plan_apart
 from pipelined_plans import pipelined
-from profiles import IS_LONG, few, some
+from profiles import IS_LONG, few
 
 from primepar.plan import Plan, preset_plan
 from primepar.schedule import Program
@@ -28,7 +28,7 @@ from primepar.verify import verify_program
 
 CASES: list[tuple[str, str, int, Passes]] = [
     *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES if IS_LONG),
-    *(("gpt2", name, 4, True) for name in some(ON_FOUR, 2)),
+    *(("gpt2", name, 4, True) for name in ON_FOUR[:: 1 if IS_LONG else 2]),
     ("llama", "apart", 4, True), ("opt", "stationary", 4, True), ("bloom", "primepar", 4, False),
     ("llama", "megatron-sp", 4, "chunks"),
     *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart") if IS_LONG),
