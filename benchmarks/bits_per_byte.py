@@ -86,13 +86,12 @@ def _trainer(path: Path, world: World) -> Trainer:
     from primepar.distributed import Mesh
     from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.training_state import TrainingState
-    from primepar.distributed.training.data import load_text
+    from primepar.distributed.training.data import load_text, with_vocabulary
     from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.log import Log
     from primepar.distributed.training.progress import Reporter
     from primepar.distributed.training.settings import Settings
     from primepar.distributed.training.trainer import Trainer
-    from primepar.distributed.training.vocabulary import with_vocabulary
     from primepar.partition import parse_sequence
 
     settings = with_vocabulary(

@@ -12,9 +12,8 @@ import pytest
 from command import run
 
 from primepar.distributed.text.token_file import PAGE, dtype_of, page_digest, side_file
-from primepar.distributed.training.data import load_text
+from primepar.distributed.training.data import check_vocabulary, load_text, with_vocabulary
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import DataError
 
 VOCABULARY = 300

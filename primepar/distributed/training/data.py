@@ -16,11 +16,13 @@ from hashlib import sha256
 from math import ceil, log
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from primepar.distributed.text.sample_order import DataPosition, Places
-from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens
+from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens, read_header
+from primepar.distributed.training.settings import LEAST_VOCABULARY, Settings
 from primepar.errors import DataError
 from primepar.files import reason
 from primepar.reading import read_bytes
@@ -163,3 +165,30 @@ def library_sources() -> bytes:
     """Return the sources of the standard library's top-level modules, joined in name order."""
     folder = Path(sysconfig.get_path("stdlib"))
     return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+
+
+def with_vocabulary(settings: Settings) -> Settings:
+    """Return the settings with the vocabulary of the data, where neither they nor a plan have one.
+
+    Raises `DataError` if the data is a file of tokens whose side file cannot be read.
+    """
+    given = settings.vocabulary is not None or settings.plan_file is not None
+    if given or settings.data is None or not settings.data.endswith(SUFFIX):
+        return settings
+    entries = read_header(Path(settings.data)).vocabulary
+    return msgspec.structs.replace(settings, vocabulary=max(LEAST_VOCABULARY, entries))
+
+
+def check_vocabulary(text: Text, entries: int, settings: Settings) -> None:
+    """Raise `DataError` if the model has fewer `entries` than the tokenizer of the data."""
+    if entries < text.vocabulary:
+        instead = (
+            f"add --set model.vocabulary={text.vocabulary}"
+            if settings.plan_file is None
+            else "take a plan for a larger model"
+        )
+        raise DataError(
+            f"{text.name}: expected tokens of a tokenizer that fits the model's vocabulary of "
+            f"{entries}, got one with {text.vocabulary} entries: {instead}, or make the tokens "
+            "with a smaller one"
+        )

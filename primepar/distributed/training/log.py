@@ -4,25 +4,43 @@ start     the settings, the mesh and the sizes, once
 step      one training step: loss, gradient norm, speed, memory, bytes sent by every rank
 evaluate  the loss on the held-out text, and its bits per byte
 end       the last step done, and the signal that ended the run, if one did
+
+Where TensorBoard's package is installed, its rows may be curves as well.
 """
 
 from __future__ import annotations
 
 import os
 from errno import ENOSPC
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from msgspec import Struct
 
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.tensorboard import ScalarCurves
 from primepar.errors import ConfigError, TextError
 from primepar.files import reason, replace
 from primepar.models import ModelConfig
 from primepar.reading import json_of, read_bytes
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+CURVES = {
+    "step": {
+        "loss": "train/loss",
+        "gradient_norm": "train/gradient_norm",
+        "lr": "train/lr",
+        "tokens_per_second": "speed/tokens_per_second",
+        "mfu": "speed/mfu",
+        "memory_bytes": "memory/bytes",
+    },
+    "evaluate": {"loss": "held_out/loss", "bits_per_byte": "held_out/bits_per_byte"},
+}
+"""Kind of a row -> its fields -> names of their curves in TensorBoard."""
 
 
 class LogRow(Struct, frozen=True, tag_field="row"):
@@ -97,19 +115,38 @@ class EndRow(LogRow, frozen=True, tag="end"):
 AnyRow = StartRow | StepRow | EvaluateRow | EndRow
 
 
+def check_tensorboard(folder: str | None) -> None:
+    """Raise `ConfigError` if a folder is asked for and the package is missing."""
+    if folder is not None and find_spec("tensorboard") is None:
+        raise ConfigError(
+            "output.tensorboard: expected the package tensorboard, found none: run pip install "
+            "tensorboard, or leave the setting out"
+        )
+
+
 class Log:
-    """Appends rows to a file, each line in one write, and to curves; without a path to no file."""
+    """Appends rows to a file, each line in one write, and to curves in the folder `tensorboard`."""
 
     def __init__(
-        self, path: str | None, keep_until: int | None = None, curves: ScalarCurves | None = None
+        self, path: str | None, keep_until: int | None = None, tensorboard: str | None = None
     ) -> None:
-        """Begin a new file; with `keep_until`, keep the old rows up to that step.
+        """Begin a new file; with `keep_until`, keep the old rows and curves up to that step.
 
         The old file is replaced atomically. Raises `ConfigError` if it cannot be written.
         """
         self._file: int | None = None
-        self._curves = curves or ScalarCurves(None)
         self._path = path
+        self._curves: SummaryWriter | None = None
+        if tensorboard is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            try:
+                self._curves = SummaryWriter(tensorboard, purge_step=(keep_until or 0) + 1)
+            except OSError as error:
+                raise ConfigError(
+                    f"output.tensorboard {tensorboard}: expected a folder that can be written, got "
+                    f"{error.strerror}: give another place"
+                ) from None
         if path is None:
             return
         kept = [] if keep_until is None else _kept(path, keep_until)
@@ -126,7 +163,11 @@ class Log:
         """Append one row, as a whole or not at all. Raises `ConfigError` on a full disk."""
         if self._file is not None:
             self._append(_line(row))
-        self._curves.write(row)
+        if self._curves is not None:
+            numbers = msgspec.to_builtins(row)
+            for field, name in CURVES.get(numbers["row"], {}).items():
+                if numbers[field] is not None:
+                    self._curves.add_scalar(name, numbers[field], numbers["step"])
 
     def _append(self, line: bytes) -> None:
         assert self._file is not None
@@ -148,7 +189,8 @@ class Log:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._curves.close()
+        if self._curves is not None:
+            self._curves.close()
         if self._file is not None:
             os.close(self._file)
 

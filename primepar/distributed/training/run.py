@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.alike import facts_of
-from primepar.distributed.training.data import Text, load_text
+from primepar.distributed.training.data import Text, check_vocabulary, load_text, with_vocabulary
 from primepar.distributed.training.launch import World, check_installed, joined
 from primepar.distributed.training.launchers import Launch
-from primepar.distributed.training.log import EndRow, Log, StartRow
+from primepar.distributed.training.log import EndRow, Log, StartRow, check_tensorboard
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.ranks import end_with_parent, run_ranks
 from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
@@ -23,8 +23,6 @@ from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
-from primepar.distributed.training.tensorboard import ScalarCurves, check_tensorboard
-from primepar.distributed.training.vocabulary import check_vocabulary, with_vocabulary
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import announce, note_input, reason, replace
 from primepar.pictures.chrome_trace import chrome_trace
@@ -159,9 +157,8 @@ def _prepare(
     if saved is not None:
         load_saved(saved, state)
     weights = _weights(settings, state, begins=saved is None)
-    first = world.rank == 0
-    curves = ScalarCurves(settings.tensorboard if first else None, done)
-    log = Log(settings.log if first else None, done if saved else None, curves)
+    paths = (settings.log, settings.tensorboard) if world.rank == 0 else (None, None)
+    log = Log(paths[0], done if saved else None, paths[1])
     reporter = Reporter(launch, done, settings.steps)
     trainer = Trainer(settings, world, state, text, log, reporter, saves, done, run_state)
     return trainer, weights

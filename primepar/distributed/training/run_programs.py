@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from itertools import chain
+
+import torch
+from torch import distributed as dist
 
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms
@@ -10,7 +14,6 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
-from primepar.distributed.training.sent_bytes import RankBytes, SentBytes
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_layout import sequence_of, sizes_of
 from primepar.errors import MemoryLimitError
@@ -19,6 +22,8 @@ from primepar.plan.replicas import replicas_of
 from primepar.schedule.one_order import check_order
 from primepar.schedule.program import Program
 
+RankBytes = tuple[float, ...]
+"""Bytes that each rank sends, in the order of ranks."""
 Prove = Callable[[Program, str], str]
 """Proves a program, given its name, and returns the result as text; raises if it is not proved."""
 
@@ -41,7 +46,7 @@ class RunPrograms:
             else ReplicaSteps(settings, replicas_of(state.plan), state)
         )
         """The local steps of local SGD."""
-        self._bytes = SentBytes(world)
+        self._sent: dict[Hashable, tuple[RankBytes, RankBytes]] = {}
 
     @property
     def meshes(self) -> list[Mesh]:
@@ -86,11 +91,25 @@ class RunPrograms:
         self.program("loss")
 
     def sent(self, step: int) -> tuple[RankBytes, RankBytes]:
-        """Return the bytes that each rank sends in a step: for linear operators, and the rest."""
-        local = self.local(step)
-        if local is None:
-            return self._bytes.of("synchronous", lambda: [self.program("update").executor])
-        return self._bytes.of(local.averages(step), lambda: local.executors(step))
+        """Return the bytes that each rank sends in a step: for linear operators, and the rest.
+
+        A collective call at the first step of a kind, where the bytes of all ranks are gathered.
+        """
+        local, world = self.local(step), self.world
+        kind = "synchronous" if local is None else local.averages(step)
+        if kind not in self._sent:
+            run = [self.program("update").executor] if local is None else local.executors(step)
+            counted = {"linear": 0.0, "other": 0.0}
+            for part, elements, itemsize in chain(*(executor.sent for executor in run)):
+                counted[part] += float(elements * itemsize)
+            sent_2 = torch.tensor(list(counted.values()), dtype=torch.float64, device=world.device)
+            everyone = [sent_2]
+            if world.size > 1:
+                everyone = [torch.empty_like(sent_2) for _ in range(world.size)]
+                dist.all_gather(everyone, sent_2)
+            linear, other = zip(*(rank_2.tolist() for rank_2 in everyone), strict=True)
+            self._sent[kind] = linear, other
+        return self._sent[kind]
 
     def _lowered(self) -> Iterator[tuple[str, Program]]:
         """Yield all programs, with names."""
