@@ -18,7 +18,6 @@ from benchmarks.proofs import (
     measure_programs,
     measurements,
 )
-from benchmarks.redundancy import MOST, measure_redundancy, redundancy_lines
 from benchmarks.searches import measure_plans, plan_lines, plan_measurements
 from primepar.cli import main
 from primepar.commands.options import MOST_DEVICES, JsonOption, json_text
@@ -92,18 +91,12 @@ def bench_plan(
 ) -> None:
     """Measure the planner: the search for a block of each model of PrimePar's paper.
 
-    The paper's times are printed next to it, and the integer program for redundant memory.
+    The paper's times are printed next to it.
     """
     counts = _devices(devices)
-    few = [count for count in counts if count <= MOST]
-    with progress(plan_measurements([*counts, *few])) as tick:
-        plans, programs = measure_plans(counts, tick), measure_redundancy(few, tick)
-    if json:
-        typer.echo(json_text({"plans": plans, "redundancy": programs}), nl=False)
-    else:
-        lines = ["", *redundancy_lines(programs)] if programs else []
-        typer.echo("\n".join([*plan_lines(plans), *lines]))
-    raise typer.Exit(EXIT_CODES["proved" if all(row.proved for row in programs) else "unknown"])
+    with progress(plan_measurements(counts)) as tick:
+        plans = measure_plans(counts, tick)
+    typer.echo(json_text({"plans": plans}) if json else "\n".join(plan_lines(plans)), nl=not json)
 
 
 @app.command("pipelines", epilog="Example: python -m benchmarks pipelines --stages 2,4,8")

@@ -80,7 +80,7 @@ def in_rounds(
 
 
 def plan_measurements(devices: list[int]) -> int:
-    """How often `measure_plans` ticks, and `measure_redundancy`."""
+    """How often `measure_plans` ticks."""
     return REPEATS * len(PAPER) * len(devices)
 
 

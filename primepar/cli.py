@@ -24,7 +24,6 @@ from primepar.commands.plan import plan
 from primepar.commands.preflight import preflight
 from primepar.commands.price import price
 from primepar.commands.profile import profile
-from primepar.commands.redundancy import redundancy
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
 from primepar.commands.tokenize import tokenize
@@ -52,7 +51,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
     price: "price megatron --model opt-6.7b --devices 8 --cluster v100-8x4",
-    redundancy: "redundancy opt-6.7b --cluster v100-8x4 --devices 8",
     pipeline: "pipeline opt-175b --cluster v100-8x4 --devices 32",
     profile: "profile --ranks 4 -o here.toml",
     simulate: "simulate P2x2 --shape 4096,4096,4096 --cluster h200-8",

@@ -1,28 +1,34 @@
-"""What `primepar plan` searches: least time, least memory, or the Pareto front of both."""
+"""What `primepar plan` searches: least time, memory or redundancy, or the Pareto front."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from primepar.errors import ConfigError, PlanError
+from primepar.errors import ConfigError, PlanError, UndecidedError
 
 if TYPE_CHECKING:
+    from primepar.plan.redundancy import Solution
     from primepar.plan.search.planner import Planner
     from primepar.plan.search.ranked import ComparedPlan
     from primepar.plan.search.result import SearchResult
 
-Goal = Literal["time", "memory", "pareto"]
+Goal = Literal["time", "memory", "pareto", "redundancy"]
 _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
     "time": (("--within",), "time itself is least"),
     "memory": (("--memory", "--alpha"), "memory itself is least"),
     "pareto": (("--memory", "--within", "--alpha", "--explain"),
                "it lists the whole Pareto front"),
+    "redundancy": (("--alpha",), "redundancy itself is least"),
 }  # fmt: skip
 """Options without effect on a goal, and why."""
+
+
+SOLVER_SECONDS = 60.0
+"""Time limit of the integer program for the least redundancy."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +140,37 @@ class Objective(Bounds):
         bound = cluster.memory if self.memory is None else self.memory
         return ranked(planner, bound, self.whose(cluster.name))
 
+    def least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
+        """The plan with the least redundancy within the bounds, and how sure that is.
+
+        Raises `PlanError` where there is none, `UndecidedError` if none was found in time.
+        """
+        from primepar.plan.redundancy import MOST_COLUMNS, least_redundancy
+
+        memory = self.memory or planner.training.cluster.memory
+        made = planner.like(planner, tradeoffs=True)
+        result, solution = least_redundancy(made, memory, self.within or inf, SOLVER_SECONDS)
+        if result is not None:
+            return result, solution
+        if solution.columns > MOST_COLUMNS:
+            raise UndecidedError(
+                f"expected an integer program of at most {MOST_COLUMNS:,} variables, got "
+                f"{solution.columns:,}: plan fewer devices or layers, or leave --within out"
+            )
+        if not solution.proved:
+            raise UndecidedError(
+                f"expected a plan within {SOLVER_SECONDS:g} seconds, got none yet: plan fewer "
+                "devices or layers, or leave --within out"
+            )
+        if self.within is not None:  # raises where one bound alone leaves no plan
+            self.smallest(planner, self.within)
+        fastest = self.fastest(planner, memory)
+        raise PlanError(
+            f"expected a plan with a step within the {self.within:g} seconds of --within and "
+            f"within the memory of a device, got none: the fastest within the memory takes "
+            f"{fastest.seconds:.6g} seconds: give more of one"
+        )
+
     @staticmethod
     def front(planner: Planner, folder: Path | None) -> Listing:
         """Plans along the Pareto front of time and memory, written into a folder if that is given.
@@ -154,6 +191,20 @@ class Objective(Bounds):
                 save_plan(plan.plan, folder / f"{name}.json")
         plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in named.items()]
         return Listing(front.tolerance, plans)
+
+
+def redundancy_words(redundant: float, solution: Solution) -> str:
+    """The redundant bytes of a device, and how sure it is that no plan has less."""
+    start = f"\n{redundant / 2**20:,.1f} MiB of a device are redundant: "
+    if solution.proved:
+        return (
+            f"{start}no plan of the space within the bounds has less, proved by the integer "
+            f"program, {solution.columns:,} variables\n"
+        )
+    return (
+        f"{start}not proved to be the least, stopped after {SOLVER_SECONDS:g} seconds, when none "
+        f"had less than {solution.bound / 2**20:,.1f} MiB\n"
+    )
 
 
 def check_folder(folder: Path) -> None:

@@ -32,7 +32,7 @@ def profile(
 ) -> None:
     """Measure this machine on several processes, and write it as a cluster file.
 
-    `plan`, `redundancy`, `pipeline` and `simulate` take the file as --cluster.
+    `plan`, `pipeline` and `simulate` take the file as --cluster.
     """
     from primepar.distributed.profiling.measure import Profile
     from primepar.distributed.profiling.measure import profile as measure

@@ -11,7 +11,7 @@ from primepar.partition.registry import labelled
 COMMANDS = {
     "prove": "verify", "test": "check", "run": "train", "emulate": "check", "draw": "show",
     "print": "show", "search": "plan", "measure": "profile",
-    "version": "--version",
+    "version": "--version", "redundancy": "plan MODEL --objective redundancy",
 }  # fmt: skip
 """Other words for commands."""
 OPTIONS = {
@@ -19,7 +19,7 @@ OPTIONS = {
     "plan": {
         "--ranks": "--devices", "--profile": "primepar profile -o cluster.toml",
         "--pipeline": "primepar pipeline", "--pareto": "--objective pareto",
-        "--solver": "primepar redundancy", "--timeout": "primepar redundancy",
+        "--solver": "--objective redundancy", "--timeout": "--objective redundancy",
     },
     "train": {
         "--devices": "--ranks", "--gpus": "--ranks", "--np": "--ranks", "-n": "--ranks",
@@ -31,8 +31,7 @@ OPTIONS = {
 """Command -> another word for an option, or one that it had -> what to write."""
 for command in ("check", "verify", "certify", "simulate"):
     OPTIONS[command] = OPTIONS["show"]
-for command in ("redundancy", "pipeline"):
-    OPTIONS[command] = {"--ranks": "--devices"}
+OPTIONS["pipeline"] = {"--ranks": "--devices"}
 
 
 def command_instead(name: str, known: list[str], path: str) -> str:

@@ -13,7 +13,7 @@ from command import Done, run
 from mutants import mutant
 from profiles import long
 
-from benchmarks import programs, proofs, redundancy, searches
+from benchmarks import programs, proofs, searches
 from benchmarks.__main__ import app, plot
 from benchmarks.programs import BenchProgram, cannon, cases
 from benchmarks.proofs import ProgramRow, measure_programs, measurements
@@ -186,11 +186,6 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
         "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
         "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
         "bloom-176b         4    0.000       0.0854   4,397.9       4,397.9  0.00%\n"
-        "\n"
-        "block        devices  seconds  variables  MiB redundant  proved    gap\n"
-        "opt-175b           4    0.000        132        2,688.8     yes  0.00%\n"
-        "llama-2-70b        4    0.000        186        2,688.2     yes  0.00%\n"
-        "bloom-176b         4    0.000        132        3,136.9     yes  0.00%\n"
     )
 
 
@@ -203,8 +198,7 @@ That of Llama is the bound's: with all classes instead of 64 the plan is the sam
 
 def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
     report = json.loads(bench("plan", "--devices", "64", "--json").out)
-    rows, programs = report["plans"], report["redundancy"]
-    assert programs == []
+    rows = report["plans"]
     assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
         ("opt-175b", 64, None), ("llama-2-70b", 64, None), ("bloom-176b", 64, None),
     ]  # fmt: skip
@@ -224,8 +218,6 @@ def test_every_search_is_ticked() -> None:
     ticks: list[str] = []
     searches.measure_plans([4], ticks.append)
     assert len(ticks) == searches.plan_measurements([4])
-    redundancy.measure_redundancy([4], ticks.append)
-    assert len(ticks) == 2 * searches.plan_measurements([4])
 
 
 @pytest.mark.parametrize("given", ["6", "2", "2048", "x", "4,"])

@@ -293,7 +293,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 
 COMMANDS = ("list, show, check, verify, certify, exercise, preflight, plan, price, "
-            "redundancy, pipeline, profile, simulate, tokenize, train")  # fmt: skip
+            "pipeline, profile, simulate, tokenize, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"
@@ -308,9 +308,9 @@ USAGE = {
         f"({TARGET})",
     "plan opt-6.7b":
         f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
-    "redundancy opt-6.7b --cluster h200-8":
-        "--devices: expected a value, got none: write --devices VALUE (devices of the plan, a "
-        "power of two)",
+    "redundancy opt-6.7b":
+        f"expected one of {COMMANDS}, got 'redundancy': write primepar plan MODEL --objective "
+        "redundancy",
     "simulate K2":
         f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
     "plan opt-6.7b --cluster":

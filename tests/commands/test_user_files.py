@@ -82,7 +82,6 @@ REPLACED = {
     ("preflight", "sarif"): None,  # reads no file of this ending, but through a link
     ("plan", "output"): ("plan", "config.json", *ON_CLUSTER, "-o", "config.json"),
     ("pipeline", "output"): ("pipeline", "config.json", *ON_CLUSTER, "-o", "cluster.json"),
-    ("redundancy", "output"): ("redundancy", "config.json", *ON_CLUSTER, "-o", "config.svg"),
     ("profile", "output"): None,  # reads nothing
     ("simulate", "output"): ("simulate", "P2x2", "--shape", "8,8,8", *ON_CLUSTER[:2], "-o",
                              "cluster.txt"),

@@ -33,7 +33,7 @@ PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
 COMMANDS = (
-    "list, show, check, verify, certify, exercise, preflight, plan, price, redundancy, "
+    "list, show, check, verify, certify, exercise, preflight, plan, price, "
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
@@ -140,8 +140,8 @@ CALLS = {
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
     "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
     "number",
-    "redundancy opt-6.7b --cluster h200-8": "--devices: expected a value, got none: write "
-    "--devices VALUE (devices of the plan, a power of two)",
+    "redundancy opt-6.7b": f"expected one of {COMMANDS}, got 'redundancy': write primepar plan "
+    "MODEL --objective redundancy",
     "plan --profile -o here.toml": "--profile: expected an option of primepar plan, got no such "
     "one: write primepar profile -o cluster.toml",
     "simulate P2x2 --cluster h200-8": "P2x2: expected the operator's shape, of which its time is, "

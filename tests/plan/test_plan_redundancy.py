@@ -1,35 +1,31 @@
-"""Redundant memory of known plans by hand, and the least of it by both solvers."""
+"""Redundant memory of known plans by hand; the integer program, and trying every choice."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
+from command import run
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
+from test_plan_search import random_chain
 
+from primepar.commands import plan_objective
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.sizes import MODELS
 from primepar.partition.registry import parse_sequence
-from primepar.plan.cluster import Link, load_cluster
+from primepar.plan import cluster as cluster_module
+from primepar.plan import load_plan, redundancy
+from primepar.plan.cluster import Link
 from primepar.plan.cost.device_slices import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import moving
-from primepar.plan.presets import preset_plan
-from primepar.plan.redundancy.compare import Account, megatron
-from primepar.plan.redundancy.cost import Redundancy, tick
-from primepar.plan.redundancy.least_redundancy import (
-    Least,
-    Within,
-    least,
-    least_by_search,
-    least_of_block,
-)
-from primepar.plan.redundancy.option_graph import Graph
-from primepar.plan.search.given_plan import Given
+from primepar.plan.redundancy import Graph, Redundancy, Solution, least_redundancy, solve
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.sequence_space import SpaceName
@@ -37,10 +33,6 @@ from primepar.plan.search.sequence_space import SpaceName
 ITEM, AT_REST = 4, 16
 """Bytes of a float32, and of a parameter with its gradient and the two moments of AdamW."""
 ROWS = 8 * 32
-
-
-def planner(model: ModelConfig, devices: int, space: SpaceName = "paper") -> Planner:
-    return Planner.of(model, TWO_LEVELS, devices, 8, None, space, tradeoffs=True)
 
 
 class Every(Planner):
@@ -56,7 +48,7 @@ def node(
     """Redundant bytes of one operator under a sequence."""
     every = Every.of(model, TWO_LEVELS, devices, 8, None, space)
     texts = [option.text for option in every.options(name).candidates]
-    return float(Redundancy(every).bytes.nodes[name][texts.index(text)])
+    return float(Redundancy(every).held(every.named[name])[texts.index(text)])
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
@@ -133,125 +125,184 @@ def test_what_a_device_works_on_is_its_blocks_and_those_of_others_that_it_uses(
     assert largest == shares
 
 
-def test_costs_are_multiples_of_a_tick() -> None:
-    for costs, unit in (([0, 6, 4], 2), ([3.25], 0.25), ([2.0**33, 0], 2.0**33), ([0], 2.0**-16)):
-        assert tick(Graph({"a": np.array(costs, float)}, {})) == unit
+def random_graph(seed: int) -> Graph:
+    """A random chain with three costs, and an edge from its first node to a late last one."""
+    random = np.random.default_rng(seed)
+    start, segments = random_chain(seed)
+
+    def three(costs: np.ndarray) -> np.ndarray:
+        drawn = (random.integers(0, 6, costs.shape).astype(float) for _ in range(2))
+        return np.stack([costs, *drawn], axis=-1)
+
+    nodes, edges, last = {"0": three(start)}, {}, "0"
+    for steps in segments:
+        first = last
+        for edge, costs, passing in steps:
+            before, last = last, str(len(nodes))
+            nodes[last], edges[before, last] = three(costs), three(edge)
+            if passing is not None:
+                edges[first, last] = three(passing)
+    if len(nodes) > 3:
+        edges["0", last] = three(random.integers(0, 9, (len(start), len(nodes[last]))))
+    peaks = {name: random.integers(0, 6, len(costs)).astype(float) for name, costs in nodes.items()}
+    return Graph(nodes, edges, peaks)
+
+
+def every_cost(graph: Graph) -> np.ndarray:
+    """The costs of all choices."""
+    options = product(*(range(len(costs)) for costs in graph.nodes.values()))
+    return np.array([graph.costs(dict(zip(graph.nodes, choice, strict=True)))
+                     for choice in options])  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", [(), (1,), (2,), (1, 2)])
+def test_the_program_finds_what_trying_every_choice_finds(bounds: tuple[int, ...]) -> None:
+    fewer = some = 0
+    for seed in range(60):
+        graph = random_graph(seed)
+        costs, most = every_cost(graph), np.full(3, np.inf)
+        for cost in bounds:
+            most[cost] = np.sort(costs[:, cost])[len(costs) // 3]
+        within = (costs <= most).all(axis=1)
+        answer = solve(graph, np.array([1.0, 0, 0]), most)
+        assert answer.proved
+        everything = sum(costs[..., 0].size for costs in (*graph.nodes.values(),
+                                                          *graph.edges.values()))  # fmt: skip
+        fewer += answer.columns < everything
+        if not within.any():
+            assert answer.choices is None
+            continue
+        some += 1
+        assert answer.choices is not None
+        sums = graph.costs(answer.choices)
+        assert (sums <= most).all()
+        assert sums[0] == costs[within, 0].min() == round(answer.bound, 6)
+    assert some > 20
+    assert fewer > 15
+
+
+def test_a_sum_that_is_hardly_over_its_bound_is_over_it() -> None:
+    costs = np.array([[0.0, 1 + 1e-9, 0], [1, 1, 0]])
+    graph = Graph({"a": costs}, {}, {"a": np.zeros(2)})
+    answer = solve(graph, np.array([1.0, 0, 0]), np.array([np.inf, 1, np.inf]))
+    assert (answer.choices, answer.proved) == ({"a": 1}, True)
 
 
 MODELS_HERE = {"tied": SMALL, "untied": UNTIED, "bloom": BLOOM}
 
 
 @pytest.mark.parametrize("model", MODELS_HERE)
-@pytest.mark.parametrize(("devices", "space"), [(2, "paper"), (4, "paper"), (4, "all")])
-def test_both_solvers_find_the_same_of_a_model(model: str, devices: int, space: SpaceName) -> None:
-    made = planner(MODELS_HERE[model], devices, space)
-    programmed, searched = least(made), least_by_search(made)
-    assert programmed.result is not None
-    assert searched.result is not None
-    assert programmed.redundant == programmed.bound == searched.redundant
-    assert (programmed.proved, programmed.gap) == (True, 0)
-    assert programmed.result.seconds == pytest.approx(searched.result.seconds, rel=1e-6)
-    redundancy = Redundancy(made)
-    assert redundancy.bytes_of(programmed.result.choices) == programmed.redundant
-    assert programmed.result.plan.ranks == devices
+def test_no_plan_of_two_options_of_every_operator_has_less(model: str) -> None:
+    class Few(Planner):
+        def options(self, name: str) -> Options:
+            options = super().options(name)
+            random = np.random.default_rng(sum(map(ord, name)))
+            return options.only(random.choice(len(options), 2, replace=False).tolist())
+
+    block = replace(MODELS_HERE[model], layers=1)
+    few = Few.of(block, TWO_LEVELS, 4, 8, None, "paper", tradeoffs=True, part="blocks")
+    costs = every_cost(Redundancy(few).graph())
+    for within in (np.inf, np.median(costs[:, 1])):
+        for memory in (np.inf, np.median(costs[:, 2])):
+            fits = (costs[:, 1] <= within) & (costs[:, 2] <= memory)
+            result, solution = least_redundancy(few, memory, within)
+            assert (result is not None, solution.proved) == (fits.any(), True)
+            if result is None:
+                continue
+            assert result.cost == solution.bound == costs[fits, 0].min()
+            equal = fits & (costs[:, 0] == result.cost)
+            assert result.seconds == pytest.approx(costs[equal, 1].min())
 
 
-@pytest.mark.parametrize("name", ["opt-6.7b", "llama-2-70b", "bloom-176b"])
-@pytest.mark.parametrize("devices", [2, 8])
-def test_both_solvers_find_the_same_of_a_block(name: str, devices: int) -> None:
-    least_of = least_of_block(MODELS[name], load_cluster("v100-8x4"), devices, 8)
-    assert least_of.result is not None
-    assert least_of.proved
-    assert least_by_search(least_of.result.planner).redundant == least_of.redundant > 0
-
-
-class Few(Planner):
-    """A planner with two options of every operator, drawn by its name."""
-
-    def options(self, name: str) -> Options:
-        all_options = super().options(name)
-        random = np.random.default_rng(sum(map(ord, name)))
-        return all_options.only(random.choice(len(all_options), 2, replace=False).tolist())
-
-
-def every(graph: Graph) -> np.ndarray:
-    """Costs of all choices: one array with an axis for every node."""
-    names, shape = list(graph.nodes), [len(costs) for costs in graph.nodes.values()]
-    sums = np.zeros(shape)
-    terms = [((name,), costs) for name, costs in graph.nodes.items()]
-    for ends, costs in (*terms, *graph.edges.items()):
-        sums += costs.reshape([size if name in ends else 1
-                                for name, size in zip(names, shape, strict=True)])  # fmt: skip
-    return sums.ravel()
-
-
-def test_the_least_within_bounds_is_that_of_trying_every_plan() -> None:
-    model = replace(BLOOM, tied=False)
-    few = Few.of(model, TWO_LEVELS, 8, 8, None, "paper", tradeoffs=True, part="blocks")
-    redundancy = Redundancy(few)
-    redundant, seconds = every(redundancy.bytes), every(redundancy.seconds)
-    rest = np.zeros(redundant.shape)
-    for name, running in redundancy.running.items():
-        zeros = {option_name: np.zeros(2) for option_name in few.named}
-        rest = np.maximum(rest, every(Graph(zeros | {name: running}, {})))
-    memory = every(redundancy.kept) + rest
-    assert len(redundant) == 2**11
-    times, sizes = np.sort(seconds), np.sort(memory)
-    bounds = [Within(seconds=times[inde]) for inde in (0, 3, 10, 30, 100, 300, 1000)]
-    bounds += [Within(memory=sizes[inde]) for inde in (0, 3, 10, 30, 60, 100, 200, 300, 600, 1000)]
-    bounds += [Within(times[inde], sizes[-inde - 1]) for inde in (100, 500, 1000)]
-    some = set()
-    for within in bounds:
-        fitting = (seconds <= within.seconds + 1e-12) & (memory <= within.memory)
-        solved = least(few, replace(within, seconds=within.seconds + 1e-12))
-        assert solved.proved
-        assert solved.redundant == redundant[fitting].min(initial=np.inf)
-        some.add(solved.redundant)
-    assert len(some) > 4
-    nothing = least(few, Within(seconds=times[0] / 2))
-    assert (nothing.result, nothing.proved) == (None, True)
-
-
-def test_a_program_that_is_stopped_is_not_proved() -> None:
-    stopped = least(planner(SMALL, 8), timeout=1e-3)
-    assert not stopped.proved
-    assert stopped.result is None or stopped.gap > 0
-
-
-@pytest.mark.parametrize("solver", [least, least_by_search])
-def test_more_devices_than_are_looked_at_are_refused(solver: Callable[[Planner], Least]) -> None:
-    many = cluster(Link(128, 0.0, 1.0, False))
+def test_more_devices_than_are_compared_are_refused() -> None:
+    many = cluster(Link(64, 0.0, 1.0, False))
     with pytest.raises(PlanError) as refused:
-        solver(Planner.of(SMALL, many, 128, 8, None, "paper", tradeoffs=True))
+        least_redundancy(Planner.of(SMALL, many, 64, 8, None, "paper", tradeoffs=True))
     assert str(refused.value) == (
-        "expected at most 64 devices for a plan with the least redundancy, got 128: plan fewer, "
-        "or for the least time"
+        "expected at most 32 devices for a plan with the least redundancy, got 64: plan fewer, or "
+        "for the least time"
     )
 
 
-def test_the_account_of_a_plan_is_that_of_its_options() -> None:
-    result = least_by_search(planner(UNTIED, 4)).result
-    assert result is not None
-    account = Account.of("this plan", result)
-    redundancy = Redundancy(result.planner)
-    kept = sum(result.planner.options(name).kept[number] for name, number in result.choices.items())
-    alone = Redundancy(planner(UNTIED, 1)).kept
-    whole = sum(float(costs[0]) for costs in alone.nodes.values())
-    assert account.redundant == redundancy.bytes.cost(result.choices)
-    assert account.kept == kept - whole / 4
-    everything = redundancy.one_copy / 4 + account.redundant
-    assert account.copies == pytest.approx(4 * everything / redundancy.one_copy)
-    assert (account.seconds, account.memory) == (result.seconds, result.memory)
+MODEL = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json")
+LEAST = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "4", "--objective", "redundancy")
 
 
-def test_megatron_has_the_degree_with_the_least_redundancy() -> None:
-    made = planner(SMALL, 8)
-    best = megatron(made)
-    assert best is not None
-    known = {}
-    for name in ("megatron", "M2,megatron", "M4,megatron", "data"):
-        result = Given.with_sequences(made, preset_plan(name, SMALL, 8, 8).sequences).result
-        known[name] = Redundancy(result.planner).bytes.cost(result.choices)
-    assert (best.plan, best.redundant) == min(known.items(), key=lambda item: item[1])
-    searched = least_by_search(made)
-    assert best.redundant > searched.redundant
+def test_plan_writes_the_plan_with_the_least_redundancy(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    done = run(*LEAST, "-o", str(path))
+    end = (
+        r"\n0\.8 MiB of a device are redundant: no plan of the space within the bounds has less, "
+        r"proved by the integer program, 1,180 variables\nwrote .*\n$"
+    )
+    assert (done.code, bool(re.search(end, done.out))) == (0, True)
+    free = json.loads(run(*LEAST, "--json").out)
+    report = free["redundancy"]
+    assert (report["redundant"], report["proved"]) == (report["bound"], True)
+    sequences = {entry["operator"]: entry["sequence"] for entry in free["choices"]}
+    assert load_plan(path).sequences["head"] == sequences["head"]
+    within = json.loads(run(*LEAST, "--within", "0.0015", "--json").out)
+    assert within["seconds"] <= 0.0015 < free["seconds"]
+    assert within["redundancy"]["bound"] > report["bound"]
+
+
+def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_objective, "SOLVER_SECONDS", 0.0001)
+    assert run(*LEAST) == (
+        3, "", "primepar: error: expected a plan within 0.0001 seconds, got none yet: plan fewer "
+        "devices or layers, or leave --within out\n",
+    )  # fmt: skip
+
+    def stopped(*arguments: object) -> Solution:
+        """The solution where a plan is known, with a lower bound of half of it."""
+        solution: Solution = solve(*arguments)  # type: ignore[arg-type]
+        return replace(solution, bound=solution.bound / 2, proved=False)
+
+    monkeypatch.undo()
+    monkeypatch.setattr(redundancy, "solve", stopped)
+    done = run(*LEAST)
+    assert done.code == 3
+    assert done.out.endswith(
+        "0.8 MiB of a device are redundant: not proved to be the least, stopped after 60 "
+        "seconds, when none had less than 0.4 MiB\n"
+    )
+
+
+def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redundancy, "MOST_COLUMNS", 100)
+    assert run(*LEAST) == (
+        3, "", "primepar: error: expected an integer program of at most 100 variables, got 1,179: "
+        "plan fewer devices or layers, or leave --within out\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--alpha", "1"),
+         "--alpha: expected none together with --objective redundancy, as redundancy itself is "
+         "least: leave it out"),
+        (("--within", "0.0001"),
+         "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
+         "shortest takes 0.000787644 seconds, 0.00069 too many"),
+        (("--memory", "1e6"),
+         "expected a plan within the 1,000,000 bytes of --memory, got none: the smallest takes "
+         "2,245,888 bytes, 1,245,888 too many: take --devices 16"),
+        (("--memory", "2300000", "--within", "0.0015"),
+         "expected a plan with a step within the 0.0015 seconds of --within and within the memory "
+         "of a device, got none: the fastest within the memory takes 0.00179716 seconds: give more "
+         "of one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_planned_is_refused_in_one_line(
+    options: tuple[str, ...], error: str
+) -> None:
+    assert run(*LEAST, *options) == (2, "", f"primepar: error: {error}\n")
+
+
+def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
+    shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
+    small = tmp_path / "small.toml"
+    small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 2.3e6", shipped.read_text()))
+    done = run("plan", MODEL, "--cluster", str(small), *LEAST[4:], "--json")
+    assert json.loads(done.out)["memory"] <= 2.3e6

@@ -69,7 +69,7 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["plan", "redundancy", "pipeline"])
+@pytest.mark.parametrize("command", ["plan", "pipeline"])
 def test_a_plan_still_needs_its_model(command: str) -> None:
     done = run(command)
     assert (done.code, done.err) == (
@@ -79,15 +79,12 @@ def test_a_plan_still_needs_its_model(command: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("command", "number"), [("redundancy", "a power of two"), ("pipeline", "any number")]
-)
-def test_it_needs_its_devices_too(command: str, number: str) -> None:
-    done = run(command, "opt-6.7b", "--cluster", "h200-8")
+def test_it_needs_its_devices_too() -> None:
+    done = run("pipeline", "opt-6.7b", "--cluster", "h200-8")
     assert (done.code, done.err) == (
         2,
         "primepar: error: --devices: expected a value, got none: write --devices VALUE (devices of "
-        f"the plan, {number})\n",
+        "the plan, any number)\n",
     )
 
 
