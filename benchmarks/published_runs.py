@@ -20,9 +20,8 @@ from benchmarks.external.predicted import priced_by
 from primepar.models.config import flops_per_token
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
-from primepar.plan.pipeline.boundaries import Split
-from primepar.plan.pipeline.splits import Splits
-from primepar.plan.pipeline.training_options import Recompute, Shard, TrainingOptions
+from primepar.plan.pipeline.splits import Split, Splits
+from primepar.plan.pipeline.stage_cost import Recompute, Shard, TrainingOptions
 
 DTYPE = "bfloat16"
 POSITIONS = 8192

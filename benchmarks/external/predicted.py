@@ -21,10 +21,8 @@ from msgspec.structs import replace
 from benchmarks.external.published import TOKENS, VOCABULARY, TrainingRun
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Passing, load_cluster
-from primepar.plan.pipeline.boundaries import Split
-from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.splits import Splits
-from primepar.plan.pipeline.training_options import TrainingOptions
+from primepar.plan.pipeline.splits import Pipeline, Split, Splits
+from primepar.plan.pipeline.stage_cost import TrainingOptions
 from primepar.plan.presets import preset_plan
 from primepar.plan.search.planner import Planner
 

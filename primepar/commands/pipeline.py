@@ -25,11 +25,11 @@ from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
-    from primepar.plan.pipeline.pipeline_cost import Pipeline
-    from primepar.plan.pipeline.training_options import OptionChoices
+    from primepar.plan.pipeline.splits import Pipeline
+    from primepar.plan.pipeline.stage_cost import OptionChoices
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
-Recompute = Literal["none", "selective", "full", "operators"]
+Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved-1f1b"]
 
 
@@ -73,7 +73,7 @@ class Asked:
     @property
     def choices(self) -> OptionChoices:
         """The options to choose from. Raises `ConfigError`."""
-        from primepar.plan.pipeline.training_options import EXECUTED, OptionChoices
+        from primepar.plan.pipeline.stage_cost import EXECUTED, OptionChoices
 
         if self.bucket is not None and not 0 < self.bucket < float("inf"):
             raise ConfigError(

@@ -47,7 +47,7 @@ def price(
     """
     plan = priced_plan(target, model, devices, COMMAND_LINE)
     from primepar.plan.cluster import load_cluster
-    from primepar.plan.pipeline.price import price_of
+    from primepar.plan.pipeline.split_plan import price_of
     from primepar.plan.search.explanation_text import words
 
     machine = load_cluster(cluster)

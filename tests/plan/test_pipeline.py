@@ -15,13 +15,16 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.pipeline.all_splits import all_splits
-from primepar.plan.pipeline.boundaries import Split
-from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.schedule import bubble, step_seconds
 from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import PLAIN, Splits
-from primepar.plan.pipeline.training_options import OptionChoices
+from primepar.plan.pipeline.splits import (
+    PLAIN,
+    Pipeline,
+    Split,
+    Splits,
+    all_splits,
+    step_seconds,
+)
+from primepar.plan.pipeline.stage_cost import OptionChoices
 from primepar.plan.pipeline_layout import layer_of, layers_by_stage
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
@@ -68,12 +71,10 @@ def one_by_one(stages: int, microbatches: int, forward: float, backward: float) 
 def test_a_step_of_equal_stages_takes_what_1f1b_does(stages: int, microbatches: int) -> None:
     took = step_seconds([3.0] * stages, microbatches)
     assert took == one_by_one(stages, microbatches, 1.0, 2.0)
-    assert took == pytest.approx(3.0 * microbatches * (1 + bubble(stages, microbatches)))
+    assert took == pytest.approx(3.0 * microbatches * (1 + (stages - 1) / microbatches))
 
 
-def test_the_bubble_and_the_stashes_by_hand() -> None:
-    assert bubble(4, 8) == 3 / 8
-    assert bubble(1, 1) == 0
+def test_the_stashes_and_a_slow_stage_by_hand() -> None:
     assert [peak_stashes("1f1b", stage, 4, 8) for stage in range(4)] == [4, 3, 2, 1]
     assert [peak_stashes("1f1b", stage, 4, 2) for stage in range(4)] == [2, 2, 2, 1]
     # the slowest stage takes 5 microbatches one by one, and the first goes through the others

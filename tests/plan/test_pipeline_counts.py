@@ -23,13 +23,12 @@ from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, preset_plan
 from primepar.plan.accounting.account import accounting
 from primepar.plan.cluster import Link, load_cluster
-from primepar.plan.pipeline.boundaries import Split
 from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import Splits
-from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.pipeline.training_options import (
+from primepar.plan.pipeline.splits import Split, Splits
+from primepar.plan.pipeline.stage_cost import (
     Recompute,
     Shard,
+    StageCost,
     TrainingOptions,
 )
 from primepar.plan.simulator.step import simulate_step

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -21,24 +21,27 @@ from profiles import IS_LONG
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.graph import layer_operators
 from primepar.partition.pipeline.actions import actions
 from primepar.passes.liveness import sizes_of
-from primepar.plan.pipeline.boundaries import Split
-from primepar.plan.pipeline.operator_choice import fastest_choice, with_choice
-from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.schedule import step_seconds
-from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count
 from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import Splits
-from primepar.plan.pipeline.stage import ChunkAim, Stage, StagePart
-from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.pipeline.training_options import (
+from primepar.plan.pipeline.splits import (
+    ChunkAim,
+    Pipeline,
+    Split,
+    Splits,
+    StagePart,
+    step_seconds,
+)
+from primepar.plan.pipeline.stage_cost import (
     EXECUTED,
+    Buckets,
     OptionChoices,
     Recompute,
     Shard,
+    Stage,
+    StageCost,
     TrainingOptions,
+    bucket_count,
 )
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers
@@ -86,7 +89,7 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
     among = few_options(planner, draw)
 
     def seconds(choices: dict[str, int]) -> float:
-        stage = Stage.of(group, SearchResult(planner, 0.0, choices))
+        stage = Stage.of(SearchResult(planner, 0.0, choices))
         return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
 
     cost, numbers_of = Exact(planner, among).best
@@ -140,7 +143,7 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     options = TrainingOptions(shard=shard)
 
     def cost(choices: dict[str, int]) -> float:
-        chunk = StageCost(Stage.of(group, SearchResult(planner, 0.0, choices)))
+        chunk = StageCost(Stage.of(SearchResult(planner, 0.0, choices)))
         sizes = chunk.bytes(options)
         kept = sizes.parameters + sizes.gradients + sizes.states + 3 * sizes.stash
         return sum(chunk.seconds(options)) + alpha * kept
@@ -149,37 +152,6 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     names = [operator.name for operator in planner.operators]
     least = min(cost(dict(zip(names, numbers, strict=True))) for numbers in product(*lists))
     assert Exact(planner, among).best[0] == pytest.approx(least, rel=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(200 if IS_LONG else 4))
-def test_the_operators_that_run_again_are_those_of_trying_all(seed: int) -> None:
-    """With drawn sequences, on one stage or two: the fastest of all choices that fit."""
-    draw = random.Random(seed)
-    planned = splits(replace(FOUR, layers=2), 4, 4)
-    split, size = draw.choice([Split(2, 1, 2), Split(1, 1, 4)]), draw.choice([1, 2])
-    group = planned.group(split, size)
-    chunks = []
-    for first in (True, False)[: split.stages]:
-        place = StagePart(2 // split.stages, first, not first or split.stages == 1)
-        planner = group.planner(place, ChunkAim())
-        numbers = {planner.key(known.name): draw.randrange(len(planner.options(known.name)))
-                   for known in planner.operators}  # fmt: skip
-        drawn = {known.name: numbers[planner.key(known.name)] for known in planner.operators}
-        chunks.append(StageCost(Stage.of(group, SearchResult(planner, 0.0, drawn))))
-    pipeline = Pipeline(planned.cluster, split, size, 4 // size, TrainingOptions(), tuple(chunks))
-    names = layer_operators(planned.model)
-    every = [with_choice(pipeline, chosen or "none")
-             for count in range(len(names)) for chosen in combinations(names, count)]  # fmt: skip
-    for share in (0.1, 0.4, 0.7, 1.0):
-        most, least = (extreme(known.memory for known in every) for extreme in (max, min))
-        memory = least + share * (most - least)
-        machine = changed(planned.cluster, memory=memory)
-        fastest = min(known.seconds for known in every if known.memory <= memory)
-        chosen = fastest_choice(replace(pipeline, cluster=machine))
-        assert chosen is not None
-        assert chosen.seconds == pytest.approx(fastest, rel=1e-12)
-        assert chosen.memory <= memory
-    assert fastest_choice(replace(pipeline, cluster=changed(machine, memory=least - 1))) is None
 
 
 def test_where_no_fastest_plan_fits_sequences_take_less_memory() -> None:

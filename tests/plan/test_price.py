@@ -18,7 +18,7 @@ from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan import cluster as cluster_module
-from primepar.plan.pipeline import explained_pipeline
+from primepar.plan.pipeline import split_plan
 
 MODEL = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json")
 V100 = ("--cluster", "v100-8x4")
@@ -229,7 +229,7 @@ def test_any_row_of_the_splits_is_written(tmp_path: Path) -> None:
 
 
 def test_a_long_step_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(explained_pipeline, "MOST_PASSES_COUNTED", 15)
+    monkeypatch.setattr(split_plan, "MOST_PASSES_COUNTED", 15)
     arguments = "price", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100
     price = json.loads(run(*arguments, "--json").out)
     assert price["counted"] is False

@@ -1,7 +1,10 @@
 """A model on p stages of d replicas of m devices: the best split, micro-batches and options.
 
 Stages are outermost among the devices, then replicas; the devices of tensor parallelism are
-neighbours. Every replica takes its share of the batch in micro-batches.
+neighbours. Every replica takes its share of the batch in micro-batches. Under 1F1B stage i of p
+keeps the stashes of at most p - i micro-batches (Narayanan et al., SC 2021, section 2.2). So memory
+does not grow with the number k of micro-batches. The bubble is (p - 1) / k of the work; with v
+chunks of the model on every stage it is (p - 1) / (v k), and stashes are more.
 """
 
 from __future__ import annotations
@@ -10,39 +13,373 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import inf, prod
-from typing import get_args
+from typing import NamedTuple, get_args
 
 from msgspec.structs import replace as changed
 
 from primepar.errors import ClusterError, PlanError
 from primepar.models.config import ModelConfig
+from primepar.models.graph import Operator, operators, stack
+from primepar.partition.pipeline.actions import stage_of
+from primepar.partition.pipeline.formulas import UNIT, peak_stashes
+from primepar.partition.pipeline.formulas import bubble as bubble_of
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.cost.links import ClusterLinks, level_between
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.pipeline.all_splits import all_splits, divisors, no_split
-from primepar.plan.pipeline.boundaries import Split
-from primepar.plan.pipeline.operator_choice import fastest_choice
-from primepar.plan.pipeline.pipeline_cost import Pipeline
-from primepar.plan.pipeline.stage import ChunkAim, StageDevices, StagePart
-from primepar.plan.pipeline.stage_cost import StageCost
-from primepar.plan.pipeline.training_options import (
+from primepar.plan.pipeline.stage_cost import (
+    ChunkBytes,
+    ChunkSeconds,
     OptionChoices,
     Recompute,
+    Repeated,
     Shard,
+    Stage,
+    StageCost,
     TrainingOptions,
+    kept_for_parameters,
+    repeated,
+    seconds_for_parameters,
 )
 from primepar.plan.pipeline_layout import layers_by_stage
-from primepar.plan.search.options import Catalogue
+from primepar.plan.search.given_plan import Given
+from primepar.plan.search.options import Catalogue, Options
 from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.search import EXACT, search
+from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.sequence_space import SpaceName
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 PLAIN = TrainingOptions()
 LARGEST, BISECTIONS = 8.0, 5
 """The largest weight of memory, and how many others are tried next."""
+SPLIT_BACKWARD = ("zb-h1", "zbv")
+"""Schedules that put off gradients of weights."""
+
+
+class Split(NamedTuple):
+    """Stages, replicas of each, and devices of each replica: the paper's p, d and m."""
+
+    stages: int
+    replicas: int
+    parts: int
+
+
+def all_splits(model: ModelConfig, cluster: Cluster, devices: int, batch: int) -> Iterator[Split]:
+    """All splits of some devices that the layers and the batch allow.
+
+    A replica of a stage has a power of two of devices, at most `EXACT`, for which the search is
+    exact. They fill groups of a level of links, or are a part of one.
+    """
+    for stages in divisors(devices):
+        for replicas in divisors(devices // stages):
+            parts = devices // (stages * replicas)
+            if parts & (parts - 1) or parts > EXACT or not _is_even(cluster, parts):
+                continue
+            if stages <= model.layers and not batch % replicas:
+                yield Split(stages, replicas, parts)
+
+
+def _is_even(cluster: Cluster, parts: int) -> bool:
+    joins = [link.joins for link in cluster.links]
+    return all(max(parts, size) % min(parts, size) == 0 for size in joins[:-1])
+
+
+def no_split(model: ModelConfig, devices: int, batch: int) -> PlanError:
+    """The error for devices that have no split."""
+    power = 1 << devices.bit_length() - 1
+    return PlanError(
+        f"expected devices that are stages, at most {model.layers}, by replicas that divide the "
+        f"batch of {batch}, by at most {EXACT} devices, a power of two, got {devices}: take "
+        f"{power}, or another --batch"
+    )
+
+
+def divisors(number: int) -> Iterable[int]:
+    """All divisors, the least first."""
+    return (factor for factor in range(1, number + 1) if not number % factor)
+
+
+class StagePart(NamedTuple):
+    """The part of a model in a chunk: its number of layers, and whether it is first or last."""
+
+    layers: int
+    first: bool
+    last: bool
+
+
+class ChunkAim(NamedTuple):
+    """What the search of a chunk minimises: the seconds of a micro-batch, and a share of others.
+
+    `once` is the share of what takes place once in a step. Each byte that a device keeps counts as
+    `alpha` seconds, with the stashes of `flights` micro-batches.
+    """
+
+    once: float = 1.0
+    shard: Shard = "none"
+    recompute: Recompute = "none"
+    alpha: float = 0.0
+    flights: int = 1
+
+
+@dataclass
+class StageDevices:
+    """The devices of one replica of one stage, and the chunks planned for them.
+
+    A step of `training` is one micro-batch.
+    """
+
+    model: ModelConfig
+    training: Training
+    catalogue: Catalogue
+    space: SpaceName
+    part: Part
+    ways: dict[object, Ways | LeastWays]
+    """Redistributions between layouts of the catalogue, filled on demand."""
+    _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
+    _chains: dict[StagePart, tuple[Operator, ...]] = field(default_factory=dict)
+
+    def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
+        """The planner of a chunk."""
+        model = replace(self.model, layers=place.layers)
+        return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
+                       aim=objective)  # fmt: skip
+
+    def chain(self, model: ModelConfig, place: StagePart) -> tuple[Operator, ...]:
+        """The operators of a chunk."""
+        if place not in self._chains:
+            self._chains[place] = _operators(model, self.part, place)
+        return self._chains[place]
+
+    def searched(self, place: StagePart, objective: ChunkAim) -> Stage:
+        """The best plan of a chunk."""
+        key = place, objective
+        if key not in self._stages:
+            self._stages[key] = Stage.of(search(self.planner(place, objective)))
+        return self._stages[key]
+
+    def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
+        """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
+        planner = self.planner(place, ChunkAim())
+        return Stage.of(Given.with_sequences(planner, sequences).result)
+
+
+@dataclass
+class _Layers(Planner):
+    """Plans of the layers of a chunk, with the embedding in the first, the head in the last."""
+
+    group: StageDevices = field(kw_only=True)
+    place: StagePart = field(kw_only=True)
+    aim: ChunkAim = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.catalogue = self.group.catalogue
+        self.operators = self.group.chain(self.model, self.place)
+        self.named = {operator.name: operator for operator in self.operators}
+        self._ways = self.group.ways
+        self._seconds: dict[object, Vector] = {}
+
+    @cached_property
+    def runs(self) -> Repeated:
+        """What runs again in backward."""
+        return repeated(self.operators, self.aim.recompute)
+
+    def options(self, name: str) -> Options:
+        """Options of an operator; of those with equal layouts, the cheapest."""
+        key = self.key(name)
+        if key not in self.known:
+            options = self.catalogue.options(self.named[name])
+            if len(options):
+                self.known[key] = options.cheapest(self._aimed(name, options))
+        return super().options(name)
+
+    def objective(self, name: str) -> Vector:
+        """Seconds of a micro-batch, and the share of what takes place once, by option."""
+        key = self.key(name)
+        if key not in self._seconds:
+            self._seconds[key] = self._aimed(name, self.options(name))
+        return self._seconds[key]
+
+    def _aimed(self, name: str, options: Options) -> Vector:
+        terms, aim = options.terms, self.aim
+        often, once = seconds_for_parameters(terms, aim.shard)
+        seconds: Vector = terms["compute"] + terms["communication"] + often + aim.once * once
+        if name in self.runs.again:
+            seconds = seconds + terms["forward"]
+            if self.runs.sends:
+                seconds = seconds + terms["forward_communication"]
+        return seconds + aim.alpha * self._kept(name, terms) if aim.alpha else seconds
+
+    def _kept(self, name: str, terms: Mapping[str, Vector]) -> Vector:
+        """Bytes that a device keeps for an operator, as if nothing were redistributed.
+
+        A norm keeps its input instead, where what it makes again begins with it.
+        """
+        kept: Vector = kept_for_parameters(terms, self.aim.shard)
+        allowed, operator = self.runs.allowed, self.named[name]
+        stash = terms["stash"]
+        if not allowed.isdisjoint(operator.inputs):
+            stash = stash - terms["unmoved"]
+        if name in allowed and (operator.kind != "norm" or not allowed.isdisjoint(operator.inputs)):
+            stash = stash - (terms["stash"] - terms["unmoved"])
+        return kept + self.aim.flights * stash
+
+    def edge(self, producer: str, consumer: str) -> Matrix:
+        """Seconds of redistribution, with that of forward again where the consumer runs again."""
+        if consumer not in self.runs.received:
+            return super().edge(producer, consumer)
+        key = self.key(producer), self.key(consumer)
+        if key not in self._edges:
+            forward, backward = self.both_ways(producer, consumer)
+            self._edges[key] = 2 * forward + backward
+        return self._edges[key]
+
+
+def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operator, ...]:
+    whole, blocks = operators(model), stack(model)
+    if part == "blocks":
+        return blocks
+    body = whole[:-3] if place.first else blocks
+    return (*body, *whole[-3:]) if place.last else body
+
+
+def boundary_seconds(
+    cluster: Cluster, split: Split, ends: tuple[int, int], sender: Stage, receiver: Stage
+) -> float:
+    """Seconds to send a micro-batch from one of two stages to the other, and its gradient back.
+
+    Every device sends an equal part, which the replicas there all-gather.
+    """
+    training, layouts = sender.training, sender.layouts
+    size = float(training.rows * sender.operators[-1].K * training.item)
+    cut = {bit for dim in (0, 1) for bit in layouts.line(sender.leaves, dim)}
+    devices, part = split.replicas * split.parts, size / split.parts
+    first, second = (stage * devices for stage in ends)
+    level = max(level_between(cluster, first + rank, second + rank) for rank in range(devices))
+    link = cluster.links[level]
+    behind = min(devices, cluster.links[level - 1].joins) if level and link.shared else 1
+    sending = float(link.message(part) + part / min(link.bandwidth / behind, link.alone))
+    sending += training.links.all_gather(layouts.others([*cut]), size / split.parts)
+    forward, backward = (float(layouts.ways([source], [target]).seconds(size)[0, 0])
+                         for source, target in ((sender.leaves, receiver.takes),
+                                                (receiver.takes, sender.leaves)))  # fmt: skip
+    return 2 * sending + forward + backward
+
+
+def step_seconds(stages: Several[float], microbatches: int, chunks: int = 1) -> float:
+    """Seconds of a training step, by the seconds of each stage for one micro-batch.
+
+    The first micro-batch passes through all stages; the slowest stage then takes the others one by
+    one. That is exact where all stages take equal time t: k t + (p - 1) t. With chunks a stage
+    begins and ends after a chunk of the others: k t + (p - 1) t / v.
+    """
+    slowest = max(stages)
+    return microbatches * slowest + (sum(stages) - slowest) / chunks
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A split with the plans of its chunks, and its predicted time and memory.
+
+    `size` is the number of sequences of a micro-batch.
+    """
+
+    cluster: Cluster
+    split: Split
+    size: int
+    microbatches: int
+    options: TrainingOptions
+    chunks: tuple[StageCost, ...]
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The plans of the chunks."""
+        return tuple(chunk.stage for chunk in self.chunks)
+
+    @property
+    def distinct(self) -> Iterable[StageCost]:
+        """The chunks, each once: those with the same plan are one object."""
+        return {id(chunk): chunk for chunk in self.chunks}.values()
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """The stage of every chunk."""
+        options, stages = self.options, self.split.stages
+        return tuple(
+            stage_of(options.schedule, stages, options.chunks, number)[0]
+            for number in range(len(self.chunks))
+        )
+
+    @cached_property
+    def boundaries(self) -> tuple[float, ...]:
+        """Seconds of a micro-batch between a chunk and the next; 0 on one stage."""
+        return tuple(
+            boundary_seconds(self.cluster, self.split, ends, *pair) if len({*ends}) > 1 else 0.0
+            for ends, pair in zip(pairwise(self.places), pairwise(self.stages), strict=True)
+        )
+
+    @cached_property
+    def stage_seconds(self) -> tuple[ChunkSeconds, ...]:
+        """Seconds of every stage: for a micro-batch, boundaries included, and once in a step."""
+        by_chunk = {id(chunk): chunk.seconds(self.options) for chunk in self.distinct}
+        received = (0.0, *self.boundaries)
+        took: list[list[ChunkSeconds]] = [[] for _ in range(self.split.stages)]
+        for stage, chunk, sent in zip(self.places, self.chunks, received, strict=True):
+            seconds = by_chunk[id(chunk)]
+            more = seconds.communication + sent
+            took[stage].append(seconds._replace(communication=more))
+        return tuple(map(ChunkSeconds.of_stage, took))
+
+    @cached_property
+    def seconds(self) -> float:
+        """Seconds of a training step.
+
+        Where gradients of weights are put off, the bubble is that of equal times of F, B and W.
+        """
+        options, stages = self.options, self.stage_seconds
+        often = [stage.compute + stage.communication for stage in stages]
+        once = max(stage.reduction + stage.update for stage in stages)
+        if options.schedule not in SPLIT_BACKWARD:
+            return step_seconds(often, self.microbatches, options.chunks) + once
+        idle = bubble_of(options.schedule, self.split.stages, self.microbatches)
+        slots = self.microbatches + idle / (options.chunks * sum(UNIT))
+        return slots * max(often) + once
+
+    @property
+    def bubble(self) -> float:
+        """Idle time over work, where all chunks take equal time."""
+        microbatches = self.microbatches
+        idle = bubble_of("1f1b", self.split.stages, microbatches)
+        return idle / (self.options.chunks * microbatches * sum(UNIT))
+
+    @property
+    def most_in_flight(self) -> int:
+        """The most stashes of a chunk that a stage keeps: those of the first stage."""
+        return self._in_flight(0)
+
+    def _in_flight(self, stage: int) -> int:
+        options, stages = self.options, self.split.stages
+        return peak_stashes(options.schedule, stage, stages, self.microbatches, options.chunks)
+
+    @cached_property
+    def stage_bytes(self) -> tuple[ChunkBytes, ...]:
+        """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""
+        sizes = {id(chunk): chunk.bytes(self.options) for chunk in self.distinct}
+        held: list[list[ChunkBytes]] = [[] for _ in range(self.split.stages)]
+        for stage, chunk in zip(self.places, self.chunks, strict=True):
+            held[stage].append(sizes[id(chunk)])
+        return tuple(
+            ChunkBytes.of_stage(of_stage, self._in_flight(stage))
+            for stage, of_stage in enumerate(held)
+        )
+
+    @property
+    def memory(self) -> float:
+        """Bytes of the device that needs most."""
+        return max(map(sum, self.stage_bytes))
 
 
 @dataclass
@@ -122,12 +459,9 @@ class Splits:
         for pipeline in plain:
             if pipeline.seconds >= self._fastest(tried):
                 break
-            if not self._fits(pipeline) or not {"none", "operators"} & {*self.choices.recomputes}:
+            if not self._fits(pipeline) or "none" not in self.choices.recomputes:
                 tried += self._with_recompute(pipeline, sequences)
         tried = [*self._allowed(tried)]
-        fastest = min(tried, key=self._worth)
-        if isinstance(fastest.options.recompute, tuple):
-            tried.append(self._searched(fastest, fastest.options.recompute, sequences))
         if sequences is None:
             tried += self._lighter(tried, any_fits=plain[0].seconds >= known)
         return min(tried, key=self._worth)
@@ -178,8 +512,7 @@ class Splits:
 
     def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
         choices = self.choices.recomputes
-        return (known for known in pipelines
-                if "operators" in choices or known.options.recompute in choices)  # fmt: skip
+        return (known for known in pipelines if known.options.recompute in choices)
 
     def _fits(self, pipeline: Pipeline) -> bool:
         return pipeline.memory <= self.cluster.memory
@@ -206,8 +539,7 @@ class Splits:
         """The smallest micro-batches of a split, with all that saves memory."""
         choices = self.choices
         (options, *_) = [*self._options(split, 1, choices.shards[-1:])] or [PLAIN]
-        most = choices.recomputes[-1]
-        options = changed(options, recompute="full" if most == "operators" else most)
+        options = changed(options, recompute=choices.recomputes[-1])
         return self.pipeline(split, 1, sequences, options)
 
     def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
@@ -231,24 +563,11 @@ class Splits:
     def _with_recompute(
         self, pipeline: Pipeline, sequences: Sequences | None
     ) -> Iterator[Pipeline]:
-        """Yield what is computed again by each choice, with sequences for it.
-
-        Operators are chosen one by one for each of these sequences, and those of the pipeline.
-        """
-        by_operator = "operators" in self.choices.recomputes
-        known = [
-            self._searched(pipeline, kind, sequences) for kind in ("selective", "full")
-            if by_operator or kind in self.choices.recomputes
-        ]  # fmt: skip
-        yield from known
-        if by_operator:
-            yield from filter(None, map(fastest_choice, (pipeline, *known)))
-
-    def _searched(
-        self, pipeline: Pipeline, recompute: Recompute, sequences: Sequences | None
-    ) -> Pipeline:
-        options = changed(pipeline.options, recompute=recompute)
-        return self.pipeline(pipeline.split, pipeline.size, sequences, options)
+        """Yield what is computed again by each choice, with sequences for it."""
+        for kind in ("selective", "full"):
+            if kind in self.choices.recomputes:
+                options = changed(pipeline.options, recompute=kind)
+                yield self.pipeline(pipeline.split, pipeline.size, sequences, options)
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,

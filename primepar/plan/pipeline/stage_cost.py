@@ -1,25 +1,419 @@
-"""Time and memory of one chunk of a stage under some training options, from the terms of its plan.
+"""Time and memory of one chunk of a model in a pipeline, under some options of training.
 
-Sums over the operators are made once, so that each choice of options takes few additions.
+A stage has one chunk, or several where the schedule is interleaved. Optimizer states, gradients and
+parameters may be in shards over the devices that hold the same parameters: ZeRO-1, 2 and 3
+(Rajbhandari et al., arXiv 1910.02054). Activations may be computed again (Chen et al., arXiv
+1604.06174; Korthikanti et al., arXiv 2205.05198), of all operators of a layer or of some. 1F1B may
+be interleaved (Narayanan et al., SC 2021). Sums over the operators are made once, so that each
+choice of options takes few additions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import nlargest
-from itertools import groupby
-from typing import NamedTuple, get_args
+from itertools import groupby, product
+from math import ceil
+from typing import Literal, NamedTuple, TypeVar, get_args
 
-from primepar.plan.cost.linear import Cost
-from primepar.plan.pipeline.computed_again import repeated
-from primepar.plan.pipeline.hidden_transfers import hidden_seconds
-from primepar.plan.pipeline.layer_activations import LayerActivations
-from primepar.plan.pipeline.sharded_seconds import Buckets, bucket_count, seconds_for_parameters
-from primepar.plan.pipeline.stage import Stage
-from primepar.plan.pipeline.training_options import Recompute, Shard, TrainingOptions
-from primepar.plan.pipeline_layout import layer_of
+import numpy as np
+from msgspec import Struct
+
+from primepar.errors import PlanError
+from primepar.models.graph import Operator
+from primepar.partition.pipeline.actions import ScheduleName, chunks_of
+from primepar.plan.cost.candidate import Candidate
+from primepar.plan.cost.chunks import MOST_CHUNKS as MOST_BUCKETS
+from primepar.plan.cost.layouts import Layouts
+from primepar.plan.cost.linear import Cost, Training
+from primepar.plan.pipeline_layout import layer_of, layer_operator
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.segments import Vector
+
+Shard = Literal["none", "optimizer", "gradients", "parameters"]
+"""What is in shards; each includes what is before it."""
+Recompute = Literal["none", "selective", "full"] | tuple[str, ...]
+"""Which activations are computed again, as `Recomputation` of a plan: names are of operators."""
+RecomputeChoice = Literal["none", "selective", "full"]
+"""What to choose from."""
+PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
+"""Schedules to choose from."""
+MOST_CHUNKS = 8
+"""Most chunks of a stage that are considered."""
+EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
+"""Shards that a step of `primepar train` may have; the others are only priced."""
+
+
+class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One choice of all options.
+
+    With a `bucket` sums of gradients run during backward, in parts of this many bytes. Raises
+    `PlanError` for options that contradict one another.
+    """
+
+    shard: Shard = "none"
+    recompute: Recompute = "none"
+    schedule: ScheduleName = "1f1b"
+    chunks: int = 1
+    bucket: float | None = None
+
+    def __post_init__(self) -> None:
+        fewest, several = chunks_of(self.schedule), self.schedule == "interleaved-1f1b"
+        if self.chunks < fewest or (self.chunks > fewest and not several):
+            more = " or more" if several else ""
+            raise PlanError(
+                f"chunks: expected {fewest} chunk{'s' * (fewest > 1)}{more} of a stage under "
+                f"{self.schedule}, got {self.chunks}: take interleaved-1f1b for several, 1f1b for "
+                "one"
+            )
+        if self.bucket is not None and not 0 < self.bucket < float("inf"):
+            raise PlanError(
+                f"bucket: expected bytes of gradients, above 0, got {self.bucket:g}: leave it out "
+                "for sums that nothing hides"
+            )
+
+    @property
+    def only_priced(self) -> str | None:
+        """The first option that a step of `primepar train` does not have; None where it has all."""
+        if self.shard not in EXECUTED_SHARDS:
+            return f"{self.shard} in shards"
+        return None if self.bucket is None else "sums of gradients in buckets"
+
+
+@dataclass(frozen=True)
+class OptionChoices:
+    """The options to choose from; all combinations are considered."""
+
+    shards: tuple[Shard, ...] = ("none",)
+    recomputes: tuple[RecomputeChoice, ...] = ("none",)
+    schedules: tuple[PlannedSchedule, ...] = ("1f1b",)
+    bucket: float | None = None
+
+    def without_recompute(
+        self, layers: int, stages: int, batches: int
+    ) -> Iterator[TrainingOptions]:
+        """Yield the options for `batches` micro-batches of layers on stages, keeping activations.
+
+        There are at most `MOST_CHUNKS` chunks of a stage, each with a layer or more. Interleaving
+        takes a multiple of the stages as number of micro-batches. Example: 126 layers on 16 stages
+        of 4 chunks are 64 chunks, of which the first, with the embedding, and the last, with the
+        head, have one layer, and all others two.
+        """
+        for shard, schedule in product(self.shards, self.schedules):
+            counts = [1]
+            if schedule == "interleaved-1f1b":
+                several = stages > 1 and not batches % stages
+                most = min(MOST_CHUNKS, layers // stages) if several else 1
+                counts = [*range(2, most + 1)]
+            for chunks in counts:
+                yield TrainingOptions(
+                    shard=shard, schedule=schedule, chunks=chunks, bucket=self.bucket
+                )
+
+
+EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), ("1f1b", "interleaved-1f1b"))
+"""All options that a step of `primepar train` may have."""
+
+
+CHEAP = ("norm", "activation")
+"""Kinds of operators that selective recomputation runs again."""
+KEEP_INPUT = ("linear", "attention", "activation")
+"""Kinds of operators that keep their input for backward."""
+
+
+class Repeated(NamedTuple):
+    """Names of the operators of layers that may run again, and of those that do."""
+
+    allowed: frozenset[str]
+    again: frozenset[str]
+    received: frozenset[str]
+    """Operators whose input is redistributed again."""
+    sends: bool
+    """Whether messages are sent again."""
+
+
+@lru_cache(maxsize=4096)
+def repeated(operators: tuple[Operator, ...], recompute: Recompute) -> Repeated:
+    """What runs again of some operators in the order of execution.
+
+    The choice is that of a step's program. A plan allows some operators of a layer to run again:
+    with `full` all of them, with `selective` norms and activations. Of these, those run that
+    something needs in backward: an operator that keeps its input for backward, or one that runs
+    again itself. A norm needs itself, because it keeps the normalized rows. So the last linear
+    operator of a layer, whose output is only added, does not run again.
+    """
+    layers = [operator for operator in operators if layer_of(operator.name) is not None]
+    if isinstance(recompute, tuple):
+        may = {known.name for known in layers if layer_operator(known.name) in recompute}
+    else:
+        kinds = {"none": (), "selective": CHEAP}.get(recompute)
+        may = {known.name for known in layers if kinds is None or known.kind in kinds}
+    allowed = frozenset(may)
+    sends = recompute not in ("none", "selective")
+    again: set[str] = set()
+    needed: set[str] = set()
+    for operator in reversed(operators):
+        name = operator.name
+        if name in allowed and (operator.kind == "norm" or name in needed):
+            again.add(name)
+        if operator.kind in KEEP_INPUT or name in again:
+            layer = layer_of(name)
+            needed |= {source for source in operator.inputs if layer_of(source) == layer}
+    reads = {operator.name for operator in operators if operator.kind in KEEP_INPUT} | again
+    received = allowed & reads if sends else frozenset[str]()
+    return Repeated(allowed, frozenset(again), received, sends)
+
+
+Amount = TypeVar("Amount", float, Vector)
+
+
+def seconds_for_parameters(terms: Mapping[str, Amount], shard: Shard) -> tuple[Amount, Amount]:
+    """Seconds of sums, gathers and updates for every micro-batch, and once in a step.
+
+    An all-reduce of gradients is a reduce-scatter and an all-gather. With states in shards it is a
+    reduce-scatter of gradients and an all-gather of new parameters, once in a step. Gradients in
+    shards are scattered after every micro-batch, because no device has room for a whole sum.
+    Parameters in shards are gathered for forward and again for backward, and scattered: 3/2 of the
+    traffic of an all-reduce (Rajbhandari et al., section 7), in every micro-batch. `terms` are
+    those of a `Cost`.
+    """
+    if shard == "none":
+        return 0 * terms["update"], terms["reduction"] + terms["update"]
+    scatter, gather, update = (terms[name] for name in ("scatter", "gather", "shard_update"))
+    if shard == "optimizer":
+        return 0 * update, scatter + gather + update
+    if shard == "gradients":
+        return scatter, gather + update
+    return scatter + 2 * gather, update
+
+
+def kept_for_parameters(terms: Mapping[str, Vector], shard: Shard) -> Vector:
+    """Bytes of parameters, gradients and states of every option, by the terms of a `Cost`."""
+    parameters, gradients, states = (terms[name] for name in ("parameters", "gradients", "states"))
+    if shard != "none":
+        has = np.maximum(parameters, 1.0)  # where there are none, there are no states
+        states = states * terms["shard"] / has
+    if shard in ("gradients", "parameters"):
+        gradients = terms["shard"]
+    return (terms["shard"] if shard == "parameters" else parameters) + gradients + states
+
+
+class Buckets(NamedTuple):
+    """Sums of gradients that run during backward, one bucket after another.
+
+    A bucket is ready once backward has passed the operators of its parameters. With n equal
+    buckets, T seconds of backward that hide them, and R seconds of all sums, bucket j begins no
+    earlier than j T / n. So the last sum ends R / n or R - T (n - 1) / n after backward, whichever
+    is more. That is what stays of R where buckets are equal. One operator is in one bucket, and the
+    longest sum of an operator may be the last. So that is counted after a bucket, which has the
+    second longest at least: in GPT-2 the token table comes right after the first qkv. The rule is
+    ours.
+    """
+
+    parts: int
+    hiding: float
+    """Seconds of computing that may hide transfers."""
+    after: float = 0.0
+    """Seconds of small sums that nothing hides: of vectors' gradients, and for their norm."""
+
+    def exposed(self, seconds: float, longest: float = 0.0, second: float = 0.0) -> float:
+        """Seconds of transfers that are not hidden; two operators have the `longest`, `second`."""
+        parts = self.parts
+        late = seconds - self.hiding * (parts - 1) / parts
+        return min(seconds, self.after + max(max(seconds / parts, second) + longest, late))
+
+
+def bucket_count(size: float, bucket: float | None, operators: int) -> int:
+    """Number of buckets for gradients of `size` bytes; an operator is in one bucket."""
+    if bucket is None:
+        return 1
+    return max(1, min(operators, ceil(size / bucket)))
+
+
+class ChosenOption(NamedTuple):
+    """An operator of a chunk with its sequence: the terms of its cost, and its redistributions."""
+
+    operator: Operator
+    candidate: Candidate
+    cost: Cost
+    leaves: int
+    """Number of the layout of the operator's output."""
+    forward: float
+    """Seconds of the redistribution of its inputs."""
+    backward: float
+
+    @property
+    def name(self) -> str:
+        """The name of the operator."""
+        return self.operator.name
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A plan of one chunk: its operators in order of execution, with what is chosen for them.
+
+    The tables of the search are not kept: there is a search for every size and every option. A step
+    of `training` is one micro-batch.
+    """
+
+    training: Training
+    layouts: Layouts
+    chosen: tuple[ChosenOption, ...]
+
+    @classmethod
+    def of(cls, result: SearchResult) -> Stage:
+        """The plan that a search chose."""
+        planner = result.planner
+        return cls(planner.training, planner.catalogue.layouts, tuple(_chosen(result)))
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators."""
+        return tuple(chosen.operator for chosen in self.chosen)
+
+    @property
+    def takes(self) -> int:
+        """Number of the layout in which the chunk receives."""
+        return self.chosen[0].leaves
+
+    @property
+    def leaves(self) -> int:
+        """Number of the layout in which the chunk sends."""
+        return self.chosen[-1].leaves
+
+
+def _chosen(result: SearchResult) -> Iterator[ChosenOption]:
+    planner, choices = result.planner, result.choices
+    costs: dict[object, Cost] = {}
+    for operator in planner.operators:
+        options, number = planner.options(operator.name), choices[operator.name]
+        key = id(options), number
+        if key not in costs:
+            costs[key] = Cost(**{term: float(amounts[number])
+                                 for term, amounts in options.terms.items()})  # fmt: skip
+        ways = [tuple(float(way[choices[producer], number])
+                      for way in planner.both_ways(producer, operator.name))
+                for producer in operator.inputs]  # fmt: skip
+        forward, backward = (sum(way) for way in zip(*ways, strict=True)) if ways else (0, 0)
+        if operator.name == "head" and planner.tied:
+            backward += float(planner.tie()[choices["embedding"], number])
+        yield ChosenOption(operator, options.candidates[number], costs[key],
+                           int(options.leaves[number]), forward, backward)  # fmt: skip
+
+
+def hidden_seconds(stage: Stage, chosen: ChosenOption, bucket: float) -> tuple[float, float]:
+    """Seconds of a linear operator's transfers that are hidden, in forward and in backward.
+
+    Sequence parallelism gathers the rows of an input before one product, and scatters the sum after
+    another. In n buckets one is multiplied while the next one travels. So of R seconds of transfers
+    and T seconds of products, what stays is the first bucket, or what is longer than the products:
+    `max(R / n, R - T (n - 1) / n)`, as for sums of gradients. The pass `chunk-transfers` does that
+    in a step's program, by a number of chunks. The rule is ours.
+
+    Only operators with one step and transfers of their own have them. `bucket` is in bytes.
+    """
+    candidate, cost = chosen.candidate, chosen.cost
+    if candidate.mover is None or candidate.steps > 1 or chosen.operator.kind != "linear":
+        return 0.0, 0.0
+    devices = 1 << len(candidate.mover[1])
+    share = stage.layouts.share(chosen.leaves)
+    output = share * stage.training.rows * chosen.operator.K * stage.training.item
+    count = bucket_count(devices * min(cost.unmoved, output), bucket, MOST_BUCKETS)
+    forward, backward = (
+        transfers - Buckets(count, products).exposed(transfers)
+        for transfers, products in (
+            (cost.forward_communication, cost.forward),
+            (cost.communication - cost.forward_communication, cost.compute - cost.forward),
+        )
+    )
+    return forward, backward
+
+
+class KeptBytes(NamedTuple):
+    """Bytes of a layer: kept for backward, and made again at once."""
+
+    kept: float
+    again: float
+
+
+@dataclass(frozen=True)
+class LayerActivations:
+    """The operators of a layer in the order of execution, and the one `before` the layer.
+
+    Of what an operator keeps, some is its input as it took it. That is made again by the operator
+    before. The rest it makes itself: the rows that a norm has normalized, keys from other devices,
+    an input that was sent. So is an input that was redistributed. An operator that runs again needs
+    its own input: it is made again, too, or it is kept. Example: where `norm1` runs again and
+    nothing before it, the input of the layer is kept instead of the rows that the norm keeps
+    otherwise. What runs again is made where backward of the layer begins, or later where its input
+    is there. So what consecutive operators make again is there at once, at most.
+    """
+
+    stage: Stage
+    before: ChosenOption
+    chosen: tuple[ChosenOption, ...]
+
+    @cached_property
+    def operators(self) -> tuple[Operator, ...]:
+        """The operators, without what is chosen for them."""
+        return tuple(chosen.operator for chosen in self.chosen)
+
+    def seconds(self, recompute: Recompute) -> tuple[float, float]:
+        """Seconds of computing again for a micro-batch, and of messages again."""
+        runs = repeated(self.operators, recompute)
+        compute = messages = 0.0
+        for chosen in self.chosen:
+            if chosen.name in runs.again:
+                compute += chosen.cost.forward
+                messages += chosen.cost.forward_communication * runs.sends
+            messages += chosen.forward * (chosen.name in runs.received)
+        return compute, messages
+
+    def bytes(self, recompute: Recompute) -> KeptBytes:
+        """Bytes of a device for a micro-batch."""
+        runs = repeated(self.operators, recompute)
+        kept = sum(dict(self._inputs(runs)).values())
+        most = made = 0.0
+        for chosen in self.chosen:
+            freed = self._freed(chosen, runs)
+            kept += chosen.cost.stash - freed
+            made += freed
+            most = max(most, made)
+            if chosen.name not in runs.allowed:
+                made = 0.0
+        return KeptBytes(kept, most)
+
+    def _freed(self, chosen: ChosenOption, runs: Repeated) -> float:
+        """Bytes of an operator's stash that are made again."""
+        cost, freed = chosen.cost, 0.0
+        if chosen.name in runs.allowed and runs.sends:
+            freed = cost.stash - cost.unmoved
+        elif chosen.name in runs.allowed and chosen.operator.kind == "norm":
+            freed = self._output(chosen, self.stage.training.wide_item)
+        made = (chosen.name in runs.received if chosen.forward
+                else not runs.again.isdisjoint(chosen.operator.inputs))  # fmt: skip
+        return freed + cost.unmoved * made
+
+    def _inputs(self, runs: Repeated) -> Iterator[tuple[str, float]]:
+        """Bytes of inputs of what runs again that are kept for that alone, by their maker."""
+        makers = {chosen.name: chosen for chosen in (self.before, *self.chosen)}
+        item = self.stage.training.item
+        for chosen in self.chosen:
+            is_moved = chosen.forward > 0
+            needs = chosen.name in runs.again
+            if chosen.operator.kind in KEEP_INPUT:
+                needs = is_moved and chosen.name in runs.received
+            for source in chosen.operator.inputs if needs else ():
+                if source not in runs.again:
+                    here = is_moved and not runs.sends
+                    yield source, self._output(chosen if here else makers[source], item)
+
+    def _output(self, chosen: ChosenOption, item: int) -> float:
+        """Bytes on a device of an operator's output, of elements with `item` bytes."""
+        share = self.stage.layouts.share(chosen.leaves)
+        return share * self.stage.training.rows * chosen.operator.K * item
 
 
 class ChunkSeconds(NamedTuple):
@@ -72,7 +466,7 @@ class StageCost:
     @property
     def parameters(self) -> float:
         """Elements of parameters of a device, without copies of a tied table."""
-        return self.terms.states / self.stage.group.training.state
+        return self.terms.states / self.stage.training.state
 
     def seconds(self, options: TrainingOptions) -> ChunkSeconds:
         """Seconds under some options."""
@@ -89,12 +483,12 @@ class StageCost:
 
     def _hidden(self, options: TrainingOptions) -> float:
         """Seconds of gathers and scatters of a micro-batch that products hide, in buckets."""
-        group, hidden = self.stage.group, 0.0
-        if options.bucket is None or not group.training.cluster.overlap:
+        stage, hidden = self.stage, 0.0
+        if options.bucket is None or not stage.training.cluster.overlap:
             return hidden
-        runs = repeated(self.stage.operators, options.recompute)
-        for chosen in self.stage.chosen:
-            forward, backward = hidden_seconds(group, chosen, options.bucket)
+        runs = repeated(stage.operators, options.recompute)
+        for chosen in stage.chosen:
+            forward, backward = hidden_seconds(stage, chosen, options.bucket)
             times = 2 if chosen.name in runs.again and runs.sends else 1
             hidden += times * forward + backward
         return hidden
@@ -102,7 +496,7 @@ class StageCost:
     def _for_parameters(self, options: TrainingOptions) -> tuple[float, float]:
         """Seconds that are not hidden, for every micro-batch and once in a step."""
         terms, shard = self.terms._asdict(), options.shard
-        if options.bucket is None or not self.stage.group.training.cluster.overlap:
+        if options.bucket is None or not self.stage.training.cluster.overlap:
             return seconds_for_parameters(terms, shard)
         count = bucket_count(terms["gradients"], options.bucket, self._with_parameters)
         forward, backward = self._hiding
@@ -125,7 +519,7 @@ class StageCost:
     @property
     def _small_sums(self) -> float:
         """Seconds of two sums of a few numbers over all devices of a stage."""
-        training = self.stage.group.training
+        training = self.stage.training
         everywhere = range(len(training.links.levels))
         return 2 * training.sums.all_reduce(everywhere, training.wide_item)
 
@@ -146,12 +540,12 @@ class StageCost:
     def layers(self) -> tuple[tuple[LayerActivations, int], ...]:
         """The layers of the chunk; of equal ones the first, and how many they are."""
         layers: dict[object, tuple[LayerActivations, int]] = {}
-        group, before = self.stage.group, self.stage.chosen[0]
+        before = self.stage.chosen[0]
         for number, members in groupby(self.stage.chosen, lambda known: layer_of(known.name)):
             inside = tuple(members)
             if number is not None:
                 key = before.leaves, tuple((id(known.cost), known.forward) for known in inside)
-                first, count = layers.get(key, (LayerActivations(group, before, inside), 0))
+                first, count = layers.get(key, (LayerActivations(self.stage, before, inside), 0))
                 layers[key] = first, count + 1
             before = inside[-1]
         return tuple(layers.values())
