@@ -14,8 +14,8 @@ from pathlib import Path
 import primepar
 from primepar.models import GPTConfig
 from primepar.plan import preset_plan, save_plan
-from primepar.plan.accounting.account import accounting
 from primepar.plan.cluster import load_cluster
+from primepar.plan.simulator.account import accounting
 from primepar.schedule import Linear
 
 OUT = Path("out/tutorials")

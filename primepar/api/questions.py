@@ -103,9 +103,8 @@ def simulate_target(
     Of a large plan few of many equal layers are simulated, unless the `whole` is asked for, and
     `tick` is called with each part of the work.
     """
-    from primepar.plan.simulator.equal_layers import is_large, simulate_equal_layers
     from primepar.plan.simulator.run import simulate
-    from primepar.plan.simulator.step import simulate_step
+    from primepar.plan.simulator.step import is_large, simulate_equal_layers, simulate_step
 
     if isinstance(asked.target, Plan):
         asked.refuse(OF_A_PLAN, side=side, shape=shape)

@@ -36,9 +36,8 @@ from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.chakra import chakra_trace
-from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import Simulation
-from primepar.plan.simulator.step import AskedChunks
+from primepar.plan.simulator.step import AskedChunks, simulate_period
 
 
 def simulate(
@@ -205,8 +204,10 @@ def _lines(
     yield f"{target} on {devices} of {cluster.name}, {dtype}{what}"
     yield f"  time       {amount(run.seconds, 's')}"
     if run.left_out:
-        yield (f"  layers     {run.left_out} are not simulated: each takes as long as an equal one "
-               "before it, and is not in the timeline")  # fmt: skip
+        yield (
+            f"  layers     {run.left_out} are not simulated: their time follows from that of equal "
+            "ones, and they are not in the timeline"
+        )
     if step is not None:
         tokens = step.batch * step.positions / run.seconds
         yield f"  tokens     {tokens:.4g} per second"

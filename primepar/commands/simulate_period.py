@@ -10,7 +10,7 @@ from primepar.commands.plan_targets import TrainingStep, refuse_for_plan
 from primepar.errors import TargetError
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster
-from primepar.plan.simulator.period import PeriodSimulation
+from primepar.plan.simulator.step import PeriodSimulation
 
 
 def refuse_with_period(target: str, resolved: Target, options: Mapping[str, object]) -> None:

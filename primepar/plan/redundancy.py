@@ -80,7 +80,7 @@ class Graph:
             for name in names:
                 options, node, peaks = kept[name], weighed[id(self.nodes[name])], self.peaks[name]
                 around = [(edge, kept[other]) for edge, other in ends[name]]
-                key = (id(node), id(peaks), options.tobytes())
+                key: tuple[object, ...] = (id(node), id(peaks), options.tobytes())
                 key += tuple((id(edge), other.tobytes()) for edge, other in around)
                 if key not in known:
                     costs = node[options]

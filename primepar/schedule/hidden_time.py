@@ -13,15 +13,6 @@ from primepar.schedule.events import Event
 Interval = tuple[float, float]
 
 
-class Repeat(NamedTuple):
-    """A part of a rank's run, from `start` to `end`, that is done `times` times more."""
-
-    rank: int
-    start: float
-    end: float
-    times: int
-
-
 class Communication(NamedTuple):
     """The communication of one rank, in the unit of its events."""
 
@@ -36,12 +27,12 @@ class Communication(NamedTuple):
         return float(self.hidden / self.total) if self.total else 1.0
 
 
-def communication(events: Iterable[Event], repeats: Iterable[Repeat] = ()) -> list[Communication]:
+def communication(events: Iterable[Event]) -> list[Communication]:
     """Return the communication of every rank, from 0 to the last one with an event.
 
     A wait is no communication: the message that it waits for has an event of its own. Times in
     which several transfers of a rank are in flight count once. In a trace of torch a transfer is in
-    flight from its post to the end of its wait. What is in `repeats` counts more often.
+    flight from its post to the end of its wait.
     """
     computing: dict[int, list[Interval]] = {}
     moving: dict[int, list[Interval]] = {}
@@ -51,13 +42,7 @@ def communication(events: Iterable[Event], repeats: Iterable[Repeat] = ()) -> li
         if event.op != "wait" and event.end > event.start:
             kept.append((event.start, event.end))
     ranks = range(1 + max((*computing, *moving), default=-1))
-    busy = [union(computing.get(rank, ())) for rank in ranks]
-    travel = [union(moving.get(rank, ())) for rank in ranks]
-    sums = [_of(busy[rank], travel[rank]) for rank in ranks]
-    for rank, start, end, times in repeats:
-        part = _of(*(_common(known[rank], [(start, end)]) for known in (busy, travel)))
-        sums[rank] = together([sums[rank], *[part] * times])
-    return sums
+    return [_of(union(computing.get(rank, ())), union(moving.get(rank, ()))) for rank in ranks]
 
 
 def together(ranks: Iterable[Communication]) -> Communication:

@@ -21,7 +21,6 @@ from primepar.models.graph import layer_operators
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, preset_plan
-from primepar.plan.accounting.account import accounting
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.pipeline.split_plan import split_plan
 from primepar.plan.pipeline.splits import Split, Splits
@@ -31,6 +30,7 @@ from primepar.plan.pipeline.stage_cost import (
     StageCost,
     TrainingOptions,
 )
+from primepar.plan.simulator.account import accounting
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program
 from primepar.schedule.hidden_time import communication

@@ -17,13 +17,18 @@ from profiles import IS_LONG
 from primepar.errors import PlanError
 from primepar.operators.step_options import StepOptions
 from primepar.plan import Plan, preset_plan
-from primepar.plan.accounting.account import StepAccount, accounting, step_options
-from primepar.plan.accounting.equal_layers import Shortened, ShortRun
-from primepar.plan.accounting.events import BlockBytes, rank_events, sent
 from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
+from primepar.plan.simulator.account import (
+    Shortened,
+    ShortRun,
+    StepAccount,
+    accounting,
+    step_options,
+)
+from primepar.plan.simulator.events import BlockBytes, rank_events, sent
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate

@@ -21,8 +21,6 @@ from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
-from primepar.plan.accounting.account import accounting, step_options
-from primepar.plan.accounting.events import BlockBytes, sent
 from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.cost.sent_elements import sent_by_sequence
 from primepar.plan.cost.traffic import SWEEPS, PredictedTraffic, traffic
@@ -30,6 +28,8 @@ from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.simulator.account import accounting, step_options
+from primepar.plan.simulator.events import BlockBytes, sent
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import lower

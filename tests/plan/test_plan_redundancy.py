@@ -206,7 +206,7 @@ def test_no_plan_of_two_options_of_every_operator_has_less(model: str) -> None:
         for memory in (np.inf, np.median(costs[:, 2])):
             fits = (costs[:, 1] <= within) & (costs[:, 2] <= memory)
             result, solution = least_redundancy(few, memory, within)
-            assert (result is not None, solution.proved) == (fits.any(), True)
+            assert (result is not None, solution.proved) == (bool(fits.any()), True)
             if result is None:
                 continue
             assert result.cost == solution.bound == costs[fits, 0].min()

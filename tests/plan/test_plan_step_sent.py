@@ -29,8 +29,8 @@ from step_cases import (
 )
 
 from primepar.plan import Plan, preset_plan
-from primepar.plan.accounting.account import accounting
 from primepar.plan.cost.traffic import traffic
+from primepar.plan.simulator.account import accounting
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.verify import verify_program
 

@@ -12,9 +12,8 @@ from step_cases import SMALL
 from primepar.operators import lower_step
 from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.simulator.period import simulate_period
 from primepar.plan.simulator.run import simulate
-from primepar.plan.simulator.step import copied_to_next_ranks, simulate_step
+from primepar.plan.simulator.step import copied_to_next_ranks, simulate_period, simulate_step
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "4")

@@ -1,7 +1,7 @@
 """What the kernels of a step's program pass through memory, for each operator.
 
 The cost of an operator without products is what its kernels read and write. There is no formula of
-these: they are counted in a program of one device (`accounting.program_kernels`). On a device that
+these: they are counted in a program of one device (`simulator.program_kernels`). On a device that
 has a share of rows and columns, each kernel reads and writes that share. Example, of a norm in
 bfloat16: one kernel reads x and writes x / |x| in float32, 6 bytes for an element, and the next one
 reads that and writes the output, as many.

@@ -14,7 +14,6 @@ from math import ceil
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig, flops_per_token
 from primepar.models.graph import operators
-from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
 from primepar.plan.pipeline.splits import Pipeline, Split, Splits, StagePart
@@ -41,6 +40,7 @@ from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import ComparedPlan, best_for, simulated
 from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
 
 
 def split_plan(pipeline: Pipeline, model: ModelConfig) -> Plan:

@@ -19,7 +19,6 @@ import numpy as np
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators, stack
-from primepar.plan.accounting.program_kernels import kernels
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
@@ -30,6 +29,7 @@ from primepar.plan.search.layers import FoldedGraph
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
+from primepar.plan.simulator.program_kernels import kernels
 
 Part = Literal["model", "blocks"]
 """What is planned: the whole model, or its blocks alone, as in the paper's evaluation."""

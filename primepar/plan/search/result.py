@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from primepar.plan.accounting.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.cost.linear import Cost
 from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.cost.traffic import traffic
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
-from primepar.plan.simulator.equal_layers import simulate_equal_layers
+from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.simulator.run import Simulation
+from primepar.plan.simulator.step import simulate_equal_layers
 
 
 @dataclass(frozen=True)

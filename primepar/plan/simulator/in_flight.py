@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from primepar.errors import MismatchError
-from primepar.plan.accounting.events import sent
 from primepar.plan.cluster import Collective as RingName
+from primepar.plan.simulator.events import sent
 from primepar.plan.simulator.links import DeviceTransfer, Scalar
 from primepar.schedule.program import (
     AllGather,

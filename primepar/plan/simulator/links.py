@@ -56,9 +56,7 @@ class DeviceTransfer(NamedTuple):
 class Port:
     """One direction, out or in, of a device's link, or of a link that a group of devices shares."""
 
-    def __init__(
-        self, level: int, owner: int, out: bool, bandwidth: Scalar
-    ) -> None:  # fmt: skip
+    def __init__(self, level: int, owner: int, out: bool, bandwidth: Scalar) -> None:
         self.level, self.owner, self.out, self.bandwidth = level, owner, out, bandwidth
         self.flows: dict[ActiveTransfer, int] = {}
         self.messages = 0
@@ -67,7 +65,6 @@ class Port:
         self.carried: Fraction | int = 0
         self.busy: Scalar = 0
         self._since: Scalar = 0
-        self._weight: Fraction | int = 1
 
     @property
     def share(self) -> Scalar:
@@ -76,10 +73,8 @@ class Port:
 
     def enter(self, flow: ActiveTransfer, now: Scalar) -> None:
         """Add one message of a flow."""
-        if self.messages and flow.weight != self._weight:
-            self._count(now)
-        if not self.messages or flow.weight != self._weight:
-            self._since, self._weight = now, flow.weight
+        if not self.messages:
+            self._since = now
         self.messages += 1
         self.flows[flow] = self.flows.get(flow, 0) + 1
 
@@ -88,10 +83,7 @@ class Port:
         messages = self.flows.pop(flow, 0)
         self.messages -= messages
         if messages and not self.messages:
-            self._count(now)
-
-    def _count(self, now: Scalar) -> None:
-        self.busy += self._weight * (now - self._since)
+            self.busy += now - self._since
 
 
 class SentByAll(NamedTuple):
@@ -114,12 +106,10 @@ class TransferPath(NamedTuple):
 class ActiveTransfer:
     """The messages of one transfer: the part `left` falls from 1 to 0, at `rate` per second."""
 
-    __slots__ = ("done", "left", "paths", "rate", "since", "version", "weight")
+    __slots__ = ("done", "left", "paths", "rate", "since", "version")
 
-    def __init__(
-        self, paths: list[TransferPath], done: Callable[[], None], weight: Fraction | int
-    ) -> None:
-        self.paths, self.done, self.weight = paths, done, weight
+    def __init__(self, paths: list[TransferPath], done: Callable[[], None]) -> None:
+        self.paths, self.done = paths, done
         self.left: Scalar = 1
         self.rate: Scalar = 0
         self.since: Scalar = 0
@@ -153,13 +143,11 @@ class Network:
         steps: int,
         done: Callable[[], None],
         collective: SentByAll | None = None,
-        weight: Fraction | int = 1,
     ) -> None:
         """Start a transfer: what it takes before its bytes move, then its bytes.
 
         `done` is called at its end. A collective uses the times that a level defines for it, where
-        it does; a curve is that of the outermost level that it crosses. `weight` is how often the
-        transfer counts in what ports have carried.
+        it does; a curve is that of the outermost level that it crosses.
         """
         messages = [(*self._path(source, target), size) for source, target, size in hops]
         ports = [] if collective else [port for message in messages for port in message[:2]]
@@ -169,8 +157,8 @@ class Network:
             times = self._times(out.level, size, steps, collective, out.level == top)
             start = max(start, times.start)
             if size:
-                out.carried += weight * size
-                into.carried += weight * size
+                out.carried += size
+                into.carried += size
                 slower = out.bandwidth / times.bandwidth
                 paths.append(
                     TransferPath(out, into, self._number(size) * slower, times.alone * slower)
@@ -178,7 +166,7 @@ class Network:
         start += max((self._gaps(port) for port in ports), default=0)
         for port in ports:
             port.starting += 1
-        flow = ActiveTransfer(paths, done, weight)
+        flow = ActiveTransfer(paths, done)
         self._clock.schedule(self._clock.now + start, self._open, flow, ports)
 
     def _gaps(self, port: Port) -> Scalar:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError, ProgramError
@@ -24,10 +23,9 @@ from primepar.plan.simulator.work import (
     label,
     refuse_host_transfers,
 )
-from primepar.schedule.effects import effects
 from primepar.schedule.events import Event
 from primepar.schedule.executable import not_executable
-from primepar.schedule.hidden_time import Communication, Repeat, communication
+from primepar.schedule.hidden_time import Communication, communication
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -76,15 +74,10 @@ class Simulation:
     """In order of start; a transfer has one event on every rank that takes part."""
     work: Work = field(compare=False, repr=False)
     """The program, with the bytes and operations of its instructions."""
-    repeats: tuple[Repeat, ...] = ()
-    """Parts of the run that stand for equal ones after them, which have no events."""
+    communication: list[Communication]
+    """Time of every rank in which it communicated, and the part of it that was hidden."""
     left_out: int = 0
     """Layers that have no events."""
-
-    @cached_property
-    def communication(self) -> list[Communication]:
-        """Time of every rank in which it communicated, and the part of it that was hidden."""
-        return communication(self.events, self.repeats)
 
 
 def simulate(
@@ -95,17 +88,15 @@ def simulate(
     fractions: bool = False,
     passing: Mapping[str, Passing] | None = None,
     positions: int | None = None,
-    times: Callable[[str], int] | None = None,
 ) -> Simulation:
     """Run a program on the first devices of a cluster; every block is of one data type.
 
     `operations` gives the operations per written element of phases that are not products: those of
     attention over `positions` tokens, where these are given. `passing` gives the launch time and
-    bytes per second of phases that have their own. With `fractions` times are exact. `times` states
-    how often an instruction counts that makes or moves a block: in all sums, not in time. What the
+    bytes per second of phases that have their own. With `fractions` times are exact. What the
     blocks hold is not checked here, but by `verify`. Raises `ClusterError` for too small a cluster,
-    `ProgramError` for blocks of unknown size, `DeadlockError` with the ranks
-    that wait, and `MismatchError` for sends, receives and collectives that do not match.
+    `ProgramError` for blocks of unknown size, `DeadlockError` with the ranks that wait, and
+    `MismatchError` for sends, receives and collectives that do not match.
     """
     if program.ranks > cluster.devices:
         raise ClusterError(
@@ -121,11 +112,7 @@ def simulate(
     refuse_host_transfers(program, cluster)
     number = exact if fractions else float
     work = Work(program, cluster, dtype, operations or {}, number, passing or {}, positions)
-    return _Run(program, cluster, work, number, times or _once).result()
-
-
-def _once(_: str) -> int:
-    return 1
+    return _Run(program, cluster, work, number).result()
 
 
 class _Rank:
@@ -157,9 +144,8 @@ class _Run:
         cluster: Cluster,
         work: Work,
         number: Callable[[float | Fraction], Scalar],
-        times: Callable[[str], int],
     ) -> None:
-        self.program, self.overlap, self.work, self.times = program, cluster.overlap, work, times
+        self.program, self.overlap, self.work = program, cluster.overlap, work
         self.clock, self.in_flight = Clock(), PendingEnds()
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]
@@ -181,6 +167,7 @@ class _Run:
             [self._traffic(port) for port in self.network.ports],
             self.events,
             self.work,
+            communication(self.events),
         )
 
     def _traffic(self, port: Port) -> PortTraffic:
@@ -249,9 +236,8 @@ class _Run:
         state.position += 1
         seconds, start = self.work.seconds(node), self.clock.now
         if not isinstance(node, Fetch | Evict):
-            times = self.times(node.accumulates if isinstance(node, Compute) else node.block)
-            state.computing += times * seconds
-            state.operations += times * self.work.operations(node)
+            state.computing += seconds
+            state.operations += self.work.operations(node)
         self._note(rank, node, start, start + seconds)
         self.clock.schedule(start + seconds, self._advance, rank)
 
@@ -282,33 +268,17 @@ class _Run:
         transfer.begin = self.clock.now
         hops, turns = traffic(transfer, self.work.bytes)
         sent: dict[int, Fraction | int] = {}
-        times = self._times(transfer)
         for source, _, size in hops:
             sent[source] = sent.get(source, 0) + size
         for member in set(transfer.members):
             state = self.ranks[member]
             del state.open[transfer]
             state.moving += 1
-            state.sent += times * sent.get(member, 0)
+            state.sent += sent.get(member, 0)
         name = RINGS.get(type(next(iter(transfer.ends.values()))))
         most = max(sent.values(), default=0)
         collective = name and SentByAll(name, len(transfer.members), most)
-        self.network.start(
-            hops, turns, lambda: self._end(transfer, sent), collective or None, times
-        )
-
-    def _times(self, transfer: Transfer) -> Fraction | int:
-        """How often a transfer counts: where its blocks differ in that, by their bytes."""
-        rank, node = transfer.members[0], next(iter(transfer.ends.values()))
-        counts = {
-            block: self.times(block)
-            for block in effects(node, rank).reads + effects(node, rank).writes
-        }
-        if len(set(counts.values())) < 2:
-            return next(iter(counts.values()), 1)
-        size = {block: self.work.bytes(block) for block in counts}
-        counted = sum(count * size[block] for block, count in counts.items())
-        return Fraction(counted, sum(size.values()))
+        self.network.start(hops, turns, lambda: self._end(transfer, sent), collective or None)
 
     def _end(self, transfer: Transfer, sent: Mapping[int, Fraction | int]) -> None:
         """Record the end of a transfer, and resume the ranks that wait for nothing else."""

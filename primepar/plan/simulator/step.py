@@ -1,22 +1,35 @@
-"""Simulation of a training step of a plan: of the same program that is verified and executed."""
+"""Simulation of training steps of a plan: of the same program that is verified and executed.
+
+Steps of many equal layers are simulated with few of them. All that a run of equal layers adds to a
+step grows with their number by the same amount, once there are several. So a step with six of them
+and one with four give that of any number. Example: 6 layers take 80 ms and 4 take 60 ms, so that 20
+layers take 80 + 14 / 2 x (80 - 60) = 220 ms. Bytes and operations are exact. The time is so where
+both are bound by the same, the links or the computations of backward.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
 from primepar.errors import ConfigError
+from primepar.operators.averaging import lower_average
 from primepar.operators.step import lower_step
-from primepar.plan.accounting.account import step_options
+from primepar.passes import PASSES, apply
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.cost.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
+from primepar.plan.replicas import replicas_of
+from primepar.plan.simulator.account import UNIFORM, Shortened, account_of, step_options
 from primepar.plan.simulator.run import Simulation, simulate
+from primepar.schedule.hidden_time import Communication
 from primepar.schedule.program import (
     Broadcast,
     Collective,
@@ -29,7 +42,12 @@ from primepar.schedule.program import (
     Reduce,
     Send,
 )
+from primepar.without_cycles import without_cycles
 
+MOST_WHOLE = 256
+"""Layers times devices that are simulated whole: their program is there within seconds."""
+SIMULATED = 6
+"""Layers of a run that are simulated at most, in the larger of two steps."""
 AskedChunks = int | Literal["auto"] | None
 """A number of chunks, the choice of the cost model, or whole transfers."""
 
@@ -44,15 +62,14 @@ def simulate_step(
     chunks: AskedChunks = None,
     program: Program | None = None,
     copies: int = 1,
-    times: Callable[[str], int] | None = None,
 ) -> Simulation:
     """Simulate a step of `batch` sequences of `positions` tokens, as `lower_step` lowers it.
 
     With `chunks` transfers and the products next to them are cut into this many; "auto" takes the
     number with the least predicted time. With `program` that one is simulated, the step after
     further passes. Several `copies` run it at the same time, each on the next devices of the
-    cluster. `times` is as in `simulate`. Raises what `lower_step` and `simulate` raise, and
-    `ConfigError` for another number of chunks.
+    cluster. Raises what `lower_step` and `simulate` raise, and `ConfigError` for another number of
+    chunks.
     """
     if chunks is not None and chunks != "auto" and not 1 <= chunks <= MOST_CHUNKS:
         raise ConfigError(
@@ -70,7 +87,7 @@ def simulate_step(
 
         passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
     together = copied_to_next_ranks(program, copies)
-    return simulate(together, cluster, dtype, operations, fractions, passing, positions, times)
+    return simulate(together, cluster, dtype, operations, fractions, passing, positions)
 
 
 def copied_to_next_ranks(program: Program, copies: int) -> Program:
@@ -126,3 +143,120 @@ def attention_operations(
             keys = 2 * model.kv_heads * model.head_dim * parts
             per_element[f"{name}.backward.keys"] = Fraction(4 * product * operator.K, keys)
     return per_element
+
+
+def is_large(plan: Plan) -> bool:
+    """Whether the step of a plan is simulated without many of its equal layers."""
+    is_many = plan.model.layers * plan.ranks > MOST_WHOLE
+    return is_many and bool(Shortened.of(plan, SIMULATED).runs)
+
+
+def simulate_equal_layers(
+    plan: Plan,
+    batch: int,
+    positions: int,
+    cluster: Cluster,
+    dtype: str,
+    tick: Callable[[str], object] = str,
+) -> Simulation:
+    """Simulate a step as `simulate_step` does, but few of many equal layers.
+
+    Only the layers that are simulated have events. The peak is that of `accounting`. `tick` is
+    called with the name of the next part of the work. Raises what `simulate_step` raises.
+    """
+    longest = Shortened.of(plan, SIMULATED)
+    shorter = [Shortened.of(plan, SIMULATED, number) for number in range(len(longest.runs))]
+    simulated = []
+    with without_cycles():
+        for short in (longest, *shorter):
+            tick(f"step of {short.plan.model.layers} layers")
+            options = step_options(dtype)
+            program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
+            if short is longest:
+                account, _ = account_of(short, program, dtype)
+            program = apply(program, PASSES.keys() - set(UNIFORM))
+            run = simulate_step(short.plan, batch, positions, cluster, dtype, program=program)
+            simulated.append(run)
+    whole, *fewer = simulated
+    pairs = [Fraction(run.left_out, 2) for run in longest.runs]
+
+    def grown(amount: Any, *with_fewer: Any) -> Any:
+        """An amount of the whole step, by those of the simulated ones."""
+        return amount + sum(
+            times * (amount - less) for times, less in zip(pairs, with_fewer, strict=True)
+        )
+
+    def of_ranks(name: str) -> list[Any]:
+        lists = (getattr(run, name) for run in simulated)
+        return [grown(*amounts) for amounts in zip(*lists, strict=True)]
+
+    traffic = [
+        dataclasses.replace(
+            ways[0],
+            bytes=grown(*(way.bytes for way in ways)),
+            busy=float(grown(*(way.busy for way in ways))),
+        )
+        for ways in zip(*(run.traffic for run in simulated), strict=True)
+    ]
+    communication = [
+        Communication(*(float(grown(*amounts)) for amounts in zip(*ranks, strict=True)))
+        for ranks in zip(*(run.communication for run in simulated), strict=True)
+    ]
+    return dataclasses.replace(
+        whole,
+        seconds=float(grown(whole.seconds, *(run.seconds for run in fewer))),
+        computing=[float(seconds) for seconds in of_ranks("computing")],
+        operations=[int(count) for count in of_ranks("operations")],
+        sent=of_ranks("sent"),
+        peak=[*account.held],
+        traffic=traffic,
+        communication=communication,
+        left_out=sum(run.left_out for run in longest.runs),
+    )
+
+
+@dataclass(frozen=True)
+class PeriodSimulation:
+    """A local step of every replica, and an average over all `replicas` after every `period`-th."""
+
+    period: int
+    replicas: int
+    local: Simulation
+    average: Simulation
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of a step, with its share of an average."""
+        return float(self.local.seconds + self.average.seconds / self.period)
+
+    @property
+    def sent(self) -> Fraction:
+        """Most bytes that a device sends in a step, with its share of an average."""
+        return Fraction(max(self.local.sent)) + Fraction(max(self.average.sent)) / self.period
+
+
+def simulate_period(
+    plan: Plan,
+    batch: int,
+    positions: int,
+    cluster: Cluster,
+    dtype: str,
+    period: int,
+    chunks: AskedChunks = None,
+) -> PeriodSimulation:
+    """Simulate local SGD: a plan whose replicas are averaged after every `period`-th step.
+
+    A step has `batch` sequences of `positions` tokens in all. The replicas step at the same time,
+    each on the next devices of the cluster, and share its links. `chunks` are those of
+    `simulate_step`. Raises `ConfigError` for a period below 1, and `PlanError` for a plan without
+    replicas.
+    """
+    if period < 1:
+        raise ConfigError(f"--average-every: expected 1 or more, got {period}")
+    replicas = replicas_of(plan)
+    share = replicas.share(batch)
+    local = simulate_step(
+        replicas.plan, share, positions, cluster, dtype, chunks=chunks, copies=replicas.count
+    )
+    average = simulate(lower_average(replicas), cluster, dtype)
+    return PeriodSimulation(period, replicas.count, local, average)

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from primepar.errors import ProgramError
-from primepar.plan.accounting.events import BlockBytes, live_bytes
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.simulator.events import BlockBytes, live_bytes
 from primepar.plan.simulator.links import Scalar
 from primepar.schedule.effects import effects
 from primepar.schedule.program import (

@@ -12,10 +12,10 @@ from functools import lru_cache
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.operators.step import lower_step
-from primepar.plan.accounting.account import step_options
-from primepar.plan.accounting.events import BlockBytes
 from primepar.plan.cost.kernels import Passes, ProgramKernels
 from primepar.plan.plan import Plan
+from primepar.plan.simulator.account import step_options
+from primepar.plan.simulator.events import BlockBytes
 from primepar.schedule.program import Compute
 
 

@@ -1,0 +1,242 @@
+"""What every device sends and holds in a training step of a plan, of any plan that can be lowered.
+
+The program of the step is lowered and its events are counted: there is no formula of any operator
+here. What is counted is what simulated and emulated devices count.
+
+In a run of equal layers, each layer adds the same number of bytes to what is sent, and to what is
+live while other layers run. So a few layers of a run give those of any number. Example: layers 0 to
+79 are equal. A plan of the layers 0, 1, 78 and 79 is lowered. What layer 78 holds while layer 0
+runs is counted 76 times more, and what layer 1 holds while layer 79 runs.
+
+With several micro-batches all layers are lowered. There forward of one micro-batch keeps what
+backward of another frees, so that a block may be made later than all of a layer in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from math import ceil
+from typing import NamedTuple, Self
+
+from msgspec.structs import replace
+
+from primepar.operators.step import lower_step
+from primepar.operators.step_options import StepOptions
+from primepar.passes.make_late import made_late
+from primepar.plan.cluster import BYTES
+from primepar.plan.pipeline_layout import layer_of, layer_operator
+from primepar.plan.plan import Plan
+from primepar.plan.simulator.events import BlockBytes, Size, live_bytes, live_changes, sent
+from primepar.schedule.effects import effects
+from primepar.schedule.program import Instruction, Program
+from primepar.without_cycles import without_cycles
+
+LOWERED = 4
+"""Layers of a run that are lowered; a run of no more is lowered whole."""
+MOST_COUNTED = 64
+"""Devices up to which the search counts the programs of plans; on 64 it takes a few seconds."""
+UNIFORM = ("free-early", "merge-products", "merge-collectives", "coalesce-reductions")
+"""Passes that change every one of equal layers alike. Of the others, `make-late` lowers the peak
+where it is in the whole step; the rest moves transfers, and neither bytes nor the peak change."""
+
+
+class ShortRun(NamedTuple):
+    """A run of equal layers, by the number of the first one in a short plan, which has `count`.
+
+    `left_out` layers, in the middle of the run, are not in that plan.
+    """
+
+    first: int
+    left_out: int
+    count: int = LOWERED
+
+    @property
+    def alike(self) -> tuple[int, int]:
+        """The layers before and after those that are left out: these are as they are."""
+        after = self.first + self.count // 2
+        return after - 1, after
+
+    @property
+    def layers(self) -> range:
+        """The layers of the short plan that are in the run."""
+        return range(self.first, self.first + self.count)
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A plan with few layers of each run of equal ones."""
+
+    plan: Plan
+    runs: tuple[ShortRun, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, most: int = LOWERED, fewer: int | None = None) -> Shortened:
+        """The plan with at most `most` layers of a run, and two less of the run `fewer`."""
+        layers: list[dict[str, str]] = [{} for _ in range(plan.model.layers)]
+        sequences = {}
+        for name, text in plan.sequences.items():
+            layer = layer_of(name)
+            if layer is None:
+                sequences[name] = text
+            else:
+                layers[layer][layer_operator(name)] = text
+        kept, runs = list[dict[str, str]](), list[ShortRun]()
+        for texts, equal in groupby(layers):
+            long = count = len([*equal])
+            if long > most and plan.pipeline is None:
+                count = most - 2 * (len(runs) == fewer)
+                runs.append(ShortRun(len(kept), long - count, count))
+            kept += [texts] * count
+        if not runs:
+            return cls(plan, ())
+        sequences |= {
+            f"blocks.{number}.{name}": text
+            for number, texts in enumerate(kept)
+            for name, text in texts.items()
+        }
+        model = dataclasses.replace(plan.model, layers=len(kept))
+        return cls(replace(plan, model=model, sequences=sequences), tuple(runs))
+
+
+@dataclass(frozen=True)
+class StepAccount:
+    """Bytes of every rank: `sent` in a training step, and `held`, the peak of the live ones."""
+
+    sent: tuple[int, ...]
+    held: tuple[int, ...]
+
+
+def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccount:
+    """Count a training step of `batch` sequences of `positions` tokens in a data type.
+
+    Live are all blocks of the step's program: parameters with their copies, moments and gradients,
+    what forward stashes, and buffers from the post of their receive on. Bytes sent are rounded up.
+    Raises `PlanError` for a batch that the plan cannot cut.
+    """
+    options = step_options(dtype)
+    with without_cycles():
+        for short in (Shortened.of(plan), Shortened(plan, ())):
+            program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
+            account, is_sure = account_of(short, program, dtype)
+            if is_sure:
+                break
+    return account
+
+
+def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAccount, bool]:
+    """The account from the program of a short plan, after the passes `UNIFORM`.
+
+    And whether it is sure that layers that are left out change nothing. They may where equal layers
+    do not hold or send the same, and where a block is made late to lower the peak: how far it can
+    be delayed may depend on them.
+    """
+    size, watched = BlockBytes(program, dtype), [layer for run in short.runs for layer in run.alike]
+    ranks = [_RankCount.of(program, rank, size, watched) for rank in range(program.ranks)]
+    more, item = [rank.left_out(short.runs) for rank in ranks], BYTES[dtype]
+    elements = [tuple(added // item for added in of_rank) for of_rank in more]
+    late, after = made_late(program, elements)
+    held = tuple(
+        max(
+            live + item * added
+            for live, added in zip(live_bytes(late, rank, size), of_rank, strict=True)
+        )
+        for rank, of_rank in enumerate(after)
+    )
+    is_equal = all(rank.is_equal(run) for rank in ranks for run in short.runs)
+    sent = tuple(ceil(rank.all_sent(short.runs)) for rank in ranks)
+    return StepAccount(sent, held), not short.runs or (is_equal and late is program)
+
+
+def step_options(dtype: str) -> StepOptions:
+    """How a step in a data type is lowered: a short one has wide sums and wide copies."""
+    short = BYTES[dtype] < BYTES["float32"]
+    return StepOptions(wide_sums=short, masters=short)
+
+
+@dataclass(frozen=True)
+class _RankCount:
+    """One event for each instruction of a rank, after one for the start of its program.
+
+    Layers have their numbers in a short plan; None is outside of all. `running` is the layer that
+    made a block last. `live` has for some layers the bytes of their live blocks after each event,
+    and `sent` the bytes that each layer sends.
+    """
+
+    running: list[int | None]
+    live: dict[int, list[int]]
+    sent: dict[int | None, Fraction]
+
+    @classmethod
+    def of(cls, program: Program, rank: int, size: Size, layers: Collection[int]) -> Self:
+        """Count the events of a rank, and what some of the layers hold after each."""
+        running, now = list[int | None](), dict.fromkeys(layers, 0)
+        live: dict[int, list[int]] = {layer: [] for layer in layers}
+        sent_by: defaultdict[int | None, Fraction] = defaultdict(Fraction)
+        layer: int | None = None
+        for node, changes in live_changes(program, rank, size):
+            for block, grown in changes:
+                owner = layer_of(block)
+                if owner in now:
+                    now[owner] += grown
+                layer = owner if grown > 0 else layer
+            running.append(layer)
+            for known, amounts in live.items():
+                amounts.append(now[known])
+            for owner, amount in () if node is None else _sent_by_layer(node, rank, size):
+                sent_by[owner] += amount
+        return cls(running, live, sent_by)
+
+    def is_equal(self, run: ShortRun) -> bool:
+        """Whether two layers of a run send the same, and hold it while none of the run runs."""
+        one, other = run.alike
+        states = zip(self.running, self.live[one], self.live[other], strict=True)
+        return self.sent.get(one, 0) == self.sent.get(other, 0) and all(
+            held == held_by_other
+            for layer, held, held_by_other in states
+            if layer not in run.layers
+        )
+
+    def all_sent(self, runs: Iterable[ShortRun]) -> Fraction:
+        """Bytes that the rank sends in the step of the whole plan."""
+        left_out = (run.left_out * self.sent.get(run.alike[0], Fraction(0)) for run in runs)
+        return sum((*self.sent.values(), *left_out), Fraction(0))
+
+    def left_out(self, runs: Iterable[ShortRun]) -> list[int]:
+        """Bytes that layers left out of the short plan hold at each event.
+
+        0 while one of the two layers runs that they are between: the peak is in no such event.
+        """
+        added = [0] * len(self.running)
+        for run in runs:
+            before, after = (self.live[layer] for layer in run.alike)
+            for event, layer in enumerate(self.running):
+                if layer not in run.alike:
+                    is_before = layer is not None and run.first <= layer < run.alike[0]
+                    held = after if is_before else before
+                    added[event] += run.left_out * held[event]
+        return added
+
+
+def _sent_by_layer(
+    node: Instruction, rank: int, size: Size
+) -> Iterator[tuple[int | None, Fraction | int]]:
+    """Bytes that leave a rank for an instruction, by layers: a coalesced sum is of several."""
+    amount = sent(node, rank, size)
+    if amount:
+        layers = {
+            layer_of(block) for block in (*effects(node, rank).reads, *effects(node, rank).writes)
+        }
+        if len(layers) == 1:
+            yield layers.pop(), amount
+        else:
+            yield from ((layer, sent(node, rank, _size_in(layer, size))) for layer in layers)
+
+
+def _size_in(layer: int | None, size: Size) -> Size:
+    """The size of a layer's blocks; 0 of others."""
+    return lambda block: size(block) if layer_of(block) == layer else 0
