@@ -68,23 +68,16 @@ class Asked:
     shard: Shard | None = None
     recompute: Recompute | None = None
     schedule: Schedule | None = None
-    bucket: float | None = None
 
     @property
     def choices(self) -> OptionChoices:
-        """The options to choose from. Raises `ConfigError`."""
+        """The options to choose from."""
         from primepar.plan.pipeline.stage_cost import EXECUTED, OptionChoices
 
-        if self.bucket is not None and not 0 < self.bucket < float("inf"):
-            raise ConfigError(
-                f"--bucket: expected bytes of gradients, above 0, got {self.bucket:g}: write "
-                "--bucket 25e6, or leave it out"
-            )
         return OptionChoices(
             EXECUTED.shards if self.shard is None else (self.shard,),
             EXECUTED.recomputes if self.recompute is None else (self.recompute,),
             EXECUTED.schedules if self.schedule is None else (self.schedule,),
-            self.bucket,
         )
 
 
@@ -112,14 +105,6 @@ def pipeline(
         Schedule | None,
         typer.Option(help="Order of micro-batches.", show_default="the faster"),
     ] = None,
-    bucket: Annotated[
-        float | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Hide sums of gradients and gathers of rows, in buckets of this size.",
-            show_default="nothing is hidden",
-        ),
-    ] = None,
     row: Annotated[
         int, typer.Option(min=1, help="Row of the list that -o writes, the first is 1.")
     ] = 1,
@@ -132,7 +117,7 @@ def pipeline(
     row N, is written as a plan, with its pipeline and options.
     """
     question = Question(model, cluster, devices, batch, dtype, space)
-    asked = Asked(shard, recompute, schedule, bucket)
+    asked = Asked(shard, recompute, schedule)
     with progress() as tick:
         rows = pipelines(question, tick, output, asked, row)
     print_result(rows, pipeline_words(rows), output, json)
@@ -158,7 +143,7 @@ def pipelines(
     dtype = question.dtype or next(iter(cluster.rates))
     splits = Splits(
         model, cluster, question.asked_devices, question.batch, dtype, question.space,
-        choices=asked.choices, tick=tick,
+        choices=asked.choices, tick=tick, posted=True,
     )  # fmt: skip
     ranked = splits.ranked()
     rows = [_row(split, cluster) for split in ranked]

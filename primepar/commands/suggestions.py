@@ -31,7 +31,10 @@ OPTIONS = {
 """Command -> another word for an option, or one that it had -> what to write."""
 for command in ("check", "verify", "certify", "simulate"):
     OPTIONS[command] = OPTIONS["show"]
-OPTIONS["pipeline"] = {"--ranks": "--devices"}
+OPTIONS["pipeline"] = {
+    "--ranks": "--devices",
+    "--bucket": "nothing instead, as sums run during backward",
+}
 
 
 def command_instead(name: str, known: list[str], path: str) -> str:

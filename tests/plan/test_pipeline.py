@@ -99,6 +99,10 @@ def test_one_stage_and_one_replica_are_the_plain_planner(model: ModelConfig, par
     assert pipeline.memory == pytest.approx(result.memory)
     chosen = {known.name: known.candidate.text for known in pipeline.stages[0].chosen}
     assert chosen == result.sequences
+    posted = replace(splits(model, part=part), posted=True)
+    priced = posted.pipeline(Split(1, 1, 4), 4, lambda _: result.sequences).seconds
+    planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part=part, posted=True)
+    assert priced == pytest.approx(Given.with_sequences(planner, result.sequences).result.seconds)
 
 
 def test_stages_have_all_operators_of_the_model_once() -> None:

@@ -34,14 +34,12 @@ from primepar.plan.pipeline.splits import (
 )
 from primepar.plan.pipeline.stage_cost import (
     EXECUTED,
-    Buckets,
     OptionChoices,
     Recompute,
     Shard,
     Stage,
     StageCost,
     TrainingOptions,
-    bucket_count,
 )
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers
@@ -194,34 +192,6 @@ def test_a_step_of_equal_chunks_takes_what_interleaving_does(
     assert took == seconds_in_order(stages, batches, chunks)
 
 
-def last_bucket(seconds: int, hiding: int, count: int) -> float:
-    """How long after backward the last of `count` equal sums ends, bucket by bucket."""
-    end = 0.0
-    for number in range(count):
-        end = max(end, hiding * (number + 1) / count) + seconds / count
-    return end - hiding
-
-
-@pytest.mark.parametrize("count", [1, 2, 5, 32])
-def test_what_stays_of_sums_in_buckets_is_what_comes_after_backward(count: int) -> None:
-    for seconds, hiding in product((0, 3, 40, 64), (0, 8, 40, 96)):
-        exposed = Buckets(count, hiding).exposed(seconds)
-        assert exposed == pytest.approx(last_bucket(seconds, hiding, count))
-    assert [bucket_count(100.0, size, 4) for size in (None, 30.0, 1.0, 100.0)] == [1, 4, 4, 1]
-
-
-def test_buckets_hide_sums_of_gradients_and_nothing_else() -> None:
-    planned = splits(choices=OptionChoices(bucket=1.0))
-    split = Split(1, 4, 2)
-    plan = planned.pipeline(split, 1)
-    hidden = planned.pipeline(split, 1, options=TrainingOptions(bucket=1.0))
-    before, after = plan.chunks[0].seconds(plan.options), hidden.chunks[0].seconds(hidden.options)
-    assert after == before._replace(reduction=after.reduction)
-    assert 0 < after.reduction < before.reduction
-    backward = plan.chunks[0].terms.compute - plan.chunks[0].terms.forward
-    assert before.reduction - after.reduction <= backward
-
-
 @pytest.mark.parametrize("split", [Split(2, 2, 2), Split(1, 3, 2)])
 def test_a_plan_of_all_options_is_written_and_lowered(split: Split) -> None:
     devices = split.stages * split.replicas * split.parts
@@ -258,11 +228,6 @@ def test_a_plan_of_all_options_is_written_and_lowered(split: Split) -> None:
             "chunks: expected 2 chunks or more of a stage under interleaved-1f1b, got 1: take "
             "interleaved-1f1b for several, 1f1b for one",
         ),
-        (
-            {"bucket": 0.0},
-            "bucket: expected bytes of gradients, above 0, got 0: leave it out for sums that "
-            "nothing hides",
-        ),
     ],
 )
 def test_options_that_contradict_one_another_are_refused(
@@ -290,9 +255,9 @@ QUESTION = ("pipeline", "docs/examples/config.json", "--cluster", "v100-8x4")
             "by at most 32 devices, a power of two, got 7: take 4, or another --batch",
         ),
         (
-            ("--devices", "4", "--bucket", "-1"),
-            "--bucket: expected bytes of gradients, above 0, got -1: write --bucket 25e6, or leave "
-            "it out",
+            ("--devices", "4", "--bucket", "25e6"),
+            "--bucket: expected an option of primepar pipeline, got no such one: write nothing "
+            "instead, as sums run during backward",
         ),
         (
             ("--devices", "1", "--schedule", "interleaved-1f1b"),

@@ -171,7 +171,7 @@ def test_plans_with_stages_and_on_any_number_of_devices_have_a_price(
     batch = 24 if devices == 3 else 8
     price = primepar.price(preset, "v100-8x4", model=MODEL, devices=devices, batch=batch)
     total = sum(choice.layers * (choice.seconds + choice.moving) for choice in price.choices)
-    assert total + price.waiting == pytest.approx(price.seconds)
+    assert total + price.waiting - price.hidden_sums == pytest.approx(price.seconds)
     assert price.seconds * price.tokens_per_second == pytest.approx(batch * 32)
     assert price.counted
     assert 0 < max(price.held) <= price.memory

@@ -11,9 +11,8 @@ from torch import nn
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.distributed.runtime.scatter_gather import gather_tensor
 from primepar.errors import ConfigError, ShapeError
-from primepar.plan import stage_layouts
-from primepar.plan.layouts import padded_vocabulary
-from primepar.plan.stage_layouts import logits_layout, padded_shape
+from primepar.plan import layouts
+from primepar.plan.layouts import logits_layout, padded_shape, padded_vocabulary
 from primepar.schedule import Layout
 
 
@@ -33,7 +32,7 @@ def parameter_layout(model: PartitionedModel, name: str) -> Layout:
     Raises `ConfigError` for an unknown name.
     """
     _parameter(model, name)
-    return stage_layouts.parameter_layout(model.plan, name)
+    return layouts.parameter_layout(model.plan, name)
 
 
 def _full(model: PartitionedModel, name: str, block: torch.Tensor | None) -> torch.Tensor | None:

@@ -181,7 +181,10 @@ def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
     moving = sum(choice.moving for choice in chosen)
     split, fits = fastest.split, fastest.memory <= cluster.memory
     name = f"{split.stages} x {split.replicas} x {split.parts}"
-    waiting = max(0.0, given.seconds - sum(map(_all, chosen)))
+    shard, stages = given.options.shard, given.split.stages
+    hidden = sum(chunk.hidden(shard)[1] for chunk in given.chunks) / stages
+    waiting = max(0.0, given.seconds + hidden - sum(map(_all, chosen)))
+    axes = seconds_by_axis(chosen, waiting)
     return Explanation(
         model=model.family,
         cluster=cluster.name,
@@ -193,7 +196,7 @@ def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
         seconds=given.seconds,
         priced=given.seconds,
         simulated=False,
-        hidden_sums=0.0,
+        hidden_sums=hidden,
         tokens_per_second=speed,
         mfu=speed * flops_per_token(model) / (plan.ranks * peak),
         peak=peak,
@@ -211,7 +214,7 @@ def explain_pipeline(splits: Splits, plan: Plan, batch: int) -> Explanation:
         stages=_stages(given),
         waiting=waiting,
         choices=tuple(folded(compared)),
-        axes=seconds_by_axis(chosen, waiting),
+        axes=axes | {"data": max(0.0, axes["data"] - hidden)},
         only_priced=model.priced.what if model.priced else None,
     )
 
@@ -306,8 +309,10 @@ def price_of(
     kind = dtype or next(iter(cluster.rates))
     has_options = plan.schedule is not None or plan.sharded_optimizer
     if has_options or plan.ranks & (plan.ranks - 1):
-        splits = Splits(plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED,
-                        tick=tick)  # fmt: skip
+        splits = Splits(
+            plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
+            posted=True,
+        )  # fmt: skip
         return explain_pipeline(splits, plan, batch)
 
     planner = Planner.of(

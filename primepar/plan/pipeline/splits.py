@@ -51,6 +51,7 @@ from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.search import EXACT, search
 from primepar.plan.search.segments import Matrix, Vector
 from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.simulator.program_kernels import kernels
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 PLAIN = TrainingOptions()
@@ -396,6 +397,8 @@ class Splits:
     choices: OptionChoices = field(default_factory=OptionChoices)
     tick: Callable[[str], object] = field(default=str, repr=False)
     """Called with the name of what is planned next, for a progress bar."""
+    posted: bool = False
+    """Whether sums and gathers run during computations, as a step's program posts them."""
     _groups: dict[object, StageDevices] = field(default_factory=dict)
     _shared: dict[int, tuple[Catalogue, dict[object, Ways | LeastWays]]] = field(
         default_factory=dict
@@ -606,8 +609,10 @@ class Splits:
         key = split.parts, size, tied, split.replicas, sums.between_replicas
         if key not in self._groups:
             model = replace(self.model, tied=tied)
-            training = Training(ClusterLinks(self.cluster, bits), self.dtype, size,
-                                self.model.context, sums)  # fmt: skip
+            runs = not (model.priced and model.priced.what)
+            known = kernels(model, model.context, self.dtype) if self.posted and runs else None
+            links = ClusterLinks(self.cluster, bits)
+            training = Training(links, self.dtype, size, model.context, sums, known)
             if split.parts not in self._shared:
                 whole = Catalogue.whole(model, training, self.space)
                 self._shared[split.parts] = whole, {}

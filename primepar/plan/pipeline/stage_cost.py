@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from heapq import nlargest
 from itertools import groupby, product
-from math import ceil
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -25,9 +23,9 @@ from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.chunks import MOST_CHUNKS as MOST_BUCKETS
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
+from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Vector
@@ -49,15 +47,13 @@ EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
 class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One choice of all options.
 
-    With a `bucket` sums of gradients run during backward, in parts of this many bytes. Raises
-    `PlanError` for options that contradict one another.
+    Raises `PlanError` for options that contradict one another.
     """
 
     shard: Shard = "none"
     recompute: Recompute = "none"
     schedule: ScheduleName = "1f1b"
     chunks: int = 1
-    bucket: float | None = None
 
     def __post_init__(self) -> None:
         fewest, several = chunks_of(self.schedule), self.schedule == "interleaved-1f1b"
@@ -68,18 +64,11 @@ class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"{self.schedule}, got {self.chunks}: take interleaved-1f1b for several, 1f1b for "
                 "one"
             )
-        if self.bucket is not None and not 0 < self.bucket < float("inf"):
-            raise PlanError(
-                f"bucket: expected bytes of gradients, above 0, got {self.bucket:g}: leave it out "
-                "for sums that nothing hides"
-            )
 
     @property
     def only_priced(self) -> str | None:
-        """The first option that a step of `primepar train` does not have; None where it has all."""
-        if self.shard not in EXECUTED_SHARDS:
-            return f"{self.shard} in shards"
-        return None if self.bucket is None else "sums of gradients in buckets"
+        """The option that a step of `primepar train` does not have; None where it has all."""
+        return None if self.shard in EXECUTED_SHARDS else f"{self.shard} in shards"
 
 
 @dataclass(frozen=True)
@@ -89,7 +78,6 @@ class OptionChoices:
     shards: tuple[Shard, ...] = ("none",)
     recomputes: tuple[RecomputeChoice, ...] = ("none",)
     schedules: tuple[PlannedSchedule, ...] = ("1f1b",)
-    bucket: float | None = None
 
     def without_recompute(
         self, layers: int, stages: int, batches: int
@@ -108,9 +96,7 @@ class OptionChoices:
                 most = min(MOST_CHUNKS, layers // stages) if several else 1
                 counts = [*range(2, most + 1)]
             for chunks in counts:
-                yield TrainingOptions(
-                    shard=shard, schedule=schedule, chunks=chunks, bucket=self.bucket
-                )
+                yield TrainingOptions(shard=shard, schedule=schedule, chunks=chunks)
 
 
 EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), ("1f1b", "interleaved-1f1b"))
@@ -200,38 +186,6 @@ def kept_for_parameters(terms: Mapping[str, Vector], shard: Shard) -> Vector:
     return (terms["shard"] if shard == "parameters" else parameters) + gradients + states
 
 
-class Buckets(NamedTuple):
-    """Sums of gradients that run during backward, one bucket after another.
-
-    A bucket is ready once backward has passed the operators of its parameters. With n equal
-    buckets, T seconds of backward that hide them, and R seconds of all sums, bucket j begins no
-    earlier than j T / n. So the last sum ends R / n or R - T (n - 1) / n after backward, whichever
-    is more. That is what stays of R where buckets are equal. One operator is in one bucket, and the
-    longest sum of an operator may be the last. So that is counted after a bucket, which has the
-    second longest at least: in GPT-2 the token table comes right after the first qkv. The rule is
-    ours.
-    """
-
-    parts: int
-    hiding: float
-    """Seconds of computing that may hide transfers."""
-    after: float = 0.0
-    """Seconds of small sums that nothing hides: of vectors' gradients, and for their norm."""
-
-    def exposed(self, seconds: float, longest: float = 0.0, second: float = 0.0) -> float:
-        """Seconds of transfers that are not hidden; two operators have the `longest`, `second`."""
-        parts = self.parts
-        late = seconds - self.hiding * (parts - 1) / parts
-        return min(seconds, self.after + max(max(seconds / parts, second) + longest, late))
-
-
-def bucket_count(size: float, bucket: float | None, operators: int) -> int:
-    """Number of buckets for gradients of `size` bytes; an operator is in one bucket."""
-    if bucket is None:
-        return 1
-    return max(1, min(operators, ceil(size / bucket)))
-
-
 class ChosenOption(NamedTuple):
     """An operator of a chunk with its sequence: the terms of its cost, and its redistributions."""
 
@@ -301,34 +255,6 @@ def _chosen(result: SearchResult) -> Iterator[ChosenOption]:
             backward += float(planner.tie()[choices["embedding"], number])
         yield ChosenOption(operator, options.candidates[number], costs[key],
                            int(options.leaves[number]), forward, backward)  # fmt: skip
-
-
-def hidden_seconds(stage: Stage, chosen: ChosenOption, bucket: float) -> tuple[float, float]:
-    """Seconds of a linear operator's transfers that are hidden, in forward and in backward.
-
-    Sequence parallelism gathers the rows of an input before one product, and scatters the sum after
-    another. In n buckets one is multiplied while the next one travels. So of R seconds of transfers
-    and T seconds of products, what stays is the first bucket, or what is longer than the products:
-    `max(R / n, R - T (n - 1) / n)`, as for sums of gradients. The pass `chunk-transfers` does that
-    in a step's program, by a number of chunks. The rule is ours.
-
-    Only operators with one step and transfers of their own have them. `bucket` is in bytes.
-    """
-    candidate, cost = chosen.candidate, chosen.cost
-    if candidate.mover is None or candidate.steps > 1 or chosen.operator.kind != "linear":
-        return 0.0, 0.0
-    devices = 1 << len(candidate.mover[1])
-    share = stage.layouts.share(chosen.leaves)
-    output = share * stage.training.rows * chosen.operator.K * stage.training.item
-    count = bucket_count(devices * min(cost.unmoved, output), bucket, MOST_BUCKETS)
-    forward, backward = (
-        transfers - Buckets(count, products).exposed(transfers)
-        for transfers, products in (
-            (cost.forward_communication, cost.forward),
-            (cost.communication - cost.forward_communication, cost.compute - cost.forward),
-        )
-    )
-    return forward, backward
 
 
 class KeptBytes(NamedTuple):
@@ -469,72 +395,48 @@ class StageCost:
         return self.terms.states / self.stage.training.state
 
     def seconds(self, options: TrainingOptions) -> ChunkSeconds:
-        """Seconds under some options."""
+        """Seconds under some options, without what runs during computations."""
         terms, again = self.terms, self._again(options.recompute)
         moved = sum(chosen.forward + chosen.backward for chosen in self.stage.chosen)
-        often, once = self._for_parameters(options)
+        often, once = seconds_for_parameters(terms._asdict(), options.shard)
+        hidden_often, hidden_once = self.hidden(options.shard)
         update = terms.update if options.shard == "none" else terms.shard_update
         return ChunkSeconds(
             terms.compute + again.compute,
-            terms.communication + moved + again.communication + often - self._hidden(options),
-            once - update,
+            terms.communication + moved + again.communication + often - hidden_often,
+            once - update - hidden_once,
             update,
         )
 
-    def _hidden(self, options: TrainingOptions) -> float:
-        """Seconds of gathers and scatters of a micro-batch that products hide, in buckets."""
-        stage, hidden = self.stage, 0.0
-        if options.bucket is None or not stage.training.cluster.overlap:
-            return hidden
-        runs = repeated(stage.operators, options.recompute)
-        for chosen in stage.chosen:
-            forward, backward = hidden_seconds(stage, chosen, options.bucket)
-            times = 2 if chosen.name in runs.again and runs.sends else 1
-            hidden += times * forward + backward
-        return hidden
+    def hidden(self, shard: Shard) -> tuple[float, float]:
+        """Seconds of sums and gathers during computations, in every micro-batch and once in a step.
 
-    def _for_parameters(self, options: TrainingOptions) -> tuple[float, float]:
-        """Seconds that are not hidden, for every micro-batch and once in a step."""
-        terms, shard = self.terms._asdict(), options.shard
-        if options.bucket is None or not self.stage.training.cluster.overlap:
-            return seconds_for_parameters(terms, shard)
-        count = bucket_count(terms["gradients"], options.bucket, self._with_parameters)
-        forward, backward = self._hiding
-        hiding = backward + self._again(options.recompute).compute
-        behind = Buckets(count, hiding, self._small_sums)
+        A step's program posts the sum of a gradient once it is there. With parameters in shards the
+        one of an operator is gathered while the operator before it runs.
+        """
+        if not self.stage.training.posted:
+            return 0.0, 0.0
+        in_backward = {"none": ("reduction",), "parameters": ("scatter", "gather")}
+        backward = self._hidden(False, in_backward.get(shard, ("scatter",)))
         if shard == "parameters":
-            before = Buckets(count, forward).exposed(terms["gather"], *self._longest("gather"))
-            both = self._longest("scatter", "gather")
-            after = behind.exposed(terms["scatter"] + terms["gather"], *both)
-            return before + after, terms["shard_update"]
-        summed = "reduction" if shard == "none" else "scatter"
-        exposed = behind.exposed(terms[summed], *self._longest(summed))
-        return seconds_for_parameters(terms | {summed: exposed}, shard)
+            return backward + self._hidden(True, ("gather",)), 0.0
+        return (backward, 0.0) if shard == "gradients" else (0.0, backward)
 
-    def _longest(self, *names: str) -> list[float]:
-        """The most seconds of some terms that an operator has, and those of the next one."""
-        return nlargest(2, (sum(getattr(chosen.cost, name) for name in names)
-                            for chosen in self.stage.chosen))  # fmt: skip
+    def _hidden(self, in_forward: bool, names: tuple[str, ...]) -> float:
+        """Seconds of some terms that forward or backward hides, by `cost.step_seconds`.
 
-    @property
-    def _small_sums(self) -> float:
-        """Seconds of two sums of a few numbers over all devices of a stage."""
-        training = self.stage.training
-        everywhere = range(len(training.links.levels))
-        return 2 * training.sums.all_reduce(everywhere, training.wide_item)
-
-    @cached_property
-    def _with_parameters(self) -> int:
-        """Number of operators that have parameters."""
-        return sum(chosen.cost.parameters > 0 for chosen in self.stage.chosen)
-
-    @cached_property
-    def _hiding(self) -> tuple[float, float]:
-        """Seconds of forward and backward of operators without hops, so that links are idle."""
-        still = [chosen.cost for chosen in self.stage.chosen
-                 if chosen.candidate.mover is None]  # fmt: skip
-        forward = sum(cost.forward for cost in still)
-        return forward, sum(cost.compute for cost in still) - forward
+        Gathers before the operators of forward are sums after those of its reverse.
+        """
+        parts = []
+        for chosen in self.stage.chosen:
+            cost = chosen.cost
+            took = chosen.forward + cost.forward + cost.forward_communication
+            if not in_forward:
+                took = chosen.forward + chosen.backward + cost.compute + cost.communication - took
+            sums = sum(getattr(cost, name) for name in names)
+            starting = cost.starting if names == ("reduction",) else 0.0
+            parts.append(PartSeconds(0.0, took, sums, starting, 0.0))
+        return sum(part.backward + part.sums for part in parts) - step_seconds(parts)
 
     @cached_property
     def layers(self) -> tuple[tuple[LayerActivations, int], ...]:

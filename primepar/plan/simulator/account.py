@@ -46,25 +46,25 @@ where it is in the whole step; the rest moves transfers, and neither bytes nor t
 
 
 class ShortRun(NamedTuple):
-    """A run of equal layers, by the number of the first one in a short plan, which has `count`.
+    """A run of equal layers, by the number of the first one in a short plan, which has `lowered`.
 
     `left_out` layers, in the middle of the run, are not in that plan.
     """
 
     first: int
     left_out: int
-    count: int = LOWERED
+    lowered: int = LOWERED
 
     @property
     def alike(self) -> tuple[int, int]:
         """The layers before and after those that are left out: these are as they are."""
-        after = self.first + self.count // 2
+        after = self.first + self.lowered // 2
         return after - 1, after
 
     @property
     def layers(self) -> range:
         """The layers of the short plan that are in the run."""
-        return range(self.first, self.first + self.count)
+        return range(self.first, self.first + self.lowered)
 
 
 @dataclass(frozen=True)
