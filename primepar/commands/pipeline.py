@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -20,13 +19,12 @@ from primepar.commands.plan_options import (
     SpaceOption,
     print_result,
 )
-from primepar.commands.progress import Tick, progress
+from primepar.commands.progress import progress
 from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
     from primepar.plan.pipeline.splits import Pipeline
-    from primepar.plan.pipeline.stage_cost import OptionChoices
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
@@ -59,26 +57,6 @@ class SplitRow:
     fits: bool
     only_priced: str | None
     """What of the options a training step does not have."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The options that were asked for; those that are None are chosen."""
-
-    shard: Shard | None = None
-    recompute: Recompute | None = None
-    schedule: Schedule | None = None
-
-    @property
-    def choices(self) -> OptionChoices:
-        """The options to choose from."""
-        from primepar.plan.pipeline.stage_cost import EXECUTED, OptionChoices
-
-        return OptionChoices(
-            EXECUTED.shards if self.shard is None else (self.shard,),
-            EXECUTED.recomputes if self.recompute is None else (self.recompute,),
-            EXECUTED.schedules if self.schedule is None else (self.schedule,),
-        )
 
 
 def pipeline(
@@ -116,52 +94,38 @@ def pipeline(
     The fastest comes first. Every stage has the fastest plan of its own. With -o the first, or
     row N, is written as a plan, with its pipeline and options.
     """
-    question = Question(model, cluster, devices, batch, dtype, space)
-    asked = Asked(shard, recompute, schedule)
-    with progress() as tick:
-        rows = pipelines(question, tick, output, asked, row)
-    print_result(rows, pipeline_words(rows), output, json)
-
-
-def pipelines(
-    question: Question,
-    tick: Tick,
-    output: Path | None = None,
-    asked: Asked = Asked(),
-    number: int = 1,
-) -> list[SplitRow]:
-    """All splits, the best first; the plan of a row, by its `number`, is written into `output`.
-
-    Raises `PlanError` where none fits a device, with the smallest, or where the best is only
-    priced and should be written, and `ClusterError`.
-    """
     from primepar.plan.pipeline.split_plan import split_plan
     from primepar.plan.pipeline.splits import Splits
+    from primepar.plan.pipeline.stage_cost import EXECUTED, OptionChoices
     from primepar.plan.plan_file import save_plan
 
-    model, cluster = question.read
-    dtype = question.dtype or next(iter(cluster.rates))
-    splits = Splits(
-        model, cluster, question.asked_devices, question.batch, dtype, question.space,
-        choices=asked.choices, tick=tick, posted=True,
-    )  # fmt: skip
-    ranked = splits.ranked()
-    rows = [_row(split, cluster) for split in ranked]
+    question = Question(model, cluster, devices, batch, dtype, space)
+    config, machine = question.read
+    choices = OptionChoices(
+        EXECUTED.shards if shard is None else (shard,),
+        EXECUTED.recomputes if recompute is None else (recompute,),
+        EXECUTED.schedules if schedule is None else (schedule,),
+    )
+    with progress() as tick:
+        ranked = Splits(
+            config, machine, devices, batch, dtype or next(iter(machine.rates)), space,
+            choices=choices, tick=tick, posted=True,
+        ).ranked()  # fmt: skip
+    rows = [_row(split, machine) for split in ranked]
     if not rows[0].fits:
-        least = ceil(min(row.memory for row in rows))
+        least = ceil(min(known.memory for known in rows))
         raise PlanError(
-            f"expected a split within the {cluster.memory:,.0f} bytes of a device of the cluster "
-            f"{cluster.name}, got none: the smallest of their fastest plans takes {least:,} bytes, "
-            f"{least - cluster.memory:,.0f} too many: take more --devices or a smaller --batch"
+            f"expected a split within the {machine.memory:,.0f} bytes of a device of the cluster "
+            f"{machine.name}, got none: the smallest of their fastest plans takes {least:,} bytes, "
+            f"{least - machine.memory:,.0f} too many: take more --devices or a smaller --batch"
         )
-    if number > len(rows):
+    if row > len(rows):
         raise ConfigError(
-            f"--row: expected 1 to {len(rows)}, the rows of the list, got {number}: take "
-            f"{len(rows)}"
+            f"--row: expected 1 to {len(rows)}, the rows of the list, got {row}: take {len(rows)}"
         )
     if output is not None:
-        save_plan(split_plan(ranked[number - 1], model), output)
-    return rows
+        save_plan(split_plan(ranked[row - 1], config), output)
+    print_result(rows, pipeline_words(rows), output, json)
 
 
 def _row(split: Pipeline, cluster: Cluster) -> SplitRow:

@@ -25,9 +25,8 @@ from primepar.commands.options import (
     SideOption,
     json_text,
 )
-from primepar.commands.plan_targets import Making, TrainingStep
+from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.commands.progress import progress
-from primepar.commands.simulate_period import period_lines, period_summary, refuse_with_period
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_bytes, write_text
 from primepar.pictures.chrome_trace import chrome_trace
@@ -37,7 +36,7 @@ from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.chakra import chakra_trace
 from primepar.plan.simulator.run import Simulation
-from primepar.plan.simulator.step import AskedChunks, simulate_period
+from primepar.plan.simulator.step import AskedChunks, PeriodSimulation, simulate_period
 
 
 def simulate(
@@ -104,14 +103,23 @@ def simulate(
     kind = dtype or next(iter(machine.rates))
     machine.rate(kind)
     if average_every is not None:
-        refuse_with_period(target, resolved, {"--side": side, "--shape": shape, "--output": output})
-        assert isinstance(resolved, Plan)
+        if not isinstance(resolved, Plan):
+            raise TargetError(
+                f"--average-every: expected a plan, whose replicas are averaged, got {target}: "
+                "leave --average-every out"
+            )
+        if output is not None:
+            raise TargetError(
+                "--output: expected none together with --average-every, which simulates two "
+                f"programs, got {output}: leave one of the two out"
+            )
+        refuse_for_plan(target, {"--side": side, "--shape": shape})
         whole = making.step(resolved)
         averaged = simulate_period(
             resolved, whole.batch, whole.positions, machine, kind, average_every, _chunks(chunks)
         )
-        summary = period_summary(target, machine, kind, averaged, whole)
-        text = "\n".join(period_lines(target, machine, kind, averaged, whole)) + "\n"
+        summary = _period_summary(target, machine, kind, averaged, whole)
+        text = "\n".join(_period_lines(target, machine, kind, averaged, whole)) + "\n"
         typer.echo(json_text(summary) if json else text, nl=False)
         return
     asked, count = AskedTarget(target, resolved, COMMAND_LINE), _chunks(chunks)
@@ -231,8 +239,10 @@ def _lines(
         if ways:
             bytes_ = sum(way.bytes for way in ways if way.out)
             most = max(ways, key=lambda way: way.busy)
-            yield (f"  links      {amount(float(bytes_), 'B')} within {link.joins} devices, the "
-                   f"busiest {_share(most.busy, run.seconds)} of the time")  # fmt: skip
+            yield (
+                f"  links      {amount(float(bytes_), 'B')} within {link.joins} devices, the "
+                f"busiest {_share(most.busy, run.seconds)} of the time"
+            )
 
 
 def _share(part: float, whole: float) -> str:
@@ -243,3 +253,37 @@ def _fit(peak: int, memory: float) -> str:
     if peak <= memory:
         return f"of {amount(memory, 'B')}"
     return f"{amount(peak - memory, 'B')} more than its {amount(memory, 'B')}"
+
+
+def _period_summary(
+    target: str, cluster: Cluster, dtype: str, run: PeriodSimulation, step: TrainingStep
+) -> dict[str, object]:
+    """What `--json` prints: seconds and bytes, of a step with its share of an average."""
+    return {
+        "target": target,
+        "cluster": cluster.name,
+        "dtype": dtype,
+        "step": {"batch": step.batch, "positions": step.positions,
+                 "tokens_per_second": step.batch * step.positions / run.seconds},
+        "replicas": run.replicas,
+        "period": run.period,
+        "seconds": run.seconds,
+        "sent": float(run.sent),
+        "local_step": {"seconds": run.local.seconds, "sent": float(max(run.local.sent))},
+        "average": {"seconds": run.average.seconds, "sent": float(max(run.average.sent))},
+    }  # fmt: skip
+
+
+def _period_lines(
+    target: str, cluster: Cluster, dtype: str, run: PeriodSimulation, step: TrainingStep
+) -> Iterator[str]:
+    """The same as text."""
+    devices = len(run.local.peak)
+    yield f"{target} on {devices} devices of {cluster.name}, {dtype}, {step}"
+    every = "step" if run.period == 1 else f"{run.period} steps"
+    yield f"  {run.replicas} replicas, averaged after every {every}"
+    for name, part in (("local step", run.local), ("average", run.average)):
+        sent = amount(float(max(part.sent)), "B")
+        yield f"  {name:10} {amount(part.seconds, 's')}, {sent} sent per device"
+    yield f"  per step   {amount(run.seconds, 's')}, {amount(float(run.sent), 'B')} sent per device"
+    yield f"  tokens     {step.batch * step.positions / run.seconds:.4g} per second"
