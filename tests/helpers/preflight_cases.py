@@ -22,16 +22,15 @@ PROVED = {script: Case(script, ranks) for script, ranks in RANKS.items()}
 NORM = "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()"
 
 
-def swapped(line: str, indent: str = "    ") -> tuple[tuple[str, str]]:
+def swapped(line: str) -> tuple[tuple[str, str]]:
     """A line, moved from before the branch for rank 0 into it."""
-    branch = "if mesh.get_rank() == 0:\n"
-    return ((f"{indent}{line}\n{indent}{branch}", f"{indent}{branch}{indent}    {line}\n"),)
+    branch = "    if mesh.get_rank() == 0:\n"
+    return ((f"    {line}\n{branch}", f"{branch}        {line}\n"),)
 
 
 REFUTED = {
     "ring.py": Case("ring.py", changes=(("rank % 2 == 0", "rank >= 0"),)),
     "mlp.py": Case("mlp.py", TWO, changes=swapped("weight = model[0].weight.full_tensor()")),
-    "llama.py": Case("llama.py", TWO, changes=swapped(NORM, indent="")),
     "fsdp.py": Case("fsdp.py", TWO, changes=swapped(NORM)),
     "pipeline.py": Case(
         "pipeline.py", changes=(('["1f1b"]\n', '["1f1b" if rank < 3 else "gpipe"]\n'),)
@@ -64,7 +63,8 @@ OTHER = {
     "exits": Case("ring.py", TWO, changes=ring_with("if rank == 1:", "    raise SystemExit(3)")),
     "gpu": Case("ring.py", (*TWO, "--device", "cpu"), ring_with("total = total.cuda()")),
     "endless": Case(
-        "ring.py", (*TWO, "--limit", "0.5"), ring_with("while rank == 1:", "    pass")
+        "ring.py", (*TWO, "--limit", "4"), ring_with(
+            "while rank == 1:", "    __import__('time').sleep(9)")
     ),
     "dies": Case("ring.py", TWO, changes=ring_with(
         "import os, signal", "if rank == 1:", "    os.kill(os.getpid(), signal.SIGSEGV)")),

@@ -46,6 +46,7 @@ class PostedWork(Protocol):
 class BufferFlight(NamedTuple):
     """A buffer between a post and its wait."""
 
+    tensor: torch.Tensor
     block: str
     first: int
     end: int
@@ -89,6 +90,14 @@ class BufferTable:
         offset, size = tensor.storage_offset() * tensor.element_size(), tensor.nbytes
         whole = offset == 0 and size == tensor.untyped_storage().nbytes()
         return f"x{storage.number}" if whole else f"x{storage.number}@{offset}+{size}"
+
+    def land(self, work: PostedWork) -> None:
+        """Forget the buffers of a work that was waited for."""
+        left = {
+            key: [flight for flight in flights if flight.work is not work]
+            for key, flights in self.flights.items()
+        }
+        self.flights = {key: flights for key, flights in left.items() if flights}
 
     def _storage(self, tensor: torch.Tensor) -> _Storage:
         known = self._storages.get(storage_id(tensor))

@@ -79,7 +79,6 @@ class RecordedWork(dist.Work):
         self.arrivals: list[Callable[[], None]] = []
         """What fetches values that the script may read after the wait."""
         self._outputs = list(outputs)
-        self._flights: list[tuple[torch.Tensor, BufferFlight]] = []
         self._done = False
         self.earlier: Sequence[RecordedWork] = ()
         """Works of the same call, which are waited for together."""
@@ -88,9 +87,8 @@ class RecordedWork(dist.Work):
 
     def fly(self, tensor: torch.Tensor, block: str, receives: bool) -> None:
         """Note a buffer that is in flight until the wait."""
-        flight = BufferFlight(block, *extent(tensor), receives, self)
-        self._recorder.fly(tensor, flight)
-        self._flights.append((tensor, flight))
+        flight = BufferFlight(tensor, block, *extent(tensor), receives, self)
+        self._recorder.buffers.flights.setdefault(storage_id(tensor), []).append(flight)
 
     def finish(self) -> None:
         """Record the wait, once, and fill in values that were sent for real."""
@@ -100,9 +98,7 @@ class RecordedWork(dist.Work):
         for work in self.earlier:
             work.finish()
         self._recorder.open_works.remove(self)
-        for tensor, flight in self._flights:
-            self._recorder.land(tensor, flight)
-        self._flights.clear()
+        self._recorder.buffers.land(self)
         self._recorder.wait(self._request)
         for arrive in self.arrivals:
             arrive()

@@ -12,7 +12,6 @@ from msgspec.structs import asdict, replace
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import (
-    BufferFlight,
     BufferTable,
     PostedWork,
     StorageContents,
@@ -84,7 +83,8 @@ class RankRecorder:
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
         self.publish: Callable[[], None] = lambda: None
         """Lets other ranks read the files that were written before a call."""
-        self._quiet = 0
+        self.quiet = 0
+        """Readers whose values nobody goes on by."""
         self._requests = 0
         self._scratch = 0
 
@@ -105,10 +105,6 @@ class RankRecorder:
         source, gaps = source_line(), self.recording.gaps
         if all((gap.source, gap.what) != (source, what) for gap in gaps):
             gaps.append(Gap(source, what, len(self.recording.instructions)))
-
-    def steered(self, how: str) -> None:
-        """Record that the script goes on by a value of other ranks, which is not here."""
-        self.gap(f"{how} a value that other ranks computed, and may do otherwise")
 
     def mark(self, tensor: torch.Tensor) -> Mark | None:
         """What a tensor was computed from; None for constants. Fetches what was sent."""
@@ -156,7 +152,7 @@ class RankRecorder:
         A comparison with a constant is decided by its value, so that all comparisons of one value
         agree: where `x > 0` is turned round, `x < 0` is too. `negated` asks for the opposite.
         """
-        if self._quiet:
+        if self.quiet:
             return outcome
         question = question or self.questions.get(mark.lineage)
         comparison, constant, value = "", 0.0, 0.0
@@ -195,16 +191,11 @@ class RankRecorder:
     @contextmanager
     def reading_quietly(self) -> Iterator[None]:
         """While values are read that nobody goes on by."""
-        self._quiet += 1
+        self.quiet += 1
         try:
             yield
         finally:
-            self._quiet -= 1
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nobody goes on by what is read now."""
-        return bool(self._quiet)
+            self.quiet -= 1
 
     def reading(self, tensor: torch.Tensor, parts: bool = False) -> str:
         """Name a buffer that is about to be sent; record first how it was computed.
@@ -222,27 +213,6 @@ class RankRecorder:
         self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown))
         self.buffers.derive(tensor, _RECEIVED)
         self.pending.pop(storage_id(tensor), None)
-
-    @contextmanager
-    def functional(self, inherited: StorageContents) -> Iterator[None]:
-        """While a functional collective runs, which copies its inputs where nobody sees it."""
-        self.inherited = inherited
-        try:
-            yield
-        finally:
-            self.inherited = None
-
-    def fly(self, tensor: torch.Tensor, flight: BufferFlight) -> None:
-        """Note that a buffer is in flight from now on."""
-        self.buffers.flights.setdefault(storage_id(tensor), []).append(flight)
-
-    def land(self, tensor: torch.Tensor, flight: BufferFlight) -> None:
-        """Note that a buffer is no longer in flight."""
-        flights = self.buffers.flights.get(storage_id(tensor), [])
-        if flight in flights:
-            flights.remove(flight)
-        if not flights:
-            self.buffers.flights.pop(storage_id(tensor), None)
 
     def access(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
         """Record an operation on a buffer in flight: a wait where it waits, else a computation."""

@@ -122,8 +122,11 @@ class WatchedOperations:
     def _watch(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         if kind.communicates:
             inputs = list(_tensors((*args, *kwargs.values())))
-            with self._recorder.functional(self._table.mix(inputs)):
+            self._recorder.inherited = self._table.mix(inputs)
+            try:
                 return func(*args, **kwargs)
+            finally:
+                self._recorder.inherited = None
         inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
         named = dict(zip(kind.names, args, strict=False)) | kwargs
         written = [tensor for name in kind.writes for tensor in _tensors((named.get(name),))]
@@ -208,7 +211,8 @@ class WatchedOperations:
                 mark = self._recorder.mixed(func._schema.name, marks)._replace(lineage=number)
             return self._recorder.decide(mark, result)
         if any(mark.unknown for mark in marks):
-            self._recorder.steered(_doing(func))
+            how = _doing(func)
+            self._recorder.gap(f"{how} a value that other ranks computed, and may do otherwise")
         for place, tensor in enumerate(_tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
             self._table.hold(tensor, self._table.mix(inputs))

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from time import perf_counter
 from typing import NamedTuple
 
@@ -38,7 +37,7 @@ from primepar.preflight.meaning.terms import (
     Scaled,
     WeightedTerm,
 )
-from primepar.preflight.meaning.values import Form, Segment, Value, digest, part, size, total
+from primepar.preflight.meaning.values import Value, aligned, digest, part, size, total
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import instruction_line
@@ -211,9 +210,9 @@ class _AdjointQuestions:
         """
         ratios: set[Fraction | None] = set()
         if exact:
-            for one, other in _aligned(sent, data):
-                here = dict(other)
-                ratios |= {here[atom] / number if atom in here else None for atom, number in one}
+            for one, other in aligned([sent, data]):
+                here = dict(other.form)
+                ratios |= {here[a] / number if a in here else None for a, number in one.form}
             if len(ratios) == 1 and None not in ratios:
                 return next(iter(ratios))
         of, made = self._origins(sent), self._origins(data)
@@ -385,19 +384,6 @@ def _where(source: _Source) -> str:
 
 def _atoms(value: Value) -> set[str]:
     return {atom for _, form in value for (atom, _), _ in form}
-
-
-def _aligned(one: Value, other: Value) -> Iterator[tuple[Form, Form]]:
-    """The sums of two values of one length, piece by piece."""
-    cuts = {0}
-    for value in (one, other):
-        place = 0
-        for segment in value:
-            place += segment.length
-            cuts.add(place)
-    for start, end in pairwise(sorted(cuts)):
-        pair: list[Segment] = [part(value, start, end)[0] for value in (one, other)]
-        yield pair[0].form, pair[1].form
 
 
 def _details(source: _Source, claim: Pullback, copy: _Copy) -> Counterexample:

@@ -22,6 +22,7 @@ from primepar.preflight.meaning.terms import (
     Received,
     Scaled,
     WeightedTerm,
+    inputs_of,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -103,21 +104,9 @@ class TermValues:
     def needs(self, place: TermPlace) -> list[TermPlace]:
         """The terms that a term is directly computed from."""
         rank, node = place.rank, self.nodes[place.rank][place.node]
-        match node:
-            case Applied(inputs=inputs) | Added(inputs=inputs):
-                return [TermPlace(rank, number) for number in inputs]
-            case WeightedTerm(input=number, weight=weight):
-                return [TermPlace(rank, number), TermPlace(rank, weight)]
-            case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
-                return [TermPlace(rank, number)]
-            case Cotangent(of=number, input=gradient):
-                return [TermPlace(rank, number), TermPlace(rank, gradient)]
-            case Joined(parts=parts):
-                return [TermPlace(rank, number) for number, _, _ in parts]
-            case Received():
-                return self.sources(rank, node)
-            case _:
-                return []
+        if isinstance(node, Received):
+            return self.sources(rank, node)
+        return [TermPlace(rank, number) for number in inputs_of(node)]
 
     def _value(self, place: TermPlace) -> Value:
         rank, node = place.rank, self.nodes[place.rank][place.node]

@@ -17,18 +17,16 @@ from scipy.cluster.hierarchy import DisjointSet
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import (
-    Added,
     Applied,
+    Cotangent,
     Gradient,
     GradientClaim,
-    Joined,
     Leaf,
-    Mapped,
     RankTerms,
     Received,
-    Scaled,
     TrainedParameter,
     WeightedTerm,
+    inputs_of,
 )
 from primepar.preflight.meaning.values import digest
 
@@ -194,17 +192,15 @@ class ReplicaQuestions:
                     if call not in known:
                         known.add(call)
                         yield self.values.members(rank, call)
-                case Joined(parts=parts):
-                    later = [part for part, _, _ in parts]
-                case Mapped(input=only) | Scaled(input=only) | WeightedTerm(input=only):
+                case WeightedTerm(input=only):
                     later = [only]
-                case Added(inputs=inputs):
-                    later = inputs
-                case Applied(inputs=inputs) if follows != "copies":
-                    later = inputs
-                case Gradient(input=only) if follows == "all":
-                    later = [only]
-                case _:
+                case Applied() if follows == "copies":
                     later = ()
+                case Gradient() if follows != "all":
+                    later = ()
+                case Cotangent():
+                    later = ()
+                case node:
+                    later = inputs_of(node)
             ready += [node for node in later if node not in seen]
             seen.update(later)

@@ -7,6 +7,8 @@ there, and is named by a digest of its content.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 
@@ -110,6 +112,20 @@ Term = (
     | Gradient
     | Cotangent
 )
+
+
+def inputs_of(term: Term) -> Sequence[int]:
+    """The terms of the same rank that a term is directly made of; none where it is received."""
+    match term:
+        case Applied(inputs=inputs) | Added(inputs=inputs):
+            return inputs
+        case WeightedTerm(input=number, weight=other) | Cotangent(of=number, input=other):
+            return (number, other)
+        case Mapped(input=number) | Scaled(input=number) | Gradient(input=number):
+            return (number,)
+        case Joined(parts=parts):
+            return [number for number, _, _ in parts]
+    return ()
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):

@@ -7,10 +7,10 @@ by the same operations from the same data have the same `g`, and their sum is `2
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from hashlib import sha256
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 Atom = tuple[str, int]
@@ -54,10 +54,24 @@ def scaled(value: Value, factor: Fraction) -> Value:
 
 def total(values: Iterable[Value]) -> Value:
     """The sum of values of one length."""
-    several = list(values)
-    cuts = sorted({end for value in several for end in _ends(value)})
-    pieces = [[part(value, start, end) for value in several] for start, end in pairwise(cuts)]
-    return joined(_sum_of_segments([segments[0] for segments in row]) for row in pieces)
+    sums = []
+    for segments in aligned(list(values)):
+        form: dict[Atom, Fraction] = {}
+        for segment in segments:
+            for atom, number in segment.form:
+                form[atom] = form.get(atom, Fraction(0)) + number
+        rest = sorted((atom, number) for atom, number in form.items() if number)
+        sums.append((Segment(segments[0].length, tuple(rest)),))
+    return joined(sums)
+
+
+def aligned(values: Sequence[Value]) -> Iterator[list[Segment]]:
+    """The segments of values of one length, piece by piece: none changes its sum within one."""
+    cuts = {0}
+    for value in values:
+        cuts.update(accumulate(segment.length for segment in value))
+    for start, end in pairwise(sorted(cuts)):
+        yield [part(value, start, end)[0] for value in values]
 
 
 def part(value: Value, start: int, end: int) -> Value:
@@ -111,22 +125,5 @@ def mapped_atom(name: str, atom: Atom) -> str:
     return digest_of(name, *map(str, atom))
 
 
-def _ends(value: Value) -> Iterator[int]:
-    place = 0
-    yield 0
-    for segment in value:
-        place += segment.length
-        yield place
-
-
 def _shifted(form: Form, by: int) -> Form:
     return tuple(((name, first + by), number) for (name, first), number in form) if by else form
-
-
-def _sum_of_segments(segments: list[Segment]) -> Value:
-    form: dict[Atom, Fraction] = {}
-    for segment in segments:
-        for atom, number in segment.form:
-            form[atom] = form.get(atom, Fraction(0)) + number
-    rest = sorted((atom, number) for atom, number in form.items() if number)
-    return (Segment(segments[0].length, tuple(rest)),)
