@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -97,9 +98,11 @@ class _Keeper:
             return _of_numbers(function)
         bound = getattr(function, "__self__", None)
         if isinstance(bound, random.Random | np.random.RandomState | np.random.Generator):
-            return lambda *args, **named: self._drawn(bound, function, *args, **named)
+            return partial(_drawn, bound, function)
         if id(function) in _CLOCKS:
-            return lambda: self._own(function(), self._tick())
+            self.ticks += 1
+            tick = Mark(hash(("clock", self.recorder.rank, self.ticks)))
+            return lambda: marked(function(), tick)
         module = getattr(function, "__module__", None) or ""
         if not isinstance(module, str) or (
             isinstance(function, type) and not issubclass(function, np.generic)
@@ -109,18 +112,12 @@ class _Keeper:
             return _of_numbers(function)
         return function
 
-    def _drawn(self, source: Any, function: Any, *args: Any, **named: Any) -> Any:
-        if isinstance(source, np.random.Generator):
-            state = str(source.bit_generator.state)
-        else:
-            state = str(source.getstate() if isinstance(source, random.Random)
-                        else source.get_state())  # fmt: skip
-        result = keeping(function, "draws")(*args, **named)
-        return self._own(result, hash((state, function.__name__)))
 
-    def _tick(self) -> int:
-        self.ticks += 1
-        return hash(("clock", self.recorder.rank, self.ticks))
-
-    def _own(self, value: Any, number: int) -> Any:
-        return marked(value, Mark(number))
+def _drawn(source: Any, function: Any, *args: Any, **named: Any) -> Any:
+    """Random numbers, marked by the state that they are drawn of."""
+    if isinstance(source, np.random.Generator):
+        state = str(source.bit_generator.state)
+    else:
+        state = str(source.getstate() if isinstance(source, random.Random) else source.get_state())
+    result = keeping(function, "draws")(*args, **named)
+    return marked(result, Mark(hash((state, function.__name__))))

@@ -11,7 +11,7 @@ what it cannot see.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, combinations
@@ -142,7 +142,10 @@ class _GradientQuestions:
             length = size(self.values.of(holder.rank, holder.parameter.start))
             by_name.setdefault((holder.parameter.name, length), []).append(holder)
         for holders in by_name.values():
-            for one, other in combinations(_kinds(holders, self.replicas.start), 2):
+            kinds: dict[str, ReplicaHolder] = {}
+            for holder in holders:
+                kinds.setdefault(self.replicas.start(holder), holder)
+            for one, other in combinations(kinds.values(), 2):
                 step = min(one.claims.keys() & other.claims.keys(), default=None)
                 same = self.replicas.end(one) == self.replicas.end(other)
                 if step is None or same or self.replicas.sharded(one, other):
@@ -523,13 +526,6 @@ class _GradientQuestions:
 
 def _listed(weights: dict[int, Fraction]) -> str:
     return ", ".join(f"{number} on rank {rank}" for rank, number in weights.items())
-
-
-def _kinds(
-    holders: list[ReplicaHolder], kind: Callable[[ReplicaHolder], object]
-) -> list[ReplicaHolder]:
-    """One holder of each kind."""
-    return list({kind(holder): holder for holder in reversed(holders)}.values())[::-1]
 
 
 def _place(rank: int, name: str, claim: GradientClaim) -> str:
