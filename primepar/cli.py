@@ -22,7 +22,6 @@ from primepar.commands.list import list_
 from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
 from primepar.commands.preflight import preflight
-from primepar.commands.price import price
 from primepar.commands.profile import profile
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
@@ -50,7 +49,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     exercise: "exercise 1 --diagnose races:0,3",
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
-    price: "price megatron --model opt-6.7b --devices 8 --cluster v100-8x4",
     pipeline: "pipeline opt-175b --cluster v100-8x4 --devices 32",
     profile: "profile --ranks 4 -o here.toml",
     simulate: "simulate P2x2 --shape 4096,4096,4096 --cluster h200-8",

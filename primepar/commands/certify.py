@@ -14,12 +14,12 @@ from primepar.commands.options import (
     BatchOption,
     DevicesOption,
     JsonOption,
+    Making,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
     json_text,
 )
-from primepar.commands.plan_targets import Making
 from primepar.errors import CertificateError, ClaimError, one_line
 from primepar.plan import Plan
 from primepar.schedule import Primitive

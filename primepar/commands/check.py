@@ -14,6 +14,7 @@ from primepar.commands.options import (
     BatchOption,
     DevicesOption,
     JsonOption,
+    Making,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
@@ -22,7 +23,6 @@ from primepar.commands.options import (
     json_text,
     likely_cause,
 )
-from primepar.commands.plan_targets import Making
 from primepar.errors import TargetError
 from primepar.partition.stream_k import StreamK
 from primepar.schedule import Primitive

@@ -1,22 +1,23 @@
-"""`primepar plan`: search the plan of a model on a cluster."""
+"""`primepar plan`: search the plan of a model on a cluster, or price a plan."""
 
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.priced_plan import SEQUENCES, priced_plan
 from primepar.commands.options import JsonOption
 from primepar.commands.plan_objective import Goal, Objective, front_words, redundancy_words
 from primepar.commands.plan_options import (
-    BatchOption,
     ClusterOption,
     DevicesOption,
     DtypeOption,
     ExplainOption,
     MemoryOption,
-    ModelArgument,
     NodesOption,
     OutputOption,
     PositionsOption,
@@ -28,16 +29,31 @@ from primepar.commands.plan_options import (
 )
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, UndecidedError
+from primepar.plan.plan_file import is_plan
+from primepar.plan.presets import names_preset
 
 SECONDS_OF_A_DAY: Final = 86400
 
 
 def plan(
-    model: ModelArgument,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A config.json of Hugging Face, or the name of a published model, as opt-175b. Or "
+            "a plan to price: plan.json, or a preset as megatron with --model and --devices.",
+            show_default=False,
+        ),
+    ],
     cluster: ClusterOption,
     nodes: NodesOption = None,
     devices: DevicesOption = None,
-    batch: BatchOption = 8,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Sequences of a training step.", show_default="8, or those of the plan"
+        ),
+    ] = None,
     positions: PositionsOption = None,
     dtype: DtypeOption = None,
     space: SpaceOption = "paper",
@@ -53,6 +69,12 @@ def plan(
     ] = "time",
     memory: MemoryOption = None,
     within: WithinOption = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Model of a preset: config.json or a name.", show_default=False
+        ),
+    ] = None,
     explain: ExplainOption = False,
     tokens: Annotated[
         float | None,
@@ -65,32 +87,50 @@ def plan(
 
     It is written with -o, all plans of a front into a folder. `show`, `verify`, `simulate` and
     `train` take it. Ends with 3 where the least redundancy is not proved within 60 seconds.
+
+    A plan instead of a model is priced, next to the best plan within the memory of a device. Each
+    operator has what it takes more than there.
     """
-    question = Question(model, cluster, devices, batch, dtype, space, alpha, nodes, positions)
+    question = Question(target, cluster, devices, batch or SEQUENCES, dtype, space, alpha, nodes,
+                        positions)  # fmt: skip
     asked = Objective(memory, within, objective)
+    from primepar.plan.search.explanation_text import words
     from primepar.plan.search.ranked import ComparedPlan
 
-    asked.check(alpha, {"--explain": explain})
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
-    if objective == "pareto":
+    is_file = target.endswith(".json") and is_plan(Path(target))
+    is_priced = bool(model) or names_preset(target) or is_file
+    if not is_priced:
+        asked.check(alpha, {"--explain": explain})
+    if objective == "pareto" and not is_priced:
         with progress() as tick:
             front = asked.front(question.planner(tick), output)
         print_result(front, front_words(front), output, json)
         return
     solution = None
     with progress() as tick:
-        if objective == "redundancy":
+        if is_priced:
+            given = {"--memory": memory is not None, "--within": within is not None,
+                     "--alpha": alpha > 0, "--explain": explain, "--output": output is not None,
+                     "--positions": positions is not None,
+                     "--objective": objective != "time"}  # fmt: skip
+            asked.refuse(given, target, "that is a plan, which is priced")
+            priced = priced_plan(target, model, devices, COMMAND_LINE)
+            from primepar.plan.cluster import load_cluster
+            from primepar.plan.pipeline.split_plan import price_of
+
+            sequences, machine = batch or priced.batch or SEQUENCES, load_cluster(cluster, nodes)
+            explanation = price_of(priced, machine, sequences, dtype, space, tick)
+        elif objective == "redundancy":
             result, solution = asked.least_redundant(question.planner(tick, posted=False))
-            best = [ComparedPlan("", result)]
+            explanation = explained([ComparedPlan("", result)], explain, output, tick)
         else:
             best = asked.best(question.planner(tick))
-        explanation = explained(best, explain, output, tick)
+            explanation = explained(best, explain, output, tick)
     if tokens is not None:
         days = tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
         explanation = replace(explanation, days=days)
-    from primepar.plan.search.explanation_text import words
-
     if solution is None:
         print_result(explanation, words(explanation), output, json)
         return

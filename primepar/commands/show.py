@@ -11,18 +11,21 @@ import typer
 from primepar.api.asked_target import OF_A_METHOD, AskedTarget
 from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
 from primepar.api.placement import COMMAND_LINE
+from primepar.api.training_step import TrainingStep
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
     JsonOption,
+    Making,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
     SideOption,
     json_text,
     on_mesh,
+    refuse_for_plan,
+    show_plan,
 )
-from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan, show_plan
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.chrome_trace import chrome_trace

@@ -13,19 +13,21 @@ from primepar.api.asked_target import AskedTarget
 from primepar.api.drawings import in_readable_unit
 from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import simulate_target
+from primepar.api.training_step import TrainingStep
 from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
     JsonOption,
+    Making,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
     ShapeOption,
     SideOption,
     json_text,
+    refuse_for_plan,
 )
-from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_bytes, write_text

@@ -12,6 +12,7 @@ COMMANDS = {
     "prove": "verify", "test": "check", "run": "train", "emulate": "check", "draw": "show",
     "print": "show", "search": "plan", "measure": "profile",
     "version": "--version", "redundancy": "plan MODEL --objective redundancy",
+    "price": "plan PLAN, with the same options",
 }  # fmt: skip
 """Other words for commands."""
 OPTIONS = {

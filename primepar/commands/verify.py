@@ -10,6 +10,7 @@ import typer
 from primepar.api.asked_target import AskedTarget, EveryTarget
 from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import verify_target
+from primepar.api.training_step import TrainingStep
 from primepar.commands.certificates import (
     CertificateOption,
     check_name,
@@ -26,14 +27,15 @@ from primepar.commands.options import (
     BatchOption,
     DevicesOption,
     JsonOption,
+    Making,
     ModelOption,
     PlanTargetArgument,
     PositionsOption,
     SideOption,
     json_text,
     likely_cause,
+    refuse_for_plan,
 )
-from primepar.commands.plan_targets import Making, TrainingStep, refuse_for_plan
 from primepar.errors import ConfigError, TargetError
 from primepar.partition.registry import labelled
 from primepar.plan import Plan

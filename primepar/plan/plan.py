@@ -147,27 +147,6 @@ class Plan(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=T
                 "is priced, not run: take a model without"
             )
 
-    def check_without_pipeline(self) -> None:
-        """Raise `PlanError` for a plan that only its program prices.
-
-        It has a pipeline, a sharded optimizer, or activations that are computed again.
-        """
-        if self.sharded_optimizer or self.recompute is not None:
-            what = (
-                "shards"
-                if self.sharded_optimizer
-                else f"recompute {recomputed_words(self.recompute)}"
-            )
-            raise PlanError(
-                "plan: expected neither sharded_optimizer nor recompute where the planner predicts "
-                f"traffic or memory, got {what}: price it with primepar price"
-            )
-        if self.pipeline is not None:
-            raise PlanError(
-                "plan: expected none with a pipeline where the planner predicts traffic or memory, "
-                f"got {self.pipeline.stages} stages: price it with primepar price"
-            )
-
     def check_model(self, model: ModelConfig) -> None:
         """Raise `PlanError` unless the plan is for a model of the same parts and sizes."""
         self.check_runs()

@@ -297,7 +297,7 @@ def test_no_arguments_show_the_help_and_version_is_the_package_s() -> None:
 
 
 def test_an_interrupt_ends_quietly_with_130() -> None:
-    with patch("primepar.commands.plan_targets.resolve", side_effect=KeyboardInterrupt):
+    with patch("primepar.commands.options.resolve", side_effect=KeyboardInterrupt):
         assert run("show", "primepar", "--side", "2") == (130, "", "")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cache
 from itertools import cycle, product
 
@@ -18,8 +17,7 @@ from step_cases import calls_of_step, sent_by
 from primepar.distributed.modules.model import PartitionedModel
 from primepar.errors import PrimeParError
 from primepar.models.dropout import Draw
-from primepar.plan import Plan, edges, ends, parameter_places, preset_plan
-from primepar.plan.cost.traffic import traffic
+from primepar.plan import Plan, parameter_places, preset_plan
 from primepar.reference.oracle.transformer import Transformer
 
 FAMILIES = ("gpt2", "opt", "llama", "bloom")
@@ -160,29 +158,6 @@ def test_every_rank_sends_what_the_program_of_the_step_sends(
     program = lower_step(planned, batch_of(planned), config.context, "gradients")
     sent = [result.sent for result in results(ranks)[name, plan]]
     assert sent == sent_by(calls_of_step(program))
-
-
-@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
-def test_what_is_redistributed_is_what_the_plan_defines(ranks: int, name: str, plan: str) -> None:
-    planned = plan_of(name, plan, ranks)
-    tokens = batch_of(planned) * cases.MODELS[name].context
-    counted = traffic(planned, batch_of(planned), cases.MODELS[name].context).edges
-    assert sum(sum(counts) for counts in counted.values()) == sum(
-        sum(edge.elements(tokens)) for edge in edges(planned)
-    )
-
-
-@pytest.mark.parametrize(("ranks", "name", "plan"), ON)
-def test_attention_gathers_keys_and_values_where_it_has_parts_of_a_sequence(
-    ranks: int, name: str, plan: str
-) -> None:
-    planned, config = plan_of(name, plan, ranks), cases.MODELS[name]
-    rows, columns = ends(planned, "blocks.0.attention").output.grid
-    parts = max(1, rows // batch_of(planned))
-    whole = 2 * config.context * config.kv_heads * config.head_dim // columns
-    around = 2 * Fraction(parts - 1, parts) * whole
-    counted = traffic(planned, batch_of(planned), config.context).operators
-    assert counted["blocks.0.attention"] == (around,) * ranks
 
 
 @pytest.mark.parametrize(("ranks", "plan"), [(4, "data"), (4, "megatron"), (8, "M2,megatron")])

@@ -18,15 +18,16 @@ import msgspec
 import numpy as np
 import pytest
 from distributed_ranks import on_ranks
+from lowered_steps import lower_step
 from partitioned_cases import fitting
 from profiles import IS_LONG, few
+from step_cases import calls_of_step, sent_by
 from test_distributed_model import FAMILIES, PLANS
 
 from primepar.errors import PlanError
 from primepar.models import ModelConfig, operators
 from primepar.models.dropout import Draw
 from primepar.plan import Plan, preset_plan
-from primepar.plan.cost.traffic import traffic
 from primepar.reference.oracle.train import AdamW
 from primepar.reference.oracle.transformer import Transformer
 
@@ -146,8 +147,8 @@ def test_training_goes_as_on_one_device(ranks: int, name: str) -> None:
 def test_a_step_sends_what_is_predicted(ranks: int, name: str) -> None:
     plan, *_ = asked(ranks)[name]
     assert plan.batch is not None
-    expected = traffic(plan, plan.batch, plan.model.context).total
-    assert [run.sent for run in results(ranks)[name]] == list(expected)
+    program = lower_step(plan, plan.batch, plan.model.context)
+    assert [run.sent for run in results(ranks)[name]] == sent_by(calls_of_step(program))
 
 
 def test_a_clipped_run_is_another_one() -> None:

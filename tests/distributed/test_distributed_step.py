@@ -11,6 +11,7 @@ import pytest
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS, Ended, Passes, program_of, run_steps
 from linear_cases import Arrays
+from lowered_steps import lower_step
 from partitioned_cases import (
     ON_FOUR,
     SHAPES,
@@ -20,12 +21,12 @@ from partitioned_cases import (
     plan_apart,
 )
 from profiles import IS_LONG
+from step_cases import calls_of_step, sent_by
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.operators import Until
 from primepar.plan import Plan, preset_plan
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.layouts import padded_vocabulary
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule import Linear, lower
@@ -156,6 +157,6 @@ def test_linear_operators_send_what_their_own_programs_send(
                         alone[rank] += elements_sent(node, rank, size)
     everyone = ended(family, name, until, passes)
     assert [ended_rank.sent.get("linear", Fraction(0)) for ended_rank in everyone] == alone
-    predicted = traffic(plan, BATCH, POSITIONS).total
+    predicted = sent_by(calls_of_step(lower_step(plan, BATCH, POSITIONS)))
     sent = [sum(ended_rank.sent.values()) for ended_rank in everyone]
     assert all(of_step <= of_all for of_step, of_all in zip(sent, predicted, strict=True))

@@ -17,8 +17,8 @@ from primepar.distributed.runtime.shapes import Shapes
 from primepar.models import ModelConfig
 from primepar.operators import StepOptions, lower_step
 from primepar.plan.cluster import load_cluster
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.presets import preset_plan
+from primepar.plan.simulator.account import accounting
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule.effects import effects
 from primepar.schedule.program import Collective, Compute, Group, ISend, Program, Send, Wait
@@ -62,8 +62,8 @@ def sent_bytes(program: Program) -> list[Fraction]:
 def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> None:
     program = program_of(family, preset)
     plan = preset_plan(preset, MODELS[family], RANKS)
-    predicted = traffic(plan, BATCH, POSITIONS, masters=True)
-    assert list(predicted.bytes("bfloat16")) == [ceil(sent) for sent in sent_bytes(program)]
+    predicted = accounting(plan, BATCH, POSITIONS, "bfloat16").sent
+    assert list(predicted) == [ceil(sent) for sent in sent_bytes(program)]
 
 
 @few
@@ -71,7 +71,7 @@ def test_the_bytes_in_half_precision_are_predicted(preset: str, family: str) -> 
 def test_a_simulated_step_sends_the_predicted_bytes(preset: str) -> None:
     plan = preset_plan(preset, MODELS["gpt2"], RANKS)
     run = simulate_step(plan, BATCH, POSITIONS, load_cluster("h200-8"), "bfloat16", fractions=True)
-    sent = traffic(plan, BATCH, POSITIONS, masters=True).bytes("bfloat16")
+    sent = accounting(plan, BATCH, POSITIONS, "bfloat16").sent
     assert [ceil(number) for number in run.sent] == list(sent)
 
 
@@ -145,7 +145,8 @@ def test_a_training_step_sends_the_bytes_that_are_predicted() -> None:
     plans = tuple(preset_plan(preset, MODELS["gpt2"], RANKS) for preset in PRESETS)
     by_rank = on_ranks(RANKS, stepped, plans, BATCH, POSITIONS)
     for plan, *of_plan in zip(plans, *by_rank, strict=True):
-        predicted = traffic(plan, BATCH, POSITIONS).bytes("bfloat16")
-        assert list(predicted) == [ceil(sent) for _, sent in of_plan]
+        options = StepOptions(wide_sums=True)
+        predicted = sent_bytes(lower_step(plan, BATCH, POSITIONS, options=options))
+        assert predicted == [sent for _, sent in of_plan]
     first, *others = (loss for loss, _ in by_rank[0])
     assert others == pytest.approx([first] * len(others), rel=0.01)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from primepar.cli import main
@@ -34,3 +36,13 @@ def run(*arguments: str, program: Callable[[], None] = main, name: str = "primep
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else int(end.code is not None)
     return Done(code, out.getvalue(), err.getvalue())
+
+
+@cache
+def _text(*arguments: str) -> str:
+    return run(*arguments, "--json").out
+
+
+def printed(*arguments: str) -> Any:
+    """What a command prints with `--json`; equal commands are run once."""
+    return json.loads(_text(*arguments))

@@ -11,7 +11,6 @@ from command import run
 from primepar.errors import PlanError
 from primepar.models import ModelConfig
 from primepar.plan import load_plan, preset_plan, save_plan
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.pipeline_layout import PipelineLayout
 
 MODEL = ModelConfig.of("gpt2", layers=4, hidden=32, heads=4, context=16, vocabulary=50)
@@ -138,15 +137,6 @@ def test_a_file_with_a_wrong_pipeline_is_refused(
     with pytest.raises(PlanError) as error:
         load_plan(file)
     assert str(error.value) == f"{file}: {message}"
-
-
-def test_traffic_by_operator_is_of_plans_without_pipeline() -> None:
-    with pytest.raises(PlanError) as error:
-        traffic(preset_plan("1f1b:2x2,megatron", MODEL, 4), 4, 16)
-    assert str(error.value) == (
-        "plan: expected none with a pipeline where the planner predicts traffic or memory, got 2 "
-        "stages: price it with primepar price"
-    )
 
 
 # On the command line

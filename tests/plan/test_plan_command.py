@@ -8,12 +8,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from command import run
+from command import printed, run
 
+import primepar
 from primepar.models.config_json import load_config
 from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan, preset_plan
 from primepar.plan.cluster import load_cluster
+from primepar.plan.search.explanation_text import words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.simulator.step import simulate_step
@@ -44,7 +46,7 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
 
 
 def test_json_has_the_times_whose_sum_is_that_of_the_step() -> None:
-    report = json.loads(run(*V100, "--devices", "2", "--tokens", "1e9", "--json").out)
+    report = printed(*V100, "--devices", "2", "--tokens", "1e9")
     choices, terms = report["choices"], report["terms"]
     assert [choice["layers"] for choice in choices] == [1, *[4] * 10, 1, 1, 1]
     total = sum((choice["seconds"] + choice["moving"]) * choice["layers"] for choice in choices)
@@ -99,39 +101,38 @@ def test_what_no_split_fits_is_refused() -> None:
 
 
 def test_megatrons_fastest_plan_is_compared_with_the_best() -> None:
-    report = json.loads(run(*V100, "--devices", "4", "--json").out)
+    report = printed(*V100, "--devices", "2")
     model, cluster = load_config(Path(MODEL)), load_cluster("v100-8x4")
     seconds = {}
-    for preset in ("megatron", "M2,megatron", "data", "megatron-sp", "M2,megatron-sp"):
-        plan = preset_plan(preset, model, 4, 8)
+    for preset in ("megatron", "data", "megatron-sp"):
+        plan = preset_plan(preset, model, 2, 8)
         run_ = simulate_step(plan, 8, model.context, cluster, "float32")
-        seconds[preset] = pytest.approx(run_.seconds)
+        seconds[preset] = run_.seconds
     megatron = report["baseline"]
-    assert megatron["seconds"] == seconds[megatron["plan"]]
+    assert megatron["seconds"] == pytest.approx(seconds[megatron["plan"]])
     assert megatron["fits"] is True
-    assert all(report["seconds"] <= 1.0001 * other.expected for other in seconds.values())
-    assert report["seconds"] <= megatron["seconds"]
-    report = json.loads(run("price", "M2,megatron", "--model", *V100[1:], "--devices", "4",
-                            "--json").out)  # fmt: skip
-    megatron = report["baseline"]
-    lines = run("price", "M2,megatron", "--model", *V100[1:], "--devices", "4").out.splitlines()
+    assert all(report["seconds"] <= 1.0001 * other for other in seconds.values())
+    price = primepar.price("megatron", "v100-8x4", model=MODEL, devices=2)
+    megatron, lines = price.baseline, words(price).splitlines()
+    assert megatron is not None
     place = next(n for n, line in enumerate(lines) if line.startswith("Megatron's fastest"))
     terms = lines[place + 1].removeprefix("  this plan takes more than that, ms: ").split(", ")
-    more = {axis: report["axes"][axis] - megatron["axes"][axis] for axis in report["axes"]}
+    more = {axis: price.axes[axis] - megatron.axes[axis] for axis in price.axes}
     largest = sorted(more, key=lambda axis: -abs(more[axis]))[: len(terms)]
     assert terms == [f"{axis} {1e3 * more[axis]:+,.1f}" for axis in largest]
 
 
 def test_explained_neighbours_have_prices_of_their_own() -> None:
-    report = json.loads(run(*V100, "--devices", "4", "--explain", "--json").out)
+    report = printed(*V100, "--devices", "4", "--explain")
     for choice in report["choices"]:
         prices = [(round(neighbour["more_seconds"], 9), round(neighbour["more_bytes"]))
                   for neighbour in choice["neighbours"]]  # fmt: skip
         assert len(set(prices)) == len(prices) == 3
         assert (0.0, 0) not in prices
-    lines = run(*V100, "--devices", "8", "--explain").out.splitlines()
+    lines = run(*V100, "--devices", "2", "--explain").out.splitlines()
     assert max(map(len, lines)) <= 110
-    assert any(line.endswith(", as 1 more") for line in lines)
+    assert sum(bool(re.fullmatch(r"    \S+: [+-].* ms, .* MiB(, as \d+ more)?", line))
+               for line in lines) > 20  # fmt: skip
 
 
 def test_neighbours_are_priced_with_all_else_as_it_is() -> None:
@@ -203,6 +204,8 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
         "smallest takes 1,991,044 bytes, 991,044 too many: take --devices 16\n",
     )
     assert not path.exists()
+    if memory is None:
+        return
     exact = run(*V100, "--devices", "4", "--memory", "1991044", "--json")
     report = json.loads(exact.out)
     assert max(report["held"]) == 1991044 < report["memory"]
@@ -210,7 +213,7 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(
 
 
 def test_a_plan_that_the_search_adds_up_to_more_is_taken_where_a_device_holds_less() -> None:
-    fastest = json.loads(run(*V100, "--devices", "4", "--json").out)
+    fastest = printed(*V100, "--devices", "4")
     between = (max(fastest["held"]) + fastest["memory"]) / 2
     assert max(fastest["held"]) < between < fastest["memory"]
     bounded = json.loads(run(*V100, "--devices", "4", "--memory", str(between), "--json").out)
@@ -220,7 +223,7 @@ def test_a_plan_that_the_search_adds_up_to_more_is_taken_where_a_device_holds_le
 
 def test_the_front_begins_with_the_fastest_plan_and_memory_falls_along_it() -> None:
     front = json.loads(run(*V100, "--devices", "2", "--objective", "pareto", "--json").out)["plans"]
-    fastest = json.loads(run(*V100, "--devices", "2", "--json").out)
+    fastest = printed(*V100, "--devices", "2")
     assert front[0]["seconds"] == pytest.approx(fastest["priced"], rel=0.1)
     assert all(one["seconds"] < other["seconds"] and one["memory"] > other["memory"]
                for one, other in pairwise(front))  # fmt: skip

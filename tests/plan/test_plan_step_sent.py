@@ -29,7 +29,6 @@ from step_cases import (
 )
 
 from primepar.plan import Plan, preset_plan
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.simulator.account import accounting
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.verify import verify_program
@@ -48,7 +47,6 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
     model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
     step = model.update(*drawn_batch(plan.model, batch, positions), 0.01)
     assert step.sent == sent_by(calls_of_step(program)) == sent_by(calls_of_step(planned))
-    assert step.sent == list(traffic(plan, batch, positions).total)
     assert step.peak == held_by(program)
     account = accounting(plan, batch, positions, "float32")
     assert [4 * elements for elements in step.peak] == list(account.held)

@@ -1,4 +1,4 @@
-"""`primepar price`: every plan has a price, next to the best one."""
+"""`primepar plan` of a plan: every plan has a price, next to the best one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from command import run
+from command import printed, run
 from profiles import IS_LONG
 
 import primepar
@@ -37,8 +37,8 @@ STAGED = [
 
 
 def test_a_preset_is_priced_operator_by_operator_next_to_the_best_plan() -> None:
-    price = json.loads(run("price", "megatron", *ON_FOUR, *V100, "--json").out)
-    best = json.loads(run("plan", MODEL, *V100, "--devices", "4", "--json").out)
+    price = json.loads(run("plan", "megatron", *ON_FOUR, *V100, "--json").out)
+    best = printed("plan", MODEL, *V100, "--devices", "4")
     assert price["best"]["seconds"] == best["seconds"]
     assert price["best"]["memory"] == best["memory"]
     assert price["simulated"] is best["simulated"] is True
@@ -52,9 +52,8 @@ def test_a_preset_is_priced_operator_by_operator_next_to_the_best_plan() -> None
 
 def test_the_best_plan_takes_nothing_more_than_the_best(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    run("plan", MODEL, *V100, "--devices", "4", "-o", str(path))
-    best = json.loads(run("plan", MODEL, *V100, "--devices", "4", "--json").out)
-    price = json.loads(run("price", str(path), *V100, "--json").out)
+    best = json.loads(run("plan", MODEL, *V100, "--devices", "4", "-o", str(path), "--json").out)
+    price = json.loads(run("plan", str(path), *V100, "--json").out)
     assert [choice.pop("more") for choice in price["choices"]] == [0.0] * len(price["choices"])
     assert price.pop("best")["seconds"] == best["seconds"]
     for choice in best["choices"]:
@@ -93,7 +92,7 @@ def test_a_primitive_of_a_file_costs_what_its_map_costs(
     known = preset_plan("primepar", load_config(Path(MODEL)), 4)
     renamed = dict.fromkeys(known.sequences, "mine.py:Mine2x2")
     save_plan(msgspec.structs.replace(known, sequences=renamed), tmp_path / "plan.json")
-    priced = run("price", "plan.json", *V100, "--json").out
+    priced = run("plan", "plan.json", *V100, "--json").out
     expected = json.loads(json_text(primepar.price(known, "v100-8x4")))
     assert json.loads(priced.replace("mine.py:Mine2x2", "P2x2")) == expected
     assert expected["seconds"] > expected["best"]["seconds"]
@@ -124,8 +123,10 @@ def test_layers_that_differ_are_rows_of_their_own(tmp_path: Path) -> None:
          "write --model opt-6.7b"),
         ("megatron --model MODEL", "megatron: expected the model and the devices of a preset, got "
          "no --devices: write --devices 8"),
-        ("P2x2", "P2x2: expected a plan, which has a price, got a sequence: write plan.json, or a "
-         "preset as megatron"),
+        ("P2x2", "expected a config.json or the name of a published model, got P2x2: write "
+         "gpt2-xl, gpt2 or phi-2"),
+        ("plan.json --alpha 1", "--alpha: expected none together with plan.json, as that is a "
+         "plan, which is priced: leave it out"),
         ("megtron --model MODEL --devices 4", "expected a preset plan (megatron, megatron-sp, "
          "summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as in M2,megatron,"
          " got 'megtron': write megatron"),
@@ -150,13 +151,13 @@ def test_what_has_no_price_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_plan(preset_plan("megatron", load_config(Path(MODEL)), 4, 8), tmp_path / "plan.json")
-    done = run("price", *arguments.replace("MODEL", MODEL).split(), *V100)
+    done = run("plan", *arguments.replace("MODEL", MODEL).split(), *V100)
     assert (done.code, done.out) == (2, "")
     assert done.err == f"primepar: error: {error.replace('MODEL', MODEL)}\n"
 
 
 def test_a_cluster_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    done = run("price", "megatron", *ON_FOUR, "--cluster", "nope")
+    done = run("plan", "megatron", *ON_FOUR, "--cluster", "nope")
     assert (done.code, done.err) == (
         2,
         "primepar: error: nope: expected a cluster file or one of a100, b200, cpu-gloo-4, gb200, "
@@ -183,14 +184,14 @@ def test_a_split_that_was_written_has_the_price_that_it_was_listed_with(tmp_path
     path = tmp_path / "split.json"
     splits = ("pipeline", MODEL, *V100, "--devices", "4", "--recompute", "full")
     listed = json.loads(run(*splits, "--shard", "optimizer", "-o", str(path), "--json").out)
-    price = json.loads(run("price", str(path), *V100, "--json").out)
+    price = json.loads(run("plan", str(path), *V100, "--json").out)
     assert price["seconds"] == pytest.approx(listed[0]["seconds"])
     assert price["memory"] == pytest.approx(listed[0]["memory"])
     assert price["terms"]["states"] == pytest.approx(listed[0]["states"])
 
 
 def test_a_plan_of_stages_prints_what_its_devices_wait() -> None:
-    lines = run("price", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100).out.splitlines()
+    lines = run("plan", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100).out.splitlines()
     assert lines[1] == "1f1b of 2 x 4 stages x micro-batches: times are means over stages"
     assert max(map(len, lines)) <= 103
     assert sum(line.startswith("a device waits ") for line in lines) == 1
@@ -230,7 +231,7 @@ def test_any_row_of_the_splits_is_written(tmp_path: Path) -> None:
 
 def test_a_long_step_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_plan, "MOST_PASSES_COUNTED", 15)
-    arguments = "price", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100
+    arguments = "plan", "1f1b:2x4,M2,megatron", *ON_FOUR, *V100
     price = json.loads(run(*arguments, "--json").out)
     assert price["counted"] is False
     assert price["sent"] == []

@@ -2,9 +2,9 @@
 
 The search minimises a price, a relaxation of what the simulator shows. So several plans are
 searched, each with the least sum for one share `h` of `cost.step_seconds`, next to Megatron's plans
-of every degree. Those whose price is near the fastest simulated step are simulated, the cheapest
-first. Example: of prices 100, 107 and 140 ms the first is simulated with 98 ms, and so is the
-second, which may be faster; the third is not.
+of every degree. They are simulated from the cheapest on, as long as one may be faster than the
+fastest so far, and so is Megatron's cheapest. Example: of prices 100, 101 and 140 ms the first is
+simulated with 107 ms. By that ratio the second would take 108 ms, which is near; the third is not.
 
 The gap is that of prices: the largest bound of all shares is a lower bound of every plan's.
 """
@@ -24,12 +24,14 @@ from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.within import best_within
 
-NEAR = 1.1
-"""Price over the fastest simulated seconds up to which a plan is simulated."""
+NEAR = 1.02
+"""Likely over fastest simulated seconds up to which a plan is simulated."""
+LIKELY = 1.1
+"""Simulated seconds over the price that are likely at most: near the median of random plans."""
 MOST_SIMULATED = 8
 """Plans that are simulated at most."""
 SIMULATED_DEVICES = 64
-"""Devices of all simulated plans together at most: a device takes about 0.2 seconds."""
+"""Devices of all simulated plans together at most: a device takes about 0.3 seconds."""
 PRESETS = ("megatron", "megatron-sp")
 
 
@@ -107,11 +109,15 @@ def simulated(plans: Several[ComparedPlan]) -> list[ComparedPlan]:
     """The plans in the order of their seconds, of which those that may be fastest are simulated."""
     ordered = sorted(plans, key=lambda plan: plan.result.seconds)
     devices = ordered[0].result.planner.training.links.devices
-    most, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
-    for number, plan in enumerate(ordered):
-        if number < most and plan.result.seconds <= NEAR * best:
-            plan.result.planner.tick(f"simulation {number + 1} of up to {min(most, len(ordered))}")
+    left, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
+    megatron, ratio = next((plan for plan in ordered if plan.name), None), 1.0
+    for plan in ordered:
+        likely = plan.result.seconds * min(ratio, LIKELY)
+        if left > 0 and (likely <= NEAR * best or plan is megatron):
+            plan.result.planner.tick(f"simulation of {plan.name or 'a plan'}")
             plan = replace(plan, simulated=plan.result.can_be_simulated)
-        best = min(best, plan.seconds)
+            left -= 1
+            if plan.seconds < best:
+                best, ratio = plan.seconds, plan.seconds / plan.result.seconds
         done.append(plan)
     return sorted(done, key=lambda plan: (not plan.simulated, plan.seconds))

@@ -10,7 +10,6 @@ from math import ceil
 
 from primepar.plan.cost.linear import Cost
 from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
-from primepar.plan.cost.traffic import traffic
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
 from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
@@ -125,14 +124,7 @@ class SearchResult:
     @property
     def sent(self) -> tuple[int, ...]:
         """Bytes that every device sends in a training step; none where they are not counted."""
-        training, priced = self.planner.training, self.planner.model.priced
-        if priced and priced.what:
-            return ()
-        if self.account is None:
-            masters = training.item < training.wide_item
-            predicted = traffic(self.plan, training.batch, training.positions, masters)
-            return predicted.bytes(training.dtype)
-        return self.account.sent
+        return () if self.account is None else self.account.sent
 
     @property
     def memory(self) -> float:
