@@ -23,8 +23,7 @@ from primepar.plan.search import search as search_module
 from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.search import search
-from primepar.plan.search.sequence_classes import Classes, near_best
+from primepar.plan.search.search import Classes, near_best, search
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, orders
 from primepar.schedule.sequence import Element
 

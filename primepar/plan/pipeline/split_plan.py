@@ -34,8 +34,14 @@ from primepar.plan.pipeline_layout import (
     micro_batches,
 )
 from primepar.plan.plan import Plan, recomputed_words
-from primepar.plan.search.axes import seconds_by_axis
-from primepar.plan.search.explain import Baseline, ChosenSequence, Explanation, explain, folded
+from primepar.plan.search.explain import (
+    Baseline,
+    ChosenSequence,
+    Explanation,
+    explain,
+    folded,
+    seconds_by_axis,
+)
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import ComparedPlan, best_for, simulated

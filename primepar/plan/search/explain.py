@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
+from typing import Final
 
 import numpy as np
 
 from primepar.models.config import flops_per_token
 from primepar.plan.cost.linear import Cost
-from primepar.plan.search.axes import seconds_by_axis
 from primepar.plan.search.ranked import ComparedPlan, baselines
 from primepar.plan.search.result import SearchResult
 
+AXES: Final = ("computing", "tensor", "context", "experts", "data", "pipeline")
+_OWN: Final = {"attention": "context", "experts": "experts"}
+"""Operators whose communication is that of an axis other than tensor."""
+LEAST: Final = 1e-4
+"""Share of a step below which a difference is no reason."""
 NEIGHBOURS = 3
 """Number of prices of alternatives that are listed for each operator."""
 KEPT = ("parameters", "gradients", "states", "stash")
@@ -285,3 +290,28 @@ def _layer(choice: ChosenSequence) -> str:
 
 def _name_in_layer(choice: ChosenSequence) -> str:
     return choice.operator.split(".", 2)[2] if _layer(choice) else choice.operator
+
+
+def seconds_by_axis(choices: Iterable[ChosenSequence], waiting: float = 0.0) -> dict[str, float]:
+    """Seconds of all operators of a plan by axis; they add up to the step.
+
+    Tensor parallelism is in the operators and between them. Context parallelism is what attention
+    gathers, expert parallelism what experts exchange, data parallelism the sums of gradients.
+    Example: of `M2,megatron-sp` the gathers and scatters of fc1 are on the axis tensor, and the sum
+    of its weight's gradient over the two copies on the axis data.
+    """
+    seconds = dict.fromkeys(AXES, 0.0)
+    for choice in choices:
+        terms, axis = choice.terms, _OWN.get(choice.operator.rpartition(".")[2], "tensor")
+        seconds["computing"] += choice.layers * (terms["compute"] + terms["update"])
+        seconds[axis] += choice.layers * terms["communication"]
+        seconds["tensor"] += choice.layers * choice.moving
+        seconds["data"] += choice.layers * terms["reduction"]
+    return seconds | {"pipeline": waiting}
+
+
+def reasons(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Axes in which two plans differ, with how many seconds more ours takes, the largest first."""
+    least = LEAST * sum(ours.values())
+    more = [(axis, ours[axis] - theirs[axis]) for axis in AXES]
+    return sorted((term for term in more if abs(term[1]) > least), key=lambda term: -abs(term[1]))

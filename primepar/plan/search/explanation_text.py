@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from primepar.plan.search.axes import reasons
-from primepar.plan.search.explain import KEPT, Baseline, ChosenSequence, Explanation, Neighbour
+from primepar.plan.search.explain import (
+    KEPT,
+    Baseline,
+    ChosenSequence,
+    Explanation,
+    Neighbour,
+    reasons,
+)
 
 HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept")
 TOTAL = "of a step"

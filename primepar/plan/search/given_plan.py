@@ -1,8 +1,8 @@
-"""The cost of a given plan, by the same cost model as the plans of a search."""
+"""The cost of a given plan, as one of Megatron's, by the cost model of the search."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Self
@@ -12,6 +12,7 @@ from primepar.models.graph import Kind
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cost.candidate import Candidate, candidate_of
 from primepar.plan.operator_layouts import sequence_of
+from primepar.plan.presets import preset_sequences
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
@@ -65,3 +66,24 @@ def _candidate(kind: Kind, text: str) -> Candidate:
     """The sequence of an operator of a kind, as a candidate; one for equal texts."""
     linear = kind == "linear"
     return candidate_of(parse_sequence(text, linear=linear), *(() if linear else ("O",)))
+
+
+def degrees(planner: Planner, preset: str = "megatron") -> Iterator[tuple[str, SearchResult]]:
+    """The plans of a preset on 1, 2, 4, ... copies, each with its name, as far as they fit.
+
+    With as many copies as devices the plan is that of data parallelism alone.
+    """
+    devices = planner.training.links.devices
+    for bit in range(planner.training.links.bits + 1):
+        name = f"M{1 << bit},{preset}" if bit else preset
+        if devices == 1 << bit:
+            name = "data"
+        try:
+            sequences = preset_sequences(name, planner.model, devices)
+            given = Given.with_sequences(planner, sequences)
+            for operator in planner.operators:
+                if operator.kind == "attention":  # heads refuse most degrees, and at once
+                    given.options(operator.name)
+            yield name, given.result
+        except PlanError:
+            continue

@@ -25,9 +25,8 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.step_seconds import weighed
-from primepar.plan.search.layers import FoldedGraph
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
-from primepar.plan.search.segments import Matrix, Vector
+from primepar.plan.search.segments import FoldedGraph, Matrix, Vector
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 from primepar.plan.simulator.program_kernels import kernels
 

@@ -18,7 +18,7 @@ from math import inf
 
 from primepar.errors import PlanError
 from primepar.plan.cost.step_seconds import SHARES
-from primepar.plan.search.megatron import degrees
+from primepar.plan.search.given_plan import degrees
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search

@@ -37,9 +37,8 @@ from primepar.plan.search.least_memory import (
 from primepar.plan.search.options import Options, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.search import EXACT, search
+from primepar.plan.search.search import EXACT, FEW, GOAL, MOST, Classes, search
 from primepar.plan.search.segments import Choices, Vector
-from primepar.plan.search.sequence_classes import FEW, GOAL, MOST, Classes
 
 NEAR = 0.0005
 """The gap at which a search within a limit ends early."""
