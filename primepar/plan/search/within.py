@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.exact_search import SLACK, Costs, Exact, least_with
+from primepar.plan.search.exact_search import Costs, Exact, least_with
 from primepar.plan.search.least_memory import (
     LeastMemory,
     advice,
@@ -149,23 +149,29 @@ class WithinLimits:
         plan, lowest = self._best(inf, seconds)
         return None if plan is None else self._result(plan, plan.memory / lowest.bound - 1)
 
-    def front(self) -> Front:
+    def front(self, tolerance: float = TOLERANCE) -> Front:
         """Plans by cost and memory, the fastest and the smallest included.
 
-        Each is the fastest within a little less memory than the one before it takes. Raises
-        `PlanError` for more than `EXACT` devices.
+        Each is the smallest that is near the fastest within a little less memory than the one
+        before it takes. The tolerance is doubled until there are few. Raises `PlanError` for more
+        than `EXACT` devices.
         """
         self._check_devices("a Pareto front")
-        plans, tolerance, memory = list[SearchResult](), 0.0, inf
+        plans, reached, memory = list[SearchResult](), tolerance, inf
         while not plans or plans[-1].memory > self.least_memory:
             plan = self.fastest(memory)
             assert plan is not None, "the smallest plan is within the limit"
-            if not plans:
-                step = max(TOLERANCE, (plan.memory / self.least_memory) ** (1 / MOST_PLANS) - 1)
+            least = plan.cost / (1 + plan.gap)
+            small = self.smallest(least * (1 + tolerance)) if plans else None
+            if small is not None and small.memory <= memory:
+                plan = small
+            else:
+                reached = max(reached, plan.gap)
+            while plans and plans[-1].cost >= plan.cost:
+                plans.pop()  # no plan but for the gap of the one before
             plans.append(plan)
-            tolerance = max(tolerance, step, plan.gap)
-            memory = max(self.least_memory, plan.memory / (1 + step))
-        return Front(plans, tolerance)
+            memory = max(self.least_memory, plan.memory / (1 + tolerance))
+        return Front(plans, reached) if len(plans) <= MOST_PLANS else self.front(2 * tolerance)
 
     def _check_devices(self, what: str) -> None:
         if self.classes is not None:
@@ -226,9 +232,13 @@ class WithinLimits:
         while fast.kept > small.kept:
             price = (small.cost - fast.cost) / (fast.kept - small.kept)
             least, plan = self._search(price, high)
-            below = least - price * kept if by_time else (least - seconds) / price
+            below, between = (
+                total - price * kept if by_time else (total - seconds) / price
+                for total in (least, fast.cost + price * fast.kept)
+            )
             bound, weight = max((bound, weight), (below, price))
-            if least >= (fast.cost + price * fast.kept) * (1 - SLACK):
+            # No weight has a bound above `between`, which is on the line through both plans.
+            if below >= between * (1 - NEAR / 4):
                 break
             if plan.kept <= kept if by_time else plan.cost > seconds:
                 small = plan
