@@ -1,15 +1,13 @@
 """The plan with the least redundant memory, by an integer linear program.
 
 Redundant is what devices hold beyond one copy of every tensor. Of a tensor of |T| bytes p devices
-hold |T| / shards each. The share of one is |T| / p, and the rest is redundant. Shards are read off
-layouts, so that no method needs a formula of its own. Shi et al. (FITEE 26(1), 2025) pose the
-problem and search by integer programming; cost, program and settings are ours.
+hold |T| / shards each, by their layouts; |T| / p is the share of each, and the rest is redundant.
+Shi et al. (FITEE 26(1), 2025) pose the problem and search by integer programming; all else is ours.
 
 For every operator v and option p there is x[v, p], 0 or 1; one of them is 1 at each operator. For
 every edge and pair of options there is y[p, q] >= 0, the linearized product of the x of both ends:
 for each p the sum of y over q is x[p] of the producer, for each q that over p x[q] of the consumer.
-Minimized are node costs times x plus edge costs times y. A bound is one more row; that of memory,
-which makes the program hard, is added where the optimum without it exceeds it.
+Minimized are node costs times x plus edge costs times y. A bound is one more row.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models.graph import Operator
-from primepar.plan.cost.linear import cost_key, linear_working
+from primepar.plan.cost.linear import linear_working
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.options import Catalogue, Numbers, Options
 from primepar.plan.search.planner import Planner
@@ -32,14 +30,9 @@ from primepar.plan.search.result import SearchResult
 from primepar.plan.search.segments import Choice, Matrix, Vector
 from primepar.schedule.operators import Linear
 
-MOST_DEVICES: Final = 32
-"""Maximum number of devices for which all pairs of sequences are compared."""
-MOST_COLUMNS: Final = 1 << 20
-"""Variables of the largest program that is solved: the solver's setup obeys no time limit."""
-FINEST: Final = 2.0**-16
-"""Bytes: the smallest unit of costs."""
-OPTIMAL, INFEASIBLE = 0, 2
-"""Status codes of `scipy.optimize.milp`."""
+MOST_DEVICES: Final = 32  # for which all pairs of sequences are compared
+MOST_COLUMNS: Final = 1 << 20  # variables: the setup of the solver obeys no time limit
+FINEST: Final = 2.0**-16  # bytes, the smallest unit of costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +103,6 @@ class Solution:
     bound: float
     proved: bool
     columns: int
-    """Variables of the program."""
 
 
 def solve(graph: Graph, weights: Vector, most: Vector, seconds: float = inf) -> Solution:
@@ -167,7 +159,6 @@ class _Program:
         return np.arange(self.columns - len(costs), self.columns)
 
     def add(self, columns: Choice, factors: Vector, least: float, most: float) -> None:
-        """Add a row: a sum of columns between two numbers."""
         self._rows.append((columns, factors, least, most))
 
     def bound(self, cost: int, most: float) -> None:
@@ -204,7 +195,7 @@ class _Program:
             if solved.x is None
             else {name: int(solved.x[options].argmax()) for name, options in self.nodes.items()}
         )
-        return Solution(choices, bound, solved.status in (OPTIMAL, INFEASIBLE), self.columns)
+        return Solution(choices, bound, solved.status in (0, 2), self.columns)
 
 
 class Redundancy:
@@ -214,19 +205,19 @@ class Redundancy:
     gradients and optimizer state, and what forward stashes). At its busiest step it also holds its
     other operands and results. Its share is what one device alone would hold, over the number of
     devices. Blocks in flight between two steps of a primitive are not counted. On an edge a device
-    holds for a while what it receives in the redistribution, forward and backward.
+    holds what it receives in the redistribution, forward and backward.
     """
 
     def __init__(self, planner: Planner) -> None:
-        self.planner, self.links = planner, planner.training.links
-        alone = replace(planner.training, links=ClusterLinks(self.links.cluster, 0))
+        self.planner, self.devices = planner, planner.training.links.devices
+        alone = replace(planner.training, links=ClusterLinks(planner.training.cluster, 0))
         self._alone = Catalogue.whole(planner.model, alone, "paper")
 
     def held(self, operator: Operator) -> Vector:
         """Redundant bytes of every option of an operator."""
-        options, alone = self.planner.options(operator.name), self._alone.options(operator)
-        held, whole = (some.kept + self._working(operator, some) for some in (options, alone))
-        redundant: Vector = held - whole[0] / self.links.devices
+        options = self.planner.options(operator.name), self._alone.options(operator)
+        held, whole = (some.kept + self._working(operator, some) for some in options)
+        redundant: Vector = held - whole[0] / self.devices
         return redundant
 
     def _working(self, operator: Operator, options: Options) -> Vector:
@@ -235,10 +226,7 @@ class Redundancy:
             return options.running
         training = self.planner.training
         shape = Linear(M=training.rows, N=operator.N, K=operator.K)
-        keys = [cost_key(self.links, candidate) for candidate in options.candidates]
-        distinct = dict(zip(keys, options.candidates, strict=True))
-        known = {key: linear_working(training, shape, distinct[key]) for key in distinct}
-        return np.array([known[key] for key in keys])
+        return np.array([linear_working(training, shape, option) for option in options.candidates])
 
     def graph(self) -> Graph:
         """Redundant bytes, seconds of a step, and bytes that a device keeps with what runs."""
@@ -293,21 +281,20 @@ def least_redundancy(
         )
     graph = Redundancy(planner).graph()
     planner.tick("integer program")
-    # All costs are multiples of `unit` bytes. All seconds together weigh less than half of one, so
-    # that they only break ties.
+    # Costs are multiples of `unit` bytes. Seconds weigh less than half of one: they break ties.
     arrays = (*graph.nodes.values(), *graph.edges.values())
     slowest = sum(float(costs[..., 1].max()) for costs in arrays)
     distinct = {id(costs): costs[..., 0].ravel() for costs in arrays}
     whole = np.rint(np.concatenate([*distinct.values()]) / FINEST).astype(np.int64)
     unit = FINEST * int(np.gcd.reduce(whole) or 1)
-    weights = np.array([1 / unit, 1 / (2 * slowest) if slowest else 0.0, 0.0])
+    weights = np.array([1 / unit, 1 / (2 * slowest or inf), 0.0])
+    # A bound of memory makes the program hard, so it is added where the optimum exceeds it.
     solution = solve(graph, weights, np.array([inf, within, inf]), timeout)
     if solution.choices is not None and graph.costs(solution.choices)[-1] > memory:
         solution = solve(graph, weights, np.array([inf, within, memory]), timeout)
     least = max(0.0, unit * ceil(solution.bound - 0.5)) if abs(solution.bound) < inf else 0.0
     if solution.choices is None:
         return None, replace(solution, bound=least)
-    redundant = float(graph.costs(solution.choices)[0])
-    proved = solution.proved and least >= redundant
-    result = SearchResult(planner, redundant, solution.choices)
+    result = SearchResult(planner, float(graph.costs(solution.choices)[0]), solution.choices)
+    proved = solution.proved and least >= result.cost
     return result, replace(solution, bound=least, proved=proved)
