@@ -40,8 +40,8 @@ def plan(
         str,
         typer.Argument(
             metavar="MODEL",
-            help="A config.json of Hugging Face, or the name of a published model, as opt-175b. Or "
-            "a plan to price: plan.json, or a preset as megatron with --model and --devices.",
+            help="A config.json of Hugging Face, or the name of a published model, as opt-175b; or "
+            "a plan, which is priced: plan.json, or a preset as megatron with --model.",
             show_default=False,
         ),
     ],

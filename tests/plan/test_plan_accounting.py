@@ -137,8 +137,8 @@ def test_what_the_search_adds_up_is_no_less() -> None:
             assert max(result.held) <= result.memory, (family, dtype)
 
 
-def test_on_many_devices_a_result_has_the_bound_and_what_is_sent() -> None:
-    """Where no program is lowered. Rows are cut 128 times, and only gradients are sent."""
+def test_on_many_devices_a_result_has_the_bound_and_nothing_counted() -> None:
+    """Where no program is lowered."""
     on = cluster(Link(128, 0.0, 1.0, False))
     model = replace(SHAPES["llama"], layers=1)
     planner = Planner.of(model, on, 128, 128, "bfloat16", "paper")
@@ -146,7 +146,7 @@ def test_on_many_devices_a_result_has_the_bound_and_what_is_sent() -> None:
     result = Given.with_sequences(planner, plan.sequences).result
     assert result.account is None
     assert result.held == (ceil(result.memory),) * 128
-    assert result.sent == accounting(plan, 128, model.context, "bfloat16").sent
+    assert result.sent == ()
 
 
 @pytest.mark.parametrize("spoil", ["a free less", "a message more", "a block wider"])

@@ -69,13 +69,22 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["plan", "pipeline"])
-def test_a_plan_still_needs_its_model(command: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [
+        (
+            "plan",
+            "; or a plan, which is priced: plan.json, or a preset as megatron with --model",
+        ),
+        ("pipeline", ""),
+    ],
+)
+def test_a_plan_still_needs_its_model(command: str, more: str) -> None:
     done = run(command)
     assert (done.code, done.err) == (
         2,
         f"primepar: error: MODEL: expected a value, got none: write primepar {command} MODEL (a "
-        "config.json of Hugging Face, or the name of a published model, as opt-175b)\n",
+        f"config.json of Hugging Face, or the name of a published model, as opt-175b{more})\n",
     )
 
 
