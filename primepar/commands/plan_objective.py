@@ -25,8 +25,6 @@ _WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
     "redundancy": (("--alpha",), "redundancy itself is least"),
 }  # fmt: skip
 """Options without effect on a goal, and why."""
-
-
 SOLVER_SECONDS = 60.0
 """Time limit of the integer program for the least redundancy."""
 
@@ -52,18 +50,15 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Bounds on a plan: bytes of a device and seconds of a step, None where there is none."""
+class Objective:
+    """The options of `primepar plan` that define which plan is the best.
+
+    `memory` bounds the bytes of a device and `within` the seconds of a step, where they are given.
+    """
 
     memory: float | None
     within: float | None
-
-    def check_bounds(self) -> None:
-        """Raise `ConfigError` for a bound that is no positive number."""
-        bounds = {"--memory": (self.memory, "bytes"), "--within": (self.within, "seconds")}
-        for name, (bound, unit) in bounds.items():
-            if bound is not None and not (isfinite(bound) and bound > 0):
-                raise ConfigError(f"{name}: expected more than 0 {unit}, got {bound:g}")
+    goal: Goal
 
     def whose(self, cluster: str) -> str:
         """Whose bytes bound the memory of a plan."""
@@ -77,15 +72,6 @@ class Bounds:
                 raise ConfigError(
                     f"{option}: expected none together with {with_}, as {because}: leave it out"
                 )
-
-    def fastest(self, planner: Planner, bound: float) -> SearchResult:
-        """The fastest plan within `bound` bytes, as the search adds them up.
-
-        Raises `PlanError` where there is none.
-        """
-        from primepar.plan.search.within import fastest_within
-
-        return fastest_within(planner, bound, self.whose(planner.training.cluster.name))
 
     @staticmethod
     def smallest(planner: Planner, within: float) -> SearchResult:
@@ -102,16 +88,15 @@ class Bounds:
             )
         return result
 
-
-@dataclass(frozen=True)
-class Objective(Bounds):
-    """The options of `primepar plan` that define which plan is the best."""
-
-    goal: Goal
-
     def check(self, alpha: float, others: Mapping[str, bool]) -> None:
-        """Raise `ConfigError` for an objective without its bound, or options without effect."""
-        self.check_bounds()
+        """Raise `ConfigError` for an objective without its bound, or options without effect.
+
+        And for a bound that is no positive number.
+        """
+        bounds = {"--memory": (self.memory, "bytes"), "--within": (self.within, "seconds")}
+        for name, (bound, unit) in bounds.items():
+            if bound is not None and not (isfinite(bound) and bound > 0):
+                raise ConfigError(f"{name}: expected more than 0 {unit}, got {bound:g}")
         if self.goal == "memory" and self.within is None:
             raise ConfigError(
                 "--objective memory: expected the seconds that a step may take, got none: "
@@ -164,7 +149,9 @@ class Objective(Bounds):
             )
         if self.within is not None:  # raises where one bound alone leaves no plan
             self.smallest(planner, self.within)
-        fastest = self.fastest(planner, memory)
+        from primepar.plan.search.within import fastest_within
+
+        fastest = fastest_within(planner, memory, self.whose(planner.training.cluster.name))
         raise PlanError(
             f"expected a plan with a step within the {self.within:g} seconds of --within and "
             f"within the memory of a device, got none: the fastest within the memory takes "

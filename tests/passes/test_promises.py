@@ -127,7 +127,7 @@ def test_a_step_is_the_same_after_each_pass(planned: tuple[str, int], family: st
 
 
 @few
-@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, list(SMALL))))
+@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, SMALL)))
 def test_a_step_after_all_passes_is_proved(mesh: tuple[str, int], family: str) -> None:
     name, ranks = mesh
     program = passed(name, ranks, family)

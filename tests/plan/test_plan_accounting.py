@@ -28,7 +28,7 @@ from primepar.plan.simulator.account import (
     accounting,
     step_options,
 )
-from primepar.plan.simulator.events import BlockBytes, rank_events, sent
+from primepar.plan.simulator.events import BlockBytes, live_bytes, sent
 from primepar.plan.simulator.step import simulate_step
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
@@ -76,10 +76,12 @@ def plan_of(family: str, name: str, ranks: int, layers: int, way: str) -> Plan:
 def counted(program: Program, dtype: str) -> StepAccount:
     """The account of a whole program, all layers of it."""
     size = BlockBytes(program, dtype)
-    events = [list(rank_events(program, rank, size)) for rank in range(program.ranks)]
     return StepAccount(
-        tuple(ceil(sum(event.sent for event in of_rank)) for of_rank in events),
-        tuple(max(event.live for event in of_rank) for of_rank in events),
+        tuple(
+            ceil(sum(sent(node, rank, size) for node in nodes))
+            for rank, nodes in enumerate(program.programs)
+        ),
+        tuple(max(live_bytes(program, rank, size)) for rank in range(program.ranks)),
     )
 
 

@@ -55,7 +55,7 @@ def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
 
 
 @few
-@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, list(SMALL))))
+@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, SMALL)))
 def test_a_step_sends_and_holds_what_is_predicted(mesh: tuple[str, int], family: str) -> None:
     name, ranks = mesh
     assert_counted_alike(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)

@@ -41,7 +41,7 @@ RANDOM_PLANS = 100 if IS_LONG else 6
 
 
 @few
-@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, list(SHAPES))))
+@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, SHAPES)))
 def test_under_a_preset_loss_and_gradients_are_those_of_one_device(
     mesh: tuple[str, int], family: str
 ) -> None:
@@ -149,7 +149,7 @@ def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
 
 @few
 @pytest.mark.parametrize(
-    ("family", "name"), list(product(list(SHAPES), ["megatron", "summa", "primepar", "stationary"]))
+    ("family", "name"), list(product(SHAPES, ["megatron", "summa", "primepar", "stationary"]))
 )
 def test_a_program_without_backward_has_the_logits_and_the_loss_of_one_device(
     family: str, name: str

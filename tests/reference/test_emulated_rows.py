@@ -114,7 +114,7 @@ def test_gradients_of_keys_that_are_not_summed_are_refused_where_they_are_read()
 
 
 @few
-@pytest.mark.parametrize(("family", "case"), list(product(list(SHAPES), PRESET_BATCHES)))
+@pytest.mark.parametrize(("family", "case"), list(product(SHAPES, PRESET_BATCHES)))
 def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
     family: str, case: tuple[str, int, int]
 ) -> None:
@@ -125,7 +125,7 @@ def test_under_a_preset_a_small_batch_gives_what_one_device_gives(
 
 @few
 @pytest.mark.parametrize(
-    ("family", "text"), list(product(list(SHAPES), ["M2,K2", "P2x2", "S2x2", "R2,M2"]))
+    ("family", "text"), list(product(SHAPES, ["M2,K2", "P2x2", "S2x2", "R2,M2"]))
 )
 def test_a_plan_may_cut_attention_otherwise_than_its_neighbours(family: str, text: str) -> None:
     assert difference(with_attention(SHAPES[family], text), 1, 4) < 1e-10

@@ -38,7 +38,8 @@ from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.smallest_mesh import MOST_SUB_OPERATORS, Sides, side_choices
 from primepar.verify.report import PropertyResult
 
-MOST_DEVICES, MOST_DEVICES_OF_SIDES = 64, 32
+MOST_DEVICES_OF_SIDES = 32
+"""On meshes with several sides; `side_choices` has up to 64 devices."""
 WIDE, MANY = ("M", "N", "K"), 16
 """Dims that are made this many times as long, one by one."""
 
@@ -175,13 +176,13 @@ def formula_results(primitive: Primitive) -> Iterator[PropertyResult]:
 def _compare(primitive: Primitive, asked: list[_Comparison]) -> _Mesh | None:
     """Compare on every mesh, and return the last one. Raises `UnansweredError` at the deadline."""
     mesh = None
-    most = MOST_DEVICES if len(primitive.side_names) == 1 else MOST_DEVICES_OF_SIDES
+    several = len(primitive.side_names) > 1
     for sides in in_time(side_choices(primitive)):
         open_ = [comparison for comparison in asked if comparison.decided is None]
         if not open_:
             break
         candidate = _Mesh(primitive, sides)
-        if candidate.sequence.ranks > most:
+        if several and candidate.sequence.ranks > MOST_DEVICES_OF_SIDES:
             break  # fewest devices come first
         if prod(candidate.sequence.grid.values()) <= MOST_SUB_OPERATORS:
             mesh = candidate

@@ -168,7 +168,7 @@ class WithinLimits:
             else:
                 reached = max(reached, plan.gap)
             while plans and plans[-1].cost >= plan.cost:
-                plans.pop()  # no plan but for the gap of the one before
+                plans.pop()  # slower and larger than the new plan, by at most its gap
             plans.append(plan)
             memory = max(self.least_memory, plan.memory / (1 + tolerance))
         return Front(plans, reached) if len(plans) <= MOST_PLANS else self.front(2 * tolerance)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from typing import NamedTuple
 
 from primepar.errors import ProgramError
 from primepar.plan.cluster import BYTES
@@ -77,24 +76,6 @@ class BlockBytes:
         if size is None:
             size = self._bytes[block] = self.elements(block) * self.item(block)
         return size
-
-
-class RankEvent(NamedTuple):
-    """One instruction of a rank: the bytes that it sends, and those that are live after it.
-
-    The first event is the start of the program.
-    """
-
-    sent: Fraction | int
-    live: int
-
-
-def rank_events(program: Program, rank: int, size: Size) -> Iterator[RankEvent]:
-    """Yield the events of a rank, in its order."""
-    live = 0
-    for node, changes in live_changes(program, rank, size):
-        live += sum(grown for _, grown in changes)
-        yield RankEvent(0 if node is None else sent(node, rank, size), live)
 
 
 def live_bytes(program: Program, rank: int, size: Size) -> Iterator[int]:
