@@ -28,6 +28,8 @@ from primepar.reference import check
 from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
 from primepar.schedule.communication import moves, moves_text
 from primepar.schedule.equations import home_equations, map_equations
+from primepar.schedule.ledger import peak, sent_by_ranks
+from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import Phase
 from primepar.verify import verify_primitive
 
@@ -90,8 +92,7 @@ def page_name(module: str) -> str:
 
 def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
     """Count a training step on emulated devices. Exits where a result or a formula is wrong."""
-    cuts = sequence.grid.get("B", 1)
-    operator = Linear(M=shape.M // cuts, N=shape.N, K=shape.K, B=cuts)
+    operator = with_batch(shape, sequence)
     report = check(sequence, operator)
     if not report.equal or report.formula is None:
         raise SystemExit(f"{name}: {report.message or 'expected a formula of what is sent'}")
@@ -102,6 +103,12 @@ def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
         for tensor in ("I", "W")
     )
     return Counts(float(max(report.sent)), float(report.formula), resident, max(report.peak))
+
+
+def with_batch(shape: Linear, sequence: Sequence) -> Linear:
+    """As many rows, in one sample for each slice of the batch."""
+    cuts = sequence.grid.get("B", 1)
+    return Linear(M=shape.M // cuts, N=shape.N, K=shape.K, B=cuts)
 
 
 def title(module: str) -> str:
@@ -205,10 +212,9 @@ def overview() -> str:
     lines += [
         "",
         f"Elements on each device in a training step with `M={LARGE.M}`, `N={LARGE.N}`, "
-        f"`K={LARGE.K}`, counted on emulated devices on {' and '.join(map(str, OVERVIEW))} "
-        "devices, of which `summa-rectangular` makes meshes of 1 x 4 and 4 x 16. Most held is at "
-        "any moment, of all tensors, gradients and buffers. What is sent is equal to the formula "
-        "in the method's file.",
+        f"`K={LARGE.K}`, counted in the programs of {' and '.join(map(str, OVERVIEW))} devices, of "
+        "which `summa-rectangular` makes meshes of 1 x 4 and 4 x 16. Most held is at any moment, "
+        "of all tensors, gradients and buffers. Each method's page counts on emulated devices.",
         "",
         *method_rows(),
         "",
@@ -226,8 +232,11 @@ def cells(name: str) -> Iterator[str]:
         if sides is None:
             yield from ("", "")
             continue
-        counts = count(name, Sequence.of(primitive, *sides), LARGE)
-        yield from (f"{counts.sent:,.10g}", f"{counts.peak:,}")
+        sequence = Sequence.of(primitive, *sides)
+        program = lower(sequence, with_batch(LARGE, sequence))
+        size = Meaning(program).size
+        most = max(peak(program, rank, size) for rank in range(program.ranks))
+        yield from (f"{float(max(sent_by_ranks(program))):,.10g}", f"{most:,}")
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from primepar.schedule import (
     program_text,
     redistribution,
 )
+from primepar.schedule.ledger import sent_by_ranks
 from primepar.schedule.lowering import layout
 from primepar.schedule.program import ISend
 
@@ -222,8 +223,9 @@ print("devices    M   split K       PrimePar")
 for side in (2, 4, 8):
     for M in (h, 4 * h, 16 * h):
         shape = Linear(M=M, N=h, K=4 * h)
-        by_k, ring = (primepar.check(text, shape=shape).sent[0]
-                      for text in (f"K{side * side}", f"P{side}x{side}"))  # fmt: skip
+        programs = (primepar.lower(text, shape=shape)
+                    for text in (f"K{side * side}", f"P{side}x{side}"))  # fmt: skip
+        by_k, ring = (sent_by_ranks(program)[0] for program in programs)
         print(f"{side * side:7} {M // h:3}h  {float(by_k):9.1f}  {float(ring):9.1f}")
 
 # %% [markdown]

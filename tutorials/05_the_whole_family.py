@@ -11,9 +11,10 @@ from pathlib import Path
 import primepar
 from primepar import Primitive
 from primepar.partition import PRIMITIVES, parse_sequence
-from primepar.schedule import Linear, Movement, Sequence
+from primepar.schedule import Linear, Movement, Sequence, lower
 from primepar.schedule.communication import moves, moves_text
 from primepar.schedule.equations import home_equations, map_equations
+from primepar.schedule.ledger import sent_by_ranks
 from primepar.schedule.lowering import layout
 from primepar.schedule.redistribute import moved
 
@@ -229,9 +230,7 @@ def mlp(first, second, M, h):
     shapes = Linear(M=M, N=h, K=4 * h), Linear(M=M, N=4 * h, K=h)
     sent = 0
     for sequence, shape in zip((fc1, fc2), shapes, strict=True):
-        report = primepar.check(sequence, shape=shape)
-        assert report.equal, report.message
-        sent += float(sum(report.sent)) / sequence.ranks
+        sent += float(sum(sent_by_ranks(lower(sequence, shape)))) / sequence.ranks
     return sent, between * M * 4 * h / fc1.ranks
 
 

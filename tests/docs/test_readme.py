@@ -57,8 +57,8 @@ def run_command(command: str, shown: str, folder: Path) -> None:
     line, _, code = command.partition("# exit ")
     _, *arguments = shlex.split(line)
     captures = arguments[0] == "preflight" and any(name.endswith(".py") for name in arguments)
-    has_processes = captures or arguments[0] == "train"
-    done = in_a_process(arguments, folder) if has_processes else run(*arguments)
+    trains = arguments[0] == "train" and not code and "--show-config" not in arguments
+    done = in_a_process(arguments, folder) if captures or trains else run(*arguments)
     printed = done.out + done.err
     assert done.code == int(code or 0), f"$ {command}\n{printed}"
     same = doctest.OutputChecker().check_output(shown.strip(), printed.strip(), doctest.ELLIPSIS)
