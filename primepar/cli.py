@@ -15,7 +15,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from primepar.commands.certify import certify
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.list import list_
@@ -45,7 +44,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     show: "show primepar --side 2 -o grid.svg",
     check: "check primepar --side 3",
     verify: "verify primepar --json",
-    certify: "certify proof.json primepar",
     exercise: "exercise 1 --diagnose races:0,3",
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
@@ -56,7 +54,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     train: "train --ranks 4 --plan P2x2 --steps 100",
 }
 """Every command in the order of the help, with an example of how it is called."""
-OUTPUTS = ("output", "smallest", "certificate", "picture", "repaired", "sarif")
+OUTPUTS = ("output", "smallest", "picture", "repaired", "sarif")
 """Parameters of commands that name a file to write."""
 _LOST = {
     ENOSPC: "expected room for what is written, got a full disk",

@@ -1,4 +1,4 @@
-"""What `primepar verify --certificate` writes, and the program that a certificate is about."""
+"""`primepar verify --certificate`: writes a certificate, or checks one that is there."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from primepar.api.resolve_target import Target
-from primepar.commands.options import on_mesh
-from primepar.errors import CertificateError, TargetError
+from primepar.commands.options import Making, on_mesh
+from primepar.errors import CertificateError, ClaimError, TargetError
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, lower
 from primepar.schedule.nesting import Nesting
 
 if TYPE_CHECKING:
     from primepar.certify.certificate_file import Certificate
+    from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
     from primepar.certify.program import ProgramCertificate
     from primepar.verify.report import Report
 
@@ -23,11 +25,26 @@ CertificateOption = Annotated[
     Path | None,
     typer.Option(
         "--certificate",
-        metavar="OUT.JSON",
-        help="Write the certificate of the verdict, which `primepar certify` checks without Z3.",
+        metavar="FILE.JSON",
+        help="Write the certificate of the verdict; one that is there is checked, without Z3.",
         show_default=False,
     ),
 ]
+
+
+class Checked(Struct, frozen=True):
+    """What a certificate is about, and whether it holds."""
+
+    certificate: str
+    target: str
+    holds: bool
+    verdict: str
+    """The verdict that is certified if it holds."""
+    scope: str
+    properties: tuple[str, ...]
+    """What the verdict is about."""
+    reason: str | None = None
+    """What does not hold."""
 
 
 def lowered(target: str, placed: Target, side: str | None) -> Program:
@@ -104,3 +121,66 @@ def program_of(
             f"{given.side}, got another target"
         )
     return lowered(target, placed, given.side)
+
+
+def check_certificate(file: Path, target: str, placed: Target | Nesting, making: Making) -> Checked:
+    """Check a certificate that is there, without Z3 and without the prover.
+
+    Raises `CertificateError` if the file is no certificate of the target.
+    """
+    from primepar.certify.certificate_file import load_certificate
+    from primepar.certify.claims import PROPERTIES
+    from primepar.certify.program import ProgramCertificate, certify_program
+
+    given = load_certificate(file)
+    reason = None
+    if not isinstance(given, ProgramCertificate):
+        properties: tuple[str, ...] = PROPERTIES
+        verdict, scope = "proved", _every_side(placed)
+        try:
+            _check_all_sides(given, file, target, placed)
+        except ClaimError as error:
+            reason = str(error)
+    elif isinstance(placed, Nesting):
+        raise _other_target(file, target)
+    else:
+        step = making.step(placed).program if isinstance(placed, Plan) else None
+        program = program_of(target, placed, step, given)
+        verdict = "refuted" if given.refuted else "proved"
+        scope = f"for side {given.side}" if given.side else "as given"
+        scope += ", with buffered sends" * (given.transport.slots is None)
+        properties = given.refuted or given.proved
+        try:
+            certify_program(given, program)
+        except ClaimError as error:
+            reason = str(error)
+    return Checked(str(file), target, reason is None, verdict, scope, properties, reason)
+
+
+def _check_all_sides(
+    given: PrimitiveCertificate | SequenceCertificate,
+    file: Path,
+    target: str,
+    placed: Target | Nesting,
+) -> None:
+    """Check the certificate of a primitive or of a sequence without lengths."""
+    from primepar.certify.certificate_format import PrimitiveCertificate
+    from primepar.certify.primitive import certify_primitive, certify_sequence
+
+    if isinstance(given, PrimitiveCertificate) and isinstance(placed, Primitive):
+        certify_primitive(given, placed)
+    elif not isinstance(given, PrimitiveCertificate) and isinstance(placed, Nesting):
+        certify_sequence(given, placed)
+    else:
+        raise _other_target(file, target)
+
+
+def _other_target(file: Path, target: str) -> CertificateError:
+    return CertificateError(
+        f"{target}: expected the target that {file} is about, got a target of another kind"
+    )
+
+
+def _every_side(target: Target | Nesting) -> str:
+    names = target.side_names if isinstance(target, Primitive | Nesting) else ()
+    return f"for every {', '.join(names)} >= 1" if names else "for one device"

@@ -13,6 +13,7 @@ COMMANDS = {
     "print": "show", "search": "plan", "measure": "profile",
     "version": "--version", "redundancy": "plan MODEL --objective redundancy",
     "price": "plan PLAN, with the same options",
+    "certify": "verify TARGET --certificate FILE",
 }  # fmt: skip
 """Other words for commands."""
 OPTIONS = {
@@ -30,7 +31,7 @@ OPTIONS = {
     "profile": {"--devices": "--ranks", "-n": "--ranks"},
 }  # fmt: skip
 """Command -> another word for an option, or one that it had -> what to write."""
-for command in ("check", "verify", "certify", "simulate"):
+for command in ("check", "verify", "simulate"):
     OPTIONS[command] = OPTIONS["show"]
 OPTIONS["pipeline"] = {
     "--ranks": "--devices",

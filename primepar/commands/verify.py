@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -13,6 +14,7 @@ from primepar.api.questions import verify_target
 from primepar.api.training_step import TrainingStep
 from primepar.commands.certificates import (
     CertificateOption,
+    check_certificate,
     check_name,
     write_certificate,
 )
@@ -36,7 +38,8 @@ from primepar.commands.options import (
     likely_cause,
     refuse_for_plan,
 )
-from primepar.errors import ConfigError, TargetError
+from primepar.errors import ConfigError, TargetError, one_line
+from primepar.files import announce
 from primepar.partition.registry import labelled
 from primepar.plan import Plan
 from primepar.schedule import Primitive
@@ -85,13 +88,17 @@ def verify(
     """Prove a primitive on every mesh, or a sequence or a program as given.
 
     A sequence without lengths, like K,P, is proved for every length of every member. Of a plan a
-    whole training step is proved: forward, backward, sums of gradients and updates. Ends with 0
-    if all is proved, 1 if something is refuted, 3 if something is unknown.
+    whole training step is proved: forward, backward, sums of gradients and updates. A certificate
+    that is there is checked without Z3 and without the prover, and nothing else is done. Ends with
+    0 if all is proved, 1 if something is refuted, 3 if something is unknown or a certificate does
+    not hold.
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
     check_names(output, smallest)
     check_name(certificate)
+    if certificate is not None and not certificate.exists():
+        announce(certificate)
     making = Making(model, devices, batch, positions)
     resolved = making.every_length(target) or making.resolved(target, step=True)
     _check_meant(target, resolved, side, buffered, solver)
@@ -101,6 +108,10 @@ def verify(
             f"{target}: expected sizes, as {option} is of one program, got none: "
             f"write {resolved().text}"
         )
+    if certificate is not None and certificate.exists():
+        others = {"--side": side, "--buffered": buffered, "--solver": solver,
+                  "--output": output, "--minimal": smallest}  # fmt: skip
+        _end_checked(certificate, others, target, resolved, making, json)
     asked = AskedTarget(target, resolved, COMMAND_LINE)
     step = making.step(resolved) if isinstance(resolved, Plan) else None
     report, placed = verify_target(
@@ -120,6 +131,28 @@ def verify(
     if certificate is not None:
         write_certificate(report, placed, certificate, side, buffered, timeout)
     raise typer.Exit(EXIT_CODES[report.verdict])
+
+
+def _end_checked(
+    file: Path, others: Mapping[str, object], target: str, resolved: EveryTarget,
+    making: Making, json: bool,
+) -> NoReturn:  # fmt: skip
+    """End with what a certificate that is there states, if it holds."""
+    if given := [option for option, value in others.items() if value]:
+        raise TargetError(
+            f"{given[0]}: expected none with --certificate {file}, which is there and is checked "
+            "as it is, got one: leave it out, or name a file that is not there"
+        )
+    assert not isinstance(resolved, type)
+    seen = check_certificate(file, target, resolved, making)
+    if json:
+        typer.echo(json_text(seen), nl=False)
+    elif seen.holds:
+        typer.echo(f"{file}: holds: {target} is {seen.verdict} {seen.scope}")
+        typer.echo(f"  {', '.join(seen.properties)}")
+    else:
+        typer.echo(f"{file}: does not hold: {one_line(seen.reason or '')}")
+    raise typer.Exit(EXIT_CODES[seen.verdict if seen.holds else "unknown"])
 
 
 def _cause(report: Report, placed: object) -> list[str]:

@@ -1,4 +1,4 @@
-"""`primepar certify`, and `--certificate` of `primepar verify`."""
+"""`primepar verify --certificate`: a certificate is written, and one that is there is checked."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_what_verify_writes_certify_takes(
     done = run("verify", target, *options, "--certificate", str(file))
     assert done.code == verdict
     assert done.err == f"wrote {file}\n"
-    checked = run("certify", str(file), target)
-    assert checked.code == 0
+    checked = run("verify", target, "--certificate", str(file))
+    assert checked.code == verdict
     assert checked.out.splitlines()[0] == f"{file}: holds: {target} {outcome}"
 
 
@@ -51,14 +51,14 @@ def test_the_step_of_a_plan_has_a_certificate(tmp_path: Path) -> None:
     making = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "2",
               "--positions", "2")  # fmt: skip
     assert run("verify", "megatron", *making, "--certificate", str(file)).code == 0
-    checked = run("certify", str(file), "megatron", *making)
+    checked = run("verify", "megatron", *making, "--certificate", str(file))
     assert checked.out.splitlines()[0] == f"{file}: holds: megatron is proved as given"
 
 
 def test_json_names_what_holds(tmp_path: Path) -> None:
     file = tmp_path / "proof.json"
     assert run("verify", "summa", "--certificate", str(file)).code == 0
-    printed = msgspec.json.decode(run("certify", str(file), "summa", "--json").out)
+    printed = msgspec.json.decode(run("verify", "summa", "--json", "--certificate", str(file)).out)
     assert printed == {
         "certificate": str(file),
         "target": "summa",
@@ -68,7 +68,7 @@ def test_json_names_what_holds(tmp_path: Path) -> None:
         "properties": [*PROPERTIES],
         "reason": None,
     }
-    done = run("certify", str(file), "output-stays", "--json")
+    done = run("verify", "output-stays", "--json", "--certificate", str(file))
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         "primepar: error: expected a certificate of OutputStays, got one of another primitive: "
@@ -98,7 +98,7 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
     assert run("verify", target, "--certificate", file).code == 0
     code = (
         "from primepar.cli import main\n"
-        f"sys.argv = ['primepar', 'certify', {file!r}, {target!r}]\n"
+        f"sys.argv = ['primepar', 'verify', {target!r}, '--certificate', {file!r}]\n"
         "try: main()\n"
         "except SystemExit as end: assert end.code == 0, end.code"
     )
@@ -110,9 +110,9 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path, target: str) 
 def test_memory_alone_is_certified_too(tmp_path: Path) -> None:
     file, target = tmp_path / "proof.json", str(BROKEN / "05_memory.json")
     assert run("verify", target, "--certificate", str(file)).code == 1
-    done = run("certify", str(file), target)
+    done = run("verify", target, "--certificate", str(file))
     assert (done.code, done.out) == (
-        0, f"{file}: holds: {target} is refuted as given\n  memory\n",
+        1, f"{file}: holds: {target} is refuted as given\n  memory\n",
     )  # fmt: skip
 
 
@@ -149,26 +149,44 @@ def test_a_malformed_certificate_is_refused_in_one_line(
 ) -> None:
     file = tmp_path / "proof.json"
     file.write_text(text)
-    done = run("certify", str(file), "primepar")
+    done = run("verify", "primepar", "--certificate", str(file))
     assert done == (2, "", (
         f"primepar: error: {file}: expected a certificate that `primepar verify --certificate` "
         f"wrote, {message}\n"
     ))  # fmt: skip
 
 
-def test_a_missing_certificate_and_another_kind_of_target_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "proof.json"
-    done = run("certify", str(file), "primepar")
-    assert done == (2, "", f"primepar: error: {file}: expected a certificate that `primepar verify "
-                    "--certificate` wrote, got no such file or directory\n")  # fmt: skip
+def test_a_certificate_of_another_kind_of_target_is_refused(tmp_path: Path) -> None:
+    file, of_side = tmp_path / "proof.json", tmp_path / "side.json"
     assert run("verify", "summa", "--certificate", str(file)).code == 0
-    done = run("certify", str(file), "K,P2x2")
+    done = run("verify", "K,P2x2", "--certificate", str(file))
     assert done == (2, "", f"primepar: error: K,P2x2: expected the target that {file} is about, "
                     "got a target of another kind\n")  # fmt: skip
-    assert run("verify", "summa", "--side", "2", "--certificate", str(file)).code == 0
-    done = run("certify", str(file), "K,P2x2")
+    assert run("verify", "summa", "--side", "2", "--certificate", str(of_side)).code == 0
+    done = run("verify", "K,P2x2", "--certificate", str(of_side))
     assert done == (2, "", "primepar: error: K,P2x2: expected a primitive, as the certificate is "
                     "of one with --side 2, got another target\n")  # fmt: skip
+
+
+def test_a_certificate_that_is_there_is_checked_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    assert run("verify", HEAD_ON, "--buffered", "--certificate", str(file)).code == 0
+    text = file.read_text()
+    done = run("verify", HEAD_ON, "--buffered", "--certificate", str(file))
+    assert done == (2, "", f"primepar: error: --buffered: expected none with --certificate {file}, "
+                    "which is there and is checked as it is, got one: leave it out, or name a file "
+                    "that is not there\n")  # fmt: skip
+    assert file.read_text() == text
+
+
+def test_a_certificate_that_does_not_hold_proves_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "proof.json"
+    assert run("verify", HEAD_ON, "--buffered", "--certificate", str(file)).code == 0
+    forged = file.read_text().replace('"slots":null', '"slots":0')
+    file.write_text(forged)
+    done = run("verify", HEAD_ON, "--certificate", str(file))
+    assert (done.code, done.err) == (3, "")
+    assert done.out.startswith(f"{file}: does not hold: ")
 
 
 def test_a_certificate_is_a_json_file(tmp_path: Path) -> None:

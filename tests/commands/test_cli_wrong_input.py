@@ -292,7 +292,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = ("list, show, check, verify, certify, exercise, preflight, plan, "
+COMMANDS = ("list, show, check, verify, exercise, preflight, plan, "
             "pipeline, profile, simulate, tokenize, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
@@ -303,9 +303,9 @@ USAGE = {
     "draw": f"expected one of {COMMANDS}, got 'draw': write primepar show",
     "simulat": f"expected one of {COMMANDS}, got 'simulat': write primepar simulate",
     "show": f"TARGET: expected a value, got none: write primepar show TARGET ({TARGET})",
-    "certify proof.json":
-        "TARGET: expected a value, got none: write primepar certify CERTIFICATE TARGET "
-        f"({TARGET})",
+    "certify proof.json primepar":
+        f"expected one of {COMMANDS}, got 'certify': write primepar verify TARGET --certificate "
+        "FILE",
     "plan opt-6.7b":
         f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
     "redundancy opt-6.7b":

@@ -72,7 +72,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 ON_CLUSTER = ("--cluster", "cluster.toml", "--devices", "2")
 REPLACED = {
     ("verify", "smallest"): ("verify", "f.json", "--minimal", "f.json"),
-    ("verify", "certificate"): ("verify", "f.json", "--certificate", "./f.json"),
     ("verify", "output"): ("verify", "plan.json", "--output", "plan.svg"),
     ("show", "output"): ("show", "plan.json", "-o", "plan.svg"),
     ("exercise", "output"): None,  # reads nothing but what is shipped
@@ -89,7 +88,7 @@ REPLACED = {
                              "./tokens.bin"),
 }  # fmt: skip
 """Command and parameter that names an output -> a call that would replace an input, if any can."""
-INPUTS = {"model", "file", "config", "texts", "tokenizer"}
+INPUTS = {"certificate", "model", "file", "config", "texts", "tokenizer"}
 """Parameters of commands that are paths and name inputs."""
 
 
@@ -112,7 +111,7 @@ def test_no_output_replaces_an_input(folder: Path, call: tuple[str, ...]) -> Non
     Path("tokens.bin").write_text("a text\n" * 100)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     done = run(*call)
-    options = ("-o", "--output", "--minimal", "--certificate", "--picture", "--repair")
+    options = ("-o", "--output", "--minimal", "--picture", "--repair")
     output = next(call[place + 1] for place, word in enumerate(call) if word in options)
     read = {"cluster": "cluster.toml", "plan": "plan.json", "config": "config.json"}.get(
         Path(output).stem, Path(output).name
@@ -126,7 +125,7 @@ def test_no_output_replaces_an_input(folder: Path, call: tuple[str, ...]) -> Non
 
 def test_a_python_file_is_an_input(folder: Path) -> None:
     os.link("mine.py", "mine.json")
-    assert run("verify", "mine.py:Mine", "--certificate", "mine.json").err == (
+    assert run("verify", "mine.py:Mine", "--minimal", "mine.json").err == (
         "primepar: error: mine.json: expected an output that replaces no input, got mine.py, which "
         "this command reads: choose another name\n"
     )
@@ -198,7 +197,7 @@ def test_links_in_a_cycle_pipes_and_devices_are_no_outputs(tmp_path: Path) -> No
 
 READ = {
     "verify": ("verify", "{}"),
-    "certify": ("certify", "{}", "primepar"),
+    "certificate": ("verify", "primepar", "--certificate", "{}"),
     "config": ("plan", "{}", "--cluster", "h100-8", "--devices", "2"),
     "cluster": ("plan", "gpt2", "--cluster", "{}", "--devices", "2"),
     "settings": ("train", "--config", "{}"),
@@ -239,7 +238,7 @@ def test_a_key_twice_is_refused_with_its_place() -> None:
     assert json_of(b'{"a": {"a": [{"a": 1}, {"a": 2}]}}', dict)
 
 
-@pytest.mark.parametrize("way", ["verify", "certify", "config", "plan", "tokenizer"])
+@pytest.mark.parametrize("way", ["verify", "certificate", "config", "plan", "tokenizer"])
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -268,7 +267,7 @@ def test_every_reader_of_json_refuses_a_key_twice(folder: Path) -> None:
     assert run("verify", "primepar", "--certificate", "c.json").code == 0
     certificate = Path("c.json").read_text().replace('"version"', '"version":3,"version"', 1)
     for way, text, key in (("verify", program, "version"), ("verify", plan, "ranks"),
-                           ("config", config, "n_layer"), ("certify", certificate, "version"),
+                           ("config", config, "n_layer"), ("certificate", certificate, "version"),
                            ("tokenizer", '{"a": 1, "a": 1}', "a")):  # fmt: skip
         Path("x.json").write_text(text)
         done = run(*(word.format("x.json") for word in READ[way]))
@@ -278,7 +277,7 @@ def test_every_reader_of_json_refuses_a_key_twice(folder: Path) -> None:
 
 
 def test_numbers_of_thousands_of_digits_and_deep_json_are_refused(folder: Path) -> None:
-    for way in ("verify", "certify", "config", "plan"):
+    for way in ("verify", "certificate", "config", "plan"):
         for text in ("1" * 5000, "-1e" + "9" * 5000, "[" * 100_000, '{"a":' * 100_000):
             Path("x.json").write_text(f'{{"version": {text}')
             done = run(*(word.format("x.json") for word in READ[way]))

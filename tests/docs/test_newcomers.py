@@ -33,7 +33,7 @@ PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
 COMMANDS = (
-    "list, show, check, verify, certify, exercise, preflight, plan, "
+    "list, show, check, verify, exercise, preflight, plan, "
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
