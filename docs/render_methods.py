@@ -48,10 +48,13 @@ LARGER = {1: (3,), 2: (3, 3), 3: (3, 1, 2)}
 """Number of sides -> those of the pictures, and those at which moves are counted."""
 RECTANGLE = ("r", "a", "c", "b")
 OVERVIEW = {
-    4: {("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1), RECTANGLE: (1, 1, 4)},
+    4: {
+        ("d",): (4,), ("r", "c"): (2,), ("r", "c", "e"): (2, 1), RECTANGLE: (1, 1, 4),
+        ("i", "j", "e"): (2, 2, 1),
+    },
     64: {
         ("d",): (64,), ("r", "c"): (8,), ("r", "c", "e"): (4, 4), ("i", "j", "l"): (4,),
-        RECTANGLE: (4, 1, 4),
+        RECTANGLE: (4, 1, 4), ("i", "j", "e"): (4, 4, 4),
     },
 }  # fmt: skip
 """Devices -> axes -> sides; a method without such a mesh has no number there."""
@@ -76,6 +79,8 @@ class Counts(NamedTuple):
     formula: float
     resident: int
     peak: int
+    ratio: float | None
+    """Sent over the lower bound."""
 
 
 def methods() -> list[tuple[str, list[str]]]:
@@ -102,7 +107,8 @@ def count(name: str, sequence: Sequence, shape: Linear) -> Counts:
         * max(map(len, movement.start("forward", tensor)))
         for tensor in ("I", "W")
     )
-    return Counts(float(max(report.sent)), float(report.formula), resident, max(report.peak))
+    return Counts(float(max(report.sent)), float(report.formula), resident, max(report.peak),
+                  report.ratio)  # fmt: skip
 
 
 def with_batch(shape: Linear, sequence: Sequence) -> Linear:
@@ -186,12 +192,17 @@ def table(name: str, primitive: Primitive) -> Iterator[str]:
     """Counts next to the formula on several meshes."""
     yield f"Elements on each device, counted for `M={SHAPE.M}`, `N={SHAPE.N}`, `K={SHAPE.K}`:"
     yield ""
-    yield "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |"
-    yield "|---|--:|--:|--:|--:|--:|"
+    header = (
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time "
+    )
+    yield header + "| sent over the [lower bound](../lower-bounds.md) |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
     for sides in COUNTED[len(primitive.side_names)]:
         sequence = Sequence.of(primitive, *sides)
-        cells = " | ".join(f"{number:,.10g}" for number in count(name, sequence, SHAPE))
-        yield f"| `{sequence}` | {sequence.ranks} | {cells} |"
+        *numbers, ratio = count(name, sequence, SHAPE)
+        cells = " | ".join(f"{number:,.10g}" for number in numbers if number is not None)
+        nearness = "starts replicated" if ratio is None else f"{ratio:.2f}"
+        yield f"| `{sequence}` | {sequence.ranks} | {cells} | {nearness} |"
 
 
 def overview() -> str:

@@ -26,7 +26,9 @@ from primepar.reference.emulator.surrogate import LENGTH, PRIME
 from primepar.reference.emulator.tensors import Memory
 from primepar.reference.oracle.one_device import OneDevice, one_device, random_integers
 from primepar.schedule.effects import host_blocks, initial_blocks
+from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.lowering import lower
+from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Linear
 from primepar.schedule.program import Program
 from primepar.schedule.sequence import Sequence
@@ -65,6 +67,15 @@ class CheckReport(Struct, frozen=True):
     """Whether phases were computed by stand-ins, as in programs with signatures."""
     difference: float | None = None
     """For a plan's step on real numbers: largest difference of loss and gradients from dense."""
+    lower_bound: float | None = None
+    """Elements that no schedule of a linear operator sends less than, as a mean over the ranks.
+
+    None where a tensor starts replicated, and of what is no training step of a linear operator.
+    """
+    ratio: float | None = None
+    """What is sent over the lower bound, unless that is 0."""
+    starts_replicated: tuple[str, ...] = ()
+    """Operands of which there is more than one copy at the start."""
 
     def lines(self, paint: Callable[[str, bool], str] = lambda text, good: text) -> Iterator[str]:
         """The report as text; `paint` colours a verdict by whether it is good."""
@@ -83,6 +94,12 @@ class CheckReport(Struct, frozen=True):
             by_formula = "" if self.formula is None else f", {self.formula:g} by the formula"
             yield f"  sent per device  {_range(self.sent)} elements{by_formula}"
             yield f"  peak per device  {_range(self.peak)} elements"
+        if self.lower_bound is not None:
+            times = "" if self.ratio is None else f", sent is {self.ratio:.2f} times that"
+            yield f"  lower bound      {self.lower_bound:.6g} elements{times}"
+        elif self.starts_replicated:
+            names, plural = ", ".join(self.starts_replicated), len(self.starts_replicated) > 1
+            yield f"  lower bound      none: {names} start{'' if plural else 's'} replicated"
         if self.stand_ins and self.equal:
             yield (
                 "  by surrogates of what the phases compute: data is where it belongs, summed once"
@@ -104,7 +121,15 @@ def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> 
     """
     operator = operator or Linear.smallest(sequence.grid)
     program = lower(sequence, operator)
-    return _report(str(sequence), program, sequence, seed, formula(sequence, operator))
+    report = _report(str(sequence), program, sequence, seed, formula(sequence, operator))
+    if not report.equal:
+        return report
+    if replicated := starts_replicated(Movement(sequence)):
+        return replace(report, starts_replicated=replicated)
+    rows = operator.B * operator.M
+    bound = training_step(rows, operator.N, operator.K, sequence.ranks)
+    mean = float(sum(report.sent)) / sequence.ranks
+    return replace(report, lower_bound=bound, ratio=mean / bound if bound else None)
 
 
 def check_program(program: Program, target: str = "program", seed: int = 0) -> CheckReport:

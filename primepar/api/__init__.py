@@ -126,6 +126,7 @@ def check(
           dW   equal
           sent per device  56 elements, 56 by the formula
           peak per device  32 elements
+          lower bound      23.1733 elements, sent is 2.42 times that
     """
     return check_target(AskedTarget.of(target), side, shape, seed, batch, positions)
 

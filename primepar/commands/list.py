@@ -15,9 +15,13 @@ from msgspec import Struct
 
 from primepar.commands.options import JsonOption, json_text
 from primepar.partition import METHODS, PRIMITIVES
-from primepar.schedule import Primitive
+from primepar.schedule import Linear, Movement, Primitive, Sequence
 from primepar.schedule.equations import map_equations
+from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.program_method import ProgramMethod
+
+CUBE = 4096
+"""Elements along each dim of the product of which the list states a ratio."""
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):
@@ -32,6 +36,13 @@ class Entry(Struct, frozen=True, omit_defaults=True):
     sizes: dict[str, str] = {}
     """Size -> its default."""
     source: str = ""
+    devices: int = 0
+    """Devices of the smallest mesh, with two along each axis."""
+    ratio: float | None = None
+    """What a step of a large cube sends there over the lower bound; None if it starts replicated.
+
+    Where a primitive has no formula of what it sends there is none either.
+    """
 
 
 class CaseEntry(Struct, frozen=True):
@@ -83,12 +94,19 @@ def _case_lines(case: CaseEntry) -> Iterator[str]:
 
 
 def _primitive_entry(name: str, primitive: type[Primitive]) -> Entry:
+    sequence = Sequence.of(primitive(), *(2 for _ in primitive().side_names))
+    sent = sequence.elements[0].sent(Linear(CUBE, CUBE, CUBE))
+    ratio = None
+    if sent is not None and not starts_replicated(Movement(sequence)):
+        ratio = float(sent) / training_step(CUBE, CUBE, CUBE, sequence.ranks)
     return Entry(
         name=name,
         summary=_summary(primitive),
         axes=primitive().axis_sides,
         maps=map_equations(primitive()),
         source=_source(primitive),
+        devices=sequence.ranks,
+        ratio=ratio,
     )
 
 
@@ -122,6 +140,10 @@ def _lines(entry: Entry) -> Iterator[str]:
         yield _paragraph("phases", f"{next(iter(entry.maps.values()))}  in each")
     else:
         yield from (_paragraph(phase, equations) for phase, equations in entry.maps.items())
+    if entry.devices:
+        where = f"on {entry.devices} devices, M = N = K"
+        times = f"{entry.ratio:.2f} times the lower bound {where}" if entry.ratio else ""
+        yield _paragraph("sends", times or f"starts replicated {where}: no lower bound")
     yield _paragraph("source", entry.source)
     yield ""
 

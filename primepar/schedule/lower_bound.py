@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from math import exp, log, sqrt
 
+from primepar.schedule.movement import Movement
+
 ROUNDING = 1e-13
 """What a sum of a hundred numbers can be too large by, in relation to the largest of them."""
 
@@ -76,6 +78,20 @@ def training_step(
         # dO arrives from the next operator: w words that a device holds and did not receive.
         bounds.append(_less(max(together, apart), sum(shares) + w))
     return max(bounds)
+
+
+def starts_replicated(movement: Movement) -> tuple[str, ...]:
+    """Operands of which the devices hold more than one copy at the start; no bound is about them.
+
+    For data parallelism that is W, which every device has.
+    """
+    reads = (("forward", "I"), ("forward", "W"), ("gradient", "dO"))
+    starts = {tensor: movement.start(phase, tensor) for phase, tensor in reads}
+    return tuple(
+        tensor
+        for tensor, held in starts.items()
+        if sum(map(len, held)) > len(frozenset().union(*held))
+    )
 
 
 def _shares(M: int, N: int, K: int, devices: int) -> tuple[float, float, float]:

@@ -144,7 +144,8 @@ def test_check_prints_what_is_equal_sent_and_live() -> None:
         "  dI   equal\n"
         "  dW   equal\n"
         "  sent per device  36 elements, 36 by the formula\n"
-        "  peak per device  38 elements\n",
+        "  peak per device  38 elements\n"
+        "  lower bound      10.341 elements, sent is 3.48 times that\n",
         "",
     )
 

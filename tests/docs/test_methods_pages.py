@@ -69,9 +69,9 @@ def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
         "A training step under `S3x3` moves, counted on one device: "
         "broadcast I 6, W 6; reduce dI 3, dW 3.\n\n"
         "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
-        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |\n"
-        "|---|--:|--:|--:|--:|--:|\n"
-        "| `S2x2` | 4 | 60 | 60 | 20 | 108 |\n\n"
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time "
+        "| sent over the [lower bound](../lower-bounds.md) |\n|---|--:|--:|--:|--:|--:|--:|\n"
+        "| `S2x2` | 4 | 60 | 60 | 20 | 108 | 1.64 |\n\n"
         "`primepar verify summa`: proved for every s >= 1 (axes r, c).\n\n"
         "This page is made from its source:\n\n"
         '??? quote "primepar/partition/summa.py"\n\n'
@@ -96,10 +96,10 @@ def test_a_rectangular_mesh_has_its_equations_and_counts(
         "A training step under `S3x6` moves, counted on one device: "
         "broadcast I 12, W 12; reduce dI 6, dW 6.",
         "Elements on each device, counted for `M=8`, `N=4`, `K=12`:\n\n"
-        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time |\n"
-        "|---|--:|--:|--:|--:|--:|\n"
-        "| `S1x2` | 2 | 48 | 48 | 40 | 192 |\n"
-        "| `S2x1` | 2 | 72 | 72 | 40 | 200 |",
+        "| mesh | devices | sent | sent, by the formula | `I` and `W` resident | most at a time "
+        "| sent over the [lower bound](../lower-bounds.md) |\n|---|--:|--:|--:|--:|--:|--:|\n"
+        "| `S1x2` | 2 | 48 | 48 | 40 | 192 | 1.57 |\n"
+        "| `S2x1` | 2 | 72 | 72 | 40 | 200 | 2.35 |",
         "`primepar verify summa-rectangular`: proved for every q, u, v >= 1 "
         "(axes r, c: q; a: u; b: v).",
     ]

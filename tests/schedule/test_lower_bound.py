@@ -10,9 +10,15 @@ import pytest
 from scipy.optimize import minimize
 
 from benchmarks.lower_bounds import optimum
-from primepar.partition import PRIMITIVES
-from primepar.schedule import Element, Linear
-from primepar.schedule.lower_bound import one_product, training_step, with_memory
+from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.reference import check
+from primepar.schedule import Element, Linear, Movement, Sequence
+from primepar.schedule.lower_bound import (
+    one_product,
+    starts_replicated,
+    training_step,
+    with_memory,
+)
 
 SHAPES = [
     tuple(Random(seed).choice((1, 3)) * 2 ** Random(seed + 1).randrange(3, 15) for seed in seeds)
@@ -103,7 +109,24 @@ def test_the_bound_is_never_above_the_minimum_that_a_solver_has_and_near_it() ->
         assert bound >= minimum - 1e-6 * size
 
 
-WITH_ONE_COPY = [name for name in PRIMITIVES if not name.startswith("by-") and name != "tesseract"]
+def at_side(name: str, side: int) -> Sequence:
+    primitive = PRIMITIVES[name]()
+    return Sequence.of(primitive, *(side for _ in primitive.side_names))
+
+
+WITH_ONE_COPY = [name for name in PRIMITIVES if not starts_replicated(Movement(at_side(name, 2)))]
+
+
+def test_layouts_with_copies_at_the_start_have_no_bound() -> None:
+    assert set(PRIMITIVES) - set(WITH_ONE_COPY) == {
+        "by-batch", "by-sequence", "by-input", "by-output", "tesseract"
+    }  # fmt: skip
+    lines = [str(check(parse_sequence(text))).splitlines()[-1] for text in ("N2", "M2,K2", "P2x2")]
+    assert lines == [
+        "  lower bound      none: dO starts replicated",
+        "  lower bound      none: I, W start replicated",
+        "  lower bound      12 elements, sent is 2.67 times that",
+    ]
 
 
 def test_no_method_is_below_the_bound_on_random_shapes() -> None:
