@@ -54,7 +54,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     train: "train --ranks 4 --plan P2x2 --steps 100",
 }
 """Every command in the order of the help, with an example of how it is called."""
-OUTPUTS = ("output", "smallest", "picture", "repaired", "sarif")
+OUTPUTS = ("output", "smallest", "picture", "repaired", "sarif", "html")
 """Parameters of commands that name a file to write."""
 _LOST = {
     ENOSPC: "expected room for what is written, got a full disk",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -19,6 +20,9 @@ from primepar.plan.picture import plan_svg
 from primepar.schedule import Program, Sequence
 from primepar.schedule.events import Event
 from primepar.schedule.program_method import ProgramMethod
+
+if TYPE_CHECKING:
+    from primepar.reference.emulator.executor import Emulation
 
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
@@ -83,13 +87,20 @@ def method_events(method: ProgramMethod) -> list[Event]:
 def emulated_events(
     program: Program, sequence: Sequence | None = None, untimed: Iterable[str] = ()
 ) -> list[Event]:
-    """The events of a run as `check` makes it; what is `untimed` takes no time."""
+    """The events of `emulated`."""
+    return emulated(program, sequence, untimed).events
+
+
+def emulated(
+    program: Program, sequence: Sequence | None = None, untimed: Iterable[str] = ()
+) -> Emulation:
+    """A run as `check` makes it; what is `untimed` takes no time."""
     from primepar.reference.check import memories
     from primepar.reference.emulator.executor import LogicalClock, emulate
 
     units = dict.fromkeys(untimed, 0.0)
     clock = LogicalClock(units.get("transfer", 1.0), units)
-    return emulate(program, memories(program), sequence, clock=clock).events
+    return emulate(program, memories(program), sequence, clock=clock)
 
 
 def in_readable_unit(events: Several[Event], seconds: float) -> tuple[list[Event], str]:

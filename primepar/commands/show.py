@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -69,6 +70,14 @@ def show(
             show_default=False,
         ),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            help="Write one page that moves: blocks that fly, a map to edit. It needs no network.",
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Draw a schedule: what each device multiplies at each step, and what moves.
@@ -79,6 +88,11 @@ def show(
     """
     making = Making(model, devices, batch, positions)
     resolved = making.resolved(target, step=program or passes)
+    if html is not None:
+        given = {"--phase": phase, "--program": program, "--passes": passes, "--output": output,
+                 "--json": json}  # fmt: skip
+        _show_page(target, resolved, side, html, given)
+        return
     if isinstance(resolved, Plan):
         refuse_for_plan(target, {"--side": side, "--phase": phase})
         if passes:
@@ -113,6 +127,35 @@ def show(
         write_text(output, json_text(_trace(placed, lowered)))
     if output is not None:
         typer.echo(f"wrote {output}")
+
+
+def _show_page(
+    target: str, resolved: object, side: str | None, page: Path, given: Mapping[str, object]
+) -> None:
+    """Write the page of a target; it has every mesh of a map, so there is no `--side`."""
+    from primepar.api.page_data import page_data
+    from primepar.pictures.page_html import page_html
+
+    more = next((option for option, value in given.items() if value), None)
+    if more is not None:
+        raise TargetError(
+            f"{target}: expected --html alone, got {more}: leave one of them out, as the page has "
+            "all phases"
+        )
+    if page.suffix != ".html":
+        raise TargetError(f"--html: expected a name that ends with .html, got {page}")
+    if isinstance(resolved, Plan):
+        raise TargetError(
+            f"{target}: expected a map, a method or a program with --html, got a plan: write "
+            "--output FILE.svg"
+        )
+    if side is not None:
+        raise TargetError(
+            f"{target}: expected no --side, as the page has every mesh, got --side {side}: "
+            "leave it out"
+        )
+    write_text(page, page_html(target, page_data(target, resolved)))
+    typer.echo(f"wrote {page}")
 
 
 def _show_passes(

@@ -27,3 +27,7 @@ class Event(Struct, frozen=True):
     elements: int = 0
     """Elements that left this rank, 0 for all but messages and collectives."""
     sub_operator: dict[str, int] = {}
+    reads: tuple[str, ...] = ()
+    """The blocks that it read, where the run was emulated."""
+    group: tuple[int, ...] = ()
+    """The ranks of a collective."""

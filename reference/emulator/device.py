@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate, combinations
 
 from primepar.errors import DeviceMemoryError, InFlightError, MissingBlockError, WrongDataError
 from primepar.reference.emulator.contents import Array, Block, Contents, overlap
+
+
+@dataclass
+class LedgerEntry:
+    """Elements of a block that one instruction added to a device's memory, or took from it."""
+
+    time: float
+    """Of the device's logical clock."""
+    block: str
+    elements: int = 0
+    wide: int = 0
+    """Those of them that are of a wide tensor."""
 
 
 class EmulatedDevice:
@@ -30,13 +43,13 @@ class EmulatedDevice:
         self.__memory = {name: contents.datum(name, rank, memory[name]) for name in memory}
         self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
         self.__sending: Counter[str] = Counter()
-        self.__receiving: dict[str, tuple[int, Block | None]] = {}
-        # What each instruction added: all elements, and those of wide tensors. A receive reserves
-        # its entry when it is posted and fills it when it ends, as its size comes with the block:
-        # isend x (4), irecv y (?), free x (-4), wait: entries 4, 4, -4, and a peak of 8, not of 4.
-        self.__ledger = [[0, 0]]
+        self.__receiving: dict[str, tuple[LedgerEntry, Block | None]] = {}
+        # A receive reserves its entry when it is posted and fills it when it ends, as its size
+        # comes with the block: isend x (4), irecv y (?), free x (-4), wait: entries 4, 4, -4, and
+        # a peak of 8, not of 4.
+        self.__ledger: list[LedgerEntry] = []
         for name, block in self.__memory.items():
-            self._enter(0, name, block.size)
+            self._append(name, block.size)
         bound = contents.program.memory
         self.__limit = None if bound is None else bound.device
         self.__live = 0
@@ -54,18 +67,26 @@ class EmulatedDevice:
         Buffers of posted receives are included.
         """
         extra = wide_item - item
-        return max(accumulate(item * elements + extra * wide for elements, wide in self.__ledger))
+        entries = (item * entry.elements + extra * entry.wide for entry in self.__ledger)
+        return max(accumulate(entries, initial=0))
 
-    def _enter(self, entry: int, name: str, elements: int) -> None:
-        """Add elements of a block to an entry of the ledger."""
-        tensor = (self._contents.program.tensors or {}).get(name.rstrip("'").rpartition("[")[0])
-        self.__ledger[entry][0] += elements
-        self.__ledger[entry][1] += elements if tensor is not None and tensor.wide else 0
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """What each instruction changed in this device's memory, in order; first what it had."""
+        return tuple(self.__ledger)
 
-    def _append(self, name: str, elements: int) -> None:
+    def _enter(self, entry: LedgerEntry, elements: int) -> None:
+        """Add elements to an entry of the ledger."""
+        tensors = self._contents.program.tensors or {}
+        tensor = tensors.get(entry.block.rstrip("'").rpartition("[")[0])
+        entry.elements += elements
+        entry.wide += elements if tensor is not None and tensor.wide else 0
+
+    def _append(self, name: str, elements: int) -> LedgerEntry:
         """Append an entry of a block to the ledger."""
-        self.__ledger.append([0, 0])
-        self._enter(-1, name, elements)
+        self.__ledger.append(LedgerEntry(self.clock, name))
+        self._enter(self.__ledger[-1], elements)
+        return self.__ledger[-1]
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """Return the blocks on the device and on its host after the last instruction."""
@@ -167,8 +188,7 @@ class EmulatedDevice:
         """Reserve a name for a message; no instruction may use it until `end_receive`."""
         self._check_still(name, "received into")
         old = self.__memory.pop(name, None)
-        self.__receiving[name] = len(self.__ledger), old
-        self._append(name, 0)
+        self.__receiving[name] = self._append(name, 0), old
         elements = self._contents.meaning.elements(name) or 0
         self._grow(name, elements, elements - (old.size if old else 0))
 
@@ -177,7 +197,7 @@ class EmulatedDevice:
         entry, old = self.__receiving.pop(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self._enter(entry, name, block.size - (old.size if old else 0))
+        self._enter(entry, block.size - (old.size if old else 0))
 
     def _take(self, name: str, done: str) -> Block:
         self._check_still(name, done)

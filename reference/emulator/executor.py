@@ -31,7 +31,7 @@ from primepar.reference.emulator.postconditions import (
     check_final,
 )
 from primepar.reference.emulator.tensors import Memory
-from primepar.schedule.effects import host_blocks, initial_blocks
+from primepar.schedule.effects import effects, host_blocks, initial_blocks
 from primepar.schedule.events import Event
 from primepar.schedule.meaning import Phase, Place
 from primepar.schedule.program import (
@@ -389,5 +389,7 @@ class _Run:
                 peer=getattr(node, "peer", None),
                 elements=elements,
                 sub_operator=dict(getattr(node, "sub_operator", None) or {}),
+                reads=effects(node, device.rank).reads,
+                group=getattr(node, "group", ()),
             )
         )

@@ -74,6 +74,7 @@ REPLACED = {
     ("verify", "smallest"): ("verify", "f.json", "--minimal", "f.json"),
     ("verify", "output"): ("verify", "plan.json", "--output", "plan.svg"),
     ("show", "output"): ("show", "plan.json", "-o", "plan.svg"),
+    ("show", "html"): None,  # reads no file of this ending, but through a link
     ("exercise", "output"): None,  # reads nothing but what is shipped
     ("preflight", "output"): ("preflight", "-o", "f.json", "f.json"),
     ("preflight", "picture"): ("preflight", "--picture", "plan.svg", "plan.json"),
@@ -460,6 +461,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "cli.py": "/dev/null",
         "commands/exercise.py": "shipped",
         "commands/exercise_catalog.py": "shipped",
+        "pictures/page_html.py": "shipped",
         "distributed/runtime/step_programs.py": "of another rank",
         "distributed/training/watchdog.py": "of another rank",
         "distributed/training/devices.py": "of another rank",

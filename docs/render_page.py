@@ -1,0 +1,24 @@
+"""The page that moves, of the whole library, as one file of the site.
+
+Run by `make docs` before mkdocs. Writes docs/schedules.html, which is made anew and not kept in
+git. It draws the events of emulated runs, so it takes some seconds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from primepar.api.page_data import library_data
+from primepar.files import write_text
+from primepar.pictures.page_html import page_html
+
+PAGE = Path(__file__).resolve().parent / "schedules.html"
+
+
+def main() -> None:
+    """Write the page."""
+    write_text(PAGE, page_html("primepar: schedules that move", library_data()))
+
+
+if __name__ == "__main__":
+    main()
