@@ -101,10 +101,10 @@ def _used_later(sections: Iterable[Section]) -> Blocks:
         for rank, nodes in enumerate(section.programs):
             touched = Rank(rank).touched
             for node in nodes:
-                reads, makes, _ = touched(node)
-                names = node.reads if isinstance(node, Compute) else reads
+                blocks = touched(node)
+                names = node.reads if isinstance(node, Compute) else blocks.reads
                 used.update((rank, name) for name in names if (rank, name) not in made)
-                made.update((rank, name) for name in makes)
+                made.update((rank, name) for name in blocks.made)
     return used
 
 

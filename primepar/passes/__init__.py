@@ -22,6 +22,7 @@ from primepar.passes.needed_first import needed_first
 from primepar.passes.overlap import overlap
 from primepar.passes.partial_sums import partial_sums
 from primepar.schedule.program import Program
+from primepar.schedule.sharing import sharing
 from primepar.schedule.signature import Bound
 
 PASSES: Mapping[str, Callable[[Program], Program]] = {
@@ -49,10 +50,11 @@ def apply(program: Program, names: Iterable[str] = tuple(PASSES), chunks: Chunks
     asked = set(names)
     for name in sorted(asked - PASSES.keys()):
         raise ProgramError(f"passes: expected names out of {', '.join(PASSES)}, got {name!r}")
-    for name, run in PASSES.items():
-        if name == "needed-first" and chunks is not None:
-            program = chunk_transfers(program, chunks)
-        program = run(program) if name in asked else program
+    with sharing():
+        for name, run in PASSES.items():
+            if name == "needed-first" and chunks is not None:
+                program = chunk_transfers(program, chunks)
+            program = run(program) if name in asked else program
     return program
 
 

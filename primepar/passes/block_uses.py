@@ -8,6 +8,7 @@ wait uses the blocks of its post. Example: `isend a; compute b += c; wait` uses 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from primepar.schedule.program import (
     Program,
     Wait,
 )
+from primepar.schedule.sharing import kept, shared
 
 Names = tuple[str, ...]
 LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
@@ -40,19 +42,13 @@ class UsedBlocks(NamedTuple):
     """Blocks that it makes or changes; the target of a sum is read too."""
     gone: Names
     """Blocks that do not exist after it, unless it makes them again."""
-
-    @property
-    def changes(self) -> Names:
-        """Blocks that it makes, changes or frees."""
-        return self.made + self.gone
-
-    @property
-    def names(self) -> Names:
-        """All of them, each once."""
-        return tuple(dict.fromkeys(self.reads + self.made + self.gone))
+    changes: Names
+    """Blocks that it makes, changes or frees."""
+    names: Names
+    """All of them, each once."""
 
 
-NOTHING = UsedBlocks((), (), ())
+NOTHING = UsedBlocks((), (), (), (), ())
 
 
 class Rank:
@@ -60,17 +56,19 @@ class Rank:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self._known: dict[int, tuple[Instruction, UsedBlocks]] = {}
+        self._known: dict[int, tuple[Instruction, UsedBlocks]] = kept(("rank", rank), dict)
 
     def touched(self, node: Instruction) -> UsedBlocks:
         """Return the blocks that one instruction uses."""
         known = self._known.get(id(node))
         if known is None:
-            reads, writes, gone, *_ = effects(node, self.rank)
+            reads, made, gone, *_ = effects(node, self.rank)
             if type(node) is Compute:
-                reads = (*reads, node.accumulates)
+                reads += made
+            changes = made + gone
+            names = (*dict.fromkeys(reads + changes),)
             # The cache keeps the instruction too, so that its id stays unique.
-            known = self._known[id(node)] = (node, UsedBlocks(reads, writes, gone))
+            known = self._known[id(node)] = (node, UsedBlocks(reads, made, gone, changes, names))
         return known[1]
 
 
@@ -112,7 +110,7 @@ class RankList:
         self.nodes, self.rank, self.initial = nodes, rank, dict.fromkeys(initial)
         self.uses: list[UsedBlocks] = []
         """Of every instruction; a wait has those of its post."""
-        self.touches: dict[str, list[int]] = {}
+        self.touches: defaultdict[str, list[int]] = defaultdict(list)
         self.communicating: list[int] = []
         """Positions where messages or collectives are started or awaited."""
         self.waits: dict[int, int] = {}
@@ -122,13 +120,9 @@ class RankList:
         touches = self.touches
         for place, (node, used) in enumerate(followed(nodes, rank)):
             self.uses.append(used)
-            names = used.reads + used.made + used.gone
+            names = used.names
             for name in names:
-                places = touches.get(name)
-                if places is None:
-                    touches[name] = [place]
-                elif places[-1] != place:
-                    places.append(place)
+                touches[name].append(place)
             if type(node) in LOCAL:
                 continue
             self.communicating.append(place)
@@ -195,10 +189,11 @@ class RankList:
         return any(post < place < end for post, end in self._flights.get(name, ()))
 
 
-def rank_lists(program: Program) -> list[RankList]:
+@shared("programs", "initial")
+def rank_lists(program: Program) -> tuple[RankList, ...]:
     """Return the lists of all ranks."""
-    by_rank = zip(program.programs, initial_blocks(program), strict=True)
-    return [RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in enumerate(by_rank)]
+    by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
+    return tuple(RankList(nodes, Rank(rank), initial) for rank, (nodes, initial) in by_rank)
 
 
 def with_lists(program: Program, lists: Iterable[Iterable[Instruction]]) -> Program:

@@ -18,7 +18,7 @@ The bytes are the same, in fewer messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -62,7 +62,7 @@ def coalesce_reductions(program: Program) -> Program:
 
 
 def _small_all_reduces(
-    of_group: Iterable[Call], lines: list[RankList], size: Size, wide: frozenset[str]
+    of_group: Iterable[Call], lines: Sequence[RankList], size: Size, wide: frozenset[str]
 ) -> Iterator[_Small]:
     """Yield the small blocking all-reduces that all members make alike."""
     for call in of_group:

@@ -21,39 +21,56 @@ the list) as early; all others keep their order. Example, with the wait carried 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 
-from primepar.passes.block_uses import LOCAL, NOTHING, Rank, followed, request_of
-from primepar.schedule.program import Cut, Free, Instruction, Wait
+from primepar.passes.block_uses import (
+    LOCAL,
+    NOTHING,
+    Names,
+    Rank,
+    UsedBlocks,
+    followed,
+    request_of,
+)
+from primepar.schedule.program import Compute, Cut, Free, Instruction, Wait
 
 ORDER = ("order",)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Step:
     """One instruction with what it uses: what it `changes`, and what else it `reads`."""
 
     node: Instruction
-    reads: tuple[Hashable, ...]
-    changes: tuple[Hashable, ...]
+    used: UsedBlocks
+    """Blocks; a wait has those of its post."""
     awaits: bool = False
     """Whether it is a wait for a post in the list."""
+    changes: tuple[Hashable, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        node = self.node
+        self.changes = self.used.changes
+        if type(node) not in LOCAL:
+            request = request_of(node)
+            if request is not None:
+                self.changes += (("request", request),)
+            if type(node) is not Wait:
+                self.changes += (ORDER,)
+
+    @property
+    def reads(self) -> Names:
+        """Blocks that it reads."""
+        return self.used.reads
 
 
-def steps(nodes: Iterable[Instruction], rank: Rank) -> Iterator[Step]:
-    """Yield the steps of a rank's list."""
-    for node, used in followed(nodes, rank):
-        changes: tuple[Hashable, ...] = used.changes
-        if type(node) in LOCAL:
-            yield Step(node, used.reads, changes)
-            continue
-        request = request_of(node)
-        if request is not None:
-            changes = (*changes, ("request", request))
-        awaits = isinstance(node, Wait)
-        changes = changes if awaits else (*changes, ORDER)
-        yield Step(node, used.reads, changes, awaits and used is not NOTHING)
+def steps(nodes: Iterable[Instruction], rank: Rank) -> list[Step]:
+    """Return the steps of a rank's list."""
+    return [
+        Step(node, used, type(node) is Wait and used is not NOTHING)
+        for node, used in followed(nodes, rank)
+    ]
 
 
 class Carried:
@@ -63,13 +80,17 @@ class Carried:
         self.steps: dict[Step, None] = {}
         self.frees: dict[Step, None] = {}
         """Those of them that are frees, or that round a sum, so that less is live after them."""
+        self.sums: dict[Step, None] = {}
         self._users: dict[Hashable, dict[Step, None]] = {}
 
     def take(self, step: Step) -> None:
         """Carry another step."""
         self.steps[step] = None
-        if isinstance(step.node, Free | Cut):
+        kind = type(step.node)
+        if kind is Free or kind is Cut:
             self.frees[step] = None
+        elif kind is Compute:
+            self.sums[step] = None
         for name in (*step.reads, *step.changes):
             self._users.setdefault(name, {})[step] = None
 
@@ -79,14 +100,13 @@ class Carried:
 
     def stopped_by(self, step: Step) -> Iterator[Step]:
         """Stop carrying the steps that cannot pass another one, and yield them."""
-        if not self.steps:
-            return
+        users = self._users
         for name in step.reads:
-            for known in list(self.users(name)):
+            for known in list(users.get(name) or ()):
                 if name in known.changes:
                     yield from self.release(known)
-        for name in step.changes:
-            for known in list(self.users(name)):
+        for changed in step.changes:
+            for known in list(users.get(changed) or ()):
                 yield from self.release(known)
 
     def release(self, step: Step) -> Iterator[Step]:
@@ -106,11 +126,12 @@ class Carried:
             return
         del self.steps[step]
         self.frees.pop(step, None)
+        self.sums.pop(step, None)
         for name in names:
             del self._users[name][step]
         yield step
         for known in [user for name in names for user in self.users(name)]:
-            if isinstance(known.node, Free) and len(self._users[known.node.block]) == 1:
+            if type(known.node) is Free and len(self._users[known.node.block]) == 1:
                 yield from self.release(known)
 
     def release_all(self) -> Iterator[Step]:

@@ -7,11 +7,11 @@ instructions follow each other, the cut of the first and the join of the second 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Rank, RankList, followed
+from primepar.passes.block_uses import Names, Rank, RankList, followed
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program
 
 Edits = dict[int, list[Instruction]]
@@ -46,58 +46,50 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     them. A cut whose parts are all freed next becomes a free. A cut of a part of another cut is
     merged with it, and so are joins.
     """
-    nodes = _with_late_cuts(nodes, rank)
-    # The rules read only instructions that use such blocks, so the others are left out.
-    places = _places_of_parts(nodes, rank)
-    kept = [(place, nodes[place]) for place in places]
-    while simpler := _simpler(RankList([node for _, node in kept], rank)):
-        kept = [
-            (place, new)
-            for number, (place, node) in enumerate(kept)
-            for new in simpler.get(number, [node])
-        ]
-    edits: Edits = {place: [] for place in places}
-    for place, node in kept:
-        edits[place].append(node)
-    return edited(nodes, edits)
-
-
-def _places_of_parts(nodes: list[Instruction], rank: Rank) -> list[int]:
-    """Return the positions that use a block that is cut or joined in place."""
     parts = {
         name
         for node in nodes
         if isinstance(node, Cut | Join) and node.in_place
         for name in (node.block, *node.blocks)
     }
-    return [
-        place
-        for place, (_, used) in enumerate(followed(nodes, rank))
-        if not parts.isdisjoint(used.reads + used.made + used.gone)
+    # The rules read only instructions that use such blocks, so the others are left out.
+    uses = [
+        (place, node, used.names)
+        for place, (node, used) in enumerate(followed(nodes, rank))
+        if not parts.isdisjoint(used.names)
     ]
+    kept = list(_with_late_cuts(uses, len(nodes)))
+    while simpler := _simpler(RankList([node for _, node in kept], rank)):
+        kept = [
+            (place, new)
+            for number, (place, node) in enumerate(kept)
+            for new in simpler.get(number, [node])
+        ]
+    edits: Edits = {place: [] for place, *_ in uses}
+    for place, node in kept:
+        edits.setdefault(place, []).append(node)
+    return [*edited(nodes, edits), *edits.get(len(nodes), ())]
 
 
-def _with_late_cuts(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
-    """Return the list with every in-place cut moved down to the next use of its blocks."""
-    done: list[Instruction] = []
+def _with_late_cuts(
+    uses: Iterable[tuple[int, Instruction, Names]], end: int
+) -> Iterator[tuple[int, Instruction]]:
+    """Yield instructions with their positions: an in-place cut at the next use of its blocks."""
     held: dict[str, Cut] = {}
-    """Block -> the cut that reads or makes it and is not emitted yet."""
-
-    def do(cut: Cut) -> None:
-        for name in (cut.block, *cut.blocks):
-            del held[name]
-        done.append(cut)
-
-    for node, used in followed(nodes, rank):
-        names = used.reads + used.made + used.gone
+    """Block -> the cut that reads or makes it and is not yielded yet."""
+    for place, node, names in uses:
         if isinstance(node, Cut) and node.in_place and held.keys().isdisjoint(names):
             held.update(dict.fromkeys(names, node))
             continue
         for name in names if held else ():
             if name in held:
-                do(held[name])
-        done.append(node)
-    return [*done, *dict.fromkeys(held.values())]
+                cut = held[name]
+                for part in (cut.block, *cut.blocks):
+                    del held[part]
+                yield place, cut
+        yield place, node
+    for cut in dict.fromkeys(held.values()):
+        yield end, cut
 
 
 def _simpler(line: RankList) -> Edits:

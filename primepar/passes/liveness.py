@@ -8,29 +8,26 @@ compute b (2) from a; free a` has the live elements 4, 6, 2, so its peak is 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
-from primepar.passes.block_uses import Rank
+from primepar.passes.block_uses import Names, Rank
 from primepar.schedule.ledger import peak
-from primepar.schedule.meaning import Meaning
+from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import Instruction, Program
+from primepar.schedule.sharing import shared
 
 Size = Callable[[str], int | None]
 ROUNDS = "master.update"
 """The kernel that rounds a wide copy of a parameter to its short type."""
 
 
+@shared("tensors", "phases", "grid", "shape")
 def sizes_of(program: Program) -> Size:
     """Return the function from a block to its number of elements; None if it is unknown."""
-    meaning, known = Meaning(program), dict[str, int | None]()
-
-    def size(name: str) -> int | None:
-        if name not in known:
-            known[name] = meaning.elements(name)
-        return known[name]
-
-    return size
+    return cache(meaning_of(program).elements)
 
 
+@shared("tensors", "phases", "grid", "shape")
 def live_sizes(program: Program) -> Size:
     """Return the function from a block to what it takes while it is live, in elements.
 
@@ -43,6 +40,7 @@ def live_sizes(program: Program) -> Size:
         return size
     wide = {name for name, tensor in tensors.items() if tensor.wide}
 
+    @cache
     def weighed(name: str) -> int | None:
         elements = size(name)
         doubled = name.rstrip("'").rpartition("[")[0] in wide
@@ -61,13 +59,18 @@ class LiveBlocks:
 
     def do(self, node: Instruction) -> int:
         """Advance by one instruction; returns the increase of the live elements."""
-        (_, made, gone), grown = self._rank.touched(node), 0
+        used = self._rank.touched(node)
+        return self.change(used.made, used.gone)
+
+    def change(self, made: Names, gone: Names) -> int:
+        """Advance by what makes and frees some blocks; returns as `do` does."""
+        blocks, grown = self._blocks, 0
         for name in gone:
-            grown -= self._blocks.pop(name, 0)
+            grown -= blocks.pop(name, 0)
         for name in made:
-            if name not in self._blocks:
-                self._blocks[name] = self._size(name) or 0
-                grown += self._blocks[name]
+            if name not in blocks:
+                blocks[name] = self._size(name) or 0
+                grown += blocks[name]
         self.total += grown
         return grown
 
@@ -82,10 +85,10 @@ class LiveBlocks:
                 most = max(most, self.total)
         return most
 
-    def after(self, node: Instruction) -> int:
-        """Return the live elements after an instruction, without the blocks that it frees."""
-        made = self._rank.touched(node).made
-        return self.total + sum(self._size(name) or 0 for name in made if name not in self._blocks)
+    def missing(self, made: Names) -> int:
+        """Return the elements of blocks that an instruction makes and that are not live yet."""
+        blocks = self._blocks
+        return sum([self._size(name) or 0 for name in made if name not in blocks])
 
 
 def peaks(program: Program) -> list[int]:

@@ -135,7 +135,7 @@ class _Lowered:
         made, live = dict[str, int](), set(self.initial)
         for place, (node, used) in enumerate(uses):
             block = node.accumulates if isinstance(node, Compute) else None
-            for name in used.reads + used.changes:
+            for name in used.names:
                 if name != block:
                     made.pop(name, None)
             if block is not None and block not in live:
@@ -177,4 +177,4 @@ class _Lowered:
 
 def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:
     """Return whether computes that add to `block` from these operands cannot pass these uses."""
-    return block in used.reads + used.changes or not operands.isdisjoint(used.changes)
+    return block in used.names or not operands.isdisjoint(used.changes)

@@ -44,7 +44,7 @@ Products = list[tuple[int, Compute]]
 def merge_products(program: Program) -> Program:
     """Return the program with products of adjacent slices merged, where all ranks can."""
     tables = Tables(program)
-    lines = rank_lists(program)
+    lines = list(rank_lists(program))
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
     # Without `final` the outputs may be needed at the end, under their own names: they stay apart.
@@ -169,7 +169,7 @@ class _Round:
             and multiplies(signature.kernel)
             and divides_nothing(signature)
         }
-        for rank, line in enumerate(self.lines):
+        for rank, line in enumerate(self.lines if candidates else ()):
             for place, node in enumerate(line.nodes):
                 if type(node) is Compute and node.phase in candidates:
                     candidates[node.phase][rank].append((place, node))

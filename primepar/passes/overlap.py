@@ -25,7 +25,7 @@ earlier and do not stay live longer.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace as with_node
 
 from msgspec.structs import replace
 
@@ -70,35 +70,41 @@ class _Waits:
     def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
         self.size, self.rank, self.initial = size, rank, tuple(initial)
 
-    def overlapped(self, nodes: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+    def overlapped(self, nodes: tuple[Instruction, ...]) -> list[Instruction]:
         """Return the list with waits moved down, posts up, and waits past the posts that moved."""
         self.peak = self._live().peak(nodes)
-        return tuple(self._with_late_waits(self._with_early_posts(self._with_late_waits(nodes))))
+        given = steps(nodes, self.rank)
+        moved = self._with_late_waits(self._with_early_posts(self._with_late_waits(given)))
+        return [step.node for step in moved]
 
     def _live(self) -> LiveBlocks:
         return LiveBlocks(self.size, self.rank, self.initial)
 
-    def _with_late_waits(self, nodes: Iterable[Instruction]) -> list[Instruction]:
+    def _with_late_waits(self, nodes: list[Step]) -> list[Step]:
         """Carry waits down, with the frees of sent blocks and the sums of received ones.
 
         Example: `isend a; wait; compute b; free a` becomes `isend a; compute b; wait; free a`. If
         `a` and `b` together exceed the peak, the free comes first, and the wait before it.
         """
         given, posted = _with_posts(nodes)
-        live, carried, done = self._live(), Carried(), list[Instruction]()
+        live, carried, done = self._live(), Carried(), list[Step]()
 
         def do(released: Iterable[Step]) -> None:
             for step in released:
-                live.do(step.node)
-                done.append(step.node)
+                _change(live, step)
+                done.append(step)
 
-        for step in steps(given, self.rank):
+        for step in given:
             if step.awaits or self._follows_wait(step, carried):
                 carried.take(step)
                 continue
-            do(carried.stopped_by(step))
+            if carried.steps:
+                do(carried.stopped_by(step))
             for known in list(carried.frees):
-                if live.after(step.node) + _largest_sum(live, carried) <= self.peak:
+                # What a carried sum needs before its free: its block may not be there yet.
+                sums = (live.missing(other.used.made) for other in carried.sums)
+                more = 0 if type(step.node) is Wait else live.missing(step.used.made)
+                if live.total + more + max(sums, default=0) <= self.peak:
                     break
                 do(carried.release(known))
             do([step])
@@ -128,76 +134,82 @@ class _Waits:
             )
         )
 
-    def _with_early_posts(self, nodes: list[Instruction]) -> list[Instruction]:
+    def _with_early_posts(self, given: list[Step]) -> list[Step]:
         """Carry posts up: the list is read backwards. They keep their order among themselves.
 
         What they receive is live from the post on, so it must fit together with the instructions
         that they pass. Of several that do not fit, the last ones in the list stay.
         """
         live, most, grown = self._live(), list[int](), list[int]()
-        for node in nodes:
+        for step in given:
             before = live.total
-            grown.append(live.do(node))
+            grown.append(_change(live, step))
             most.append(max(before, live.total))
-        carried, elements, done = Carried(), dict[Step, int](), list[Instruction]()
+        carried, elements, done = Carried(), dict[Step, int](), list[Step]()
         total = 0
 
         def do(released: Iterable[Step]) -> None:
             nonlocal total
             for step in released:
                 total -= elements.get(step, 0)
-                done.append(step.node)
+                done.append(step)
 
-        backwards = reversed(list(zip(steps(nodes, self.rank), most, grown, strict=True)))
-        for step, held, new in backwards:
+        for step, held, new in zip(reversed(given), reversed(most), reversed(grown), strict=True):
             node = step.node
-            if isinstance(node, ISend | IRecv | Collective) and request_of(node) is not None:
-                known = all(self.size(name) is not None for name in self.rank.touched(node).made)
+            if isinstance(node, ISend | IRecv | Collective) and node.request is not None:
+                known = all(self.size(name) is not None for name in step.used.made)
                 elements[step] = new if known else self.peak + 1
                 total += elements[step]
                 carried.take(step)
                 continue
-            do(carried.stopped_by(step))
+            if carried.steps:
+                do(carried.stopped_by(step))
             while carried.steps and total > self.peak - held:
                 do(carried.release(next(iter(carried.steps))))
-            do([step])
+            done.append(step)
         do(carried.release_all())
         return done[::-1]
 
 
-def _largest_sum(live: LiveBlocks, carried: Carried) -> int:
-    """Return what a carried sum needs before its free: one whose block is not there yet."""
-    sums = (step.node for step in carried.steps if isinstance(step.node, Compute))
-    return max(map(live.after, sums), default=live.total) - live.total
+def _change(live: LiveBlocks, step: Step) -> int:
+    """Advance what is live by a step; a wait changes nothing."""
+    return 0 if type(step.node) is Wait else live.change(step.used.made, step.used.gone)
 
 
-def _with_posts(nodes: Iterable[Instruction]) -> tuple[list[Instruction], set[str]]:
+def _with_posts(given: list[Step]) -> tuple[list[Step], set[str]]:
     """Return the list with blocking collectives as a post and a wait, and the new requests."""
-    given, done, new = list(nodes), list[Instruction](), set[str]()
-    requests = {request_of(node) for node in given}
-    for node in given:
-        done.append(node)
+    done, new = list[Step](), set[str]()
+    requests = {request_of(step.node) for step in given}
+    for step in given:
+        done.append(step)
+        node = step.node
         if isinstance(node, _BLOCKING) and node.request is None and len(node.group) > 1:
             name = f"{node.__struct_config__.tag} {node.block}"
             if name not in requests:
-                done[-1:] = [replace(node, request=name), Wait(name)]
+                done[-1:] = [
+                    with_node(step, node=replace(node, request=name)),
+                    Step(Wait(name), step.used, awaits=True),
+                ]
                 new.add(name)
     return done, new
 
 
-def _without_idle_posts(nodes: list[Instruction], new: set[str]) -> list[Instruction]:
+def _without_idle_posts(given: list[Step], new: set[str]) -> list[Step]:
     """Return the list with new posts as blocking collectives again if no compute hides them."""
-    done, posted, computes = list[Instruction](), dict[str, tuple[int, int]](), 0
-    for node in nodes:
-        request = request_of(node)
-        if request in new and isinstance(node, Wait):
-            place, before = posted[node.request]
-            if computes == before:
-                post: Any = done[place]
-                done[place] = replace(post, request=None)
-                continue
-        elif request in new:
-            posted[str(request)] = len(done), computes
-        computes += isinstance(node, Compute)
-        done.append(node)
+    done, posted, computes = list[Step](), dict[str, tuple[int, int]](), 0
+    for step in given:
+        node = step.node
+        request = None if type(node) is Compute else request_of(node)
+        if request is not None and request in new:
+            if isinstance(node, Wait):
+                place, before = posted[request]
+                if computes == before:
+                    done[place] = with_node(
+                        done[place], node=replace(done[place].node, request=None)
+                    )
+                    continue
+            else:
+                posted[request] = len(done), computes
+        computes += type(node) is Compute
+        done.append(step)
     return done

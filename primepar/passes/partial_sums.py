@@ -32,7 +32,7 @@ from primepar.passes.block_uses import RankList, rank_lists
 from primepar.passes.calls import Call, calls, in_order
 from primepar.passes.in_place_parts import Edits, rewritten
 from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.schedule.meaning import Meaning
+from primepar.schedule.meaning import Meaning, meaning_of
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
     AllReduce,
@@ -51,7 +51,7 @@ Exchanged = AllReduce | ReduceScatter
 
 def partial_sums(program: Program) -> Program:
     """Return the program with sums of two ranks exchanged, where order and memory allow it."""
-    size, meaning = live_sizes(program), Meaning(program)
+    size, meaning = live_sizes(program), meaning_of(program)
 
     def is_plain(call: Call) -> bool:
         nodes = {rank: program.programs[rank][place] for rank, place in call.places.items()}

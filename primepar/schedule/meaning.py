@@ -26,6 +26,7 @@ from primepar.schedule.operators import (
     tensor_dims,
 )
 from primepar.schedule.program import Compute, Program
+from primepar.schedule.sharing import shared
 from primepar.schedule.signature import Reduction, Scale, Template, Tensor
 
 Box = tuple[tuple[int, int], ...]
@@ -170,7 +171,7 @@ class Meaning:
         match = _NAME.fullmatch(block)
         if match is None:
             return None
-        tensor, index = match[1], tuple(map(int, re.findall(r"\d+", match[2])))
+        tensor, index = match[1], tuple(map(int, match[2].split(","))) if match[2] else ()
         known = (self.program.tensors or {}).get(tensor)
         if known is None:
             box = tuple((part, part + 1) for part in index)
@@ -238,6 +239,12 @@ class Meaning:
         if len(box) != len(phase.writes.entries):
             return None
         return tuple(first for first, _ in box) if known is None else _index(known, box)
+
+
+@shared("tensors", "phases", "grid", "shape")
+def meaning_of(program: Program) -> Meaning:
+    """What the names of a program mean; the same for programs that share their tables."""
+    return Meaning(program)
 
 
 def _index(tensor: Tensor, box: Box) -> Index | None:

@@ -175,6 +175,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
         for rank, instructions in enumerate(self.programs):
             done: set[object] = set()
+            again = {node.phase for node in instructions if type(node) is Compute and node.again}
             for place, instruction in enumerate(instructions):
                 if type(instruction) in LOCAL:
                     continue
@@ -185,7 +186,8 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
                     if instruction.phase is not None:
                         self._check_sub_operator(instruction, dims)
                         slices = instruction.sub_operator or {}
-                        check_again(instruction.phase, slices, instruction.again, done)
+                        if instruction.phase in again:
+                            check_again(instruction.phase, slices, instruction.again, done)
                     if instruction.scale != "1":
                         block, phase = instruction.accumulates, instruction.phase
                         reduction = reduction_into(block, phase, self.phases, self.tensors)

@@ -34,6 +34,7 @@ from primepar.plan.plan import Plan
 from primepar.plan.simulator.events import BlockBytes, Size, live_bytes, live_changes, sent
 from primepar.schedule.effects import effects
 from primepar.schedule.program import Instruction, Program
+from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
 
 LOWERED = 4
@@ -119,7 +120,7 @@ def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccoun
     Raises `PlanError` for a batch that the plan cannot cut.
     """
     options = step_options(dtype)
-    with without_cycles():
+    with without_cycles(), sharing():
         for short in (Shortened.of(plan), Shortened(plan, ())):
             program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
             account, is_sure = account_of(short, program, dtype)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 
 from primepar.errors import ProgramError
+from primepar.passes.block_uses import Rank
 from primepar.plan.cluster import BYTES
-from primepar.schedule.effects import effects, frees, initial_blocks
-from primepar.schedule.meaning import Meaning
+from primepar.schedule.effects import initial_blocks
+from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -47,7 +48,7 @@ class BlockBytes:
 
     def __init__(self, program: Program, dtype: str) -> None:
         self._item, self._tensors = BYTES[dtype], program.tensors or {}
-        self._meaning = Meaning(program)
+        self._meaning = meaning_of(program)
         self._elements: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
 
@@ -94,10 +95,12 @@ def live_changes(
     Bytes of blocks that go are negative. The start of the program comes first, without instruction.
     """
     blocks = {block: size(block) for block in initial_blocks(program)[rank]}
+    touched = Rank(rank).touched
     yield None, list(blocks.items())
     for node in program.programs[rank]:
-        changes = [(block, -blocks.pop(block)) for block in frees(node) if block in blocks]
-        for block in effects(node, rank).writes:
+        used = touched(node)
+        changes = [(block, -blocks.pop(block)) for block in used.gone if block in blocks]
+        for block in used.made:
             if block not in blocks:
                 blocks[block] = size(block)
                 changes.append((block, blocks[block]))

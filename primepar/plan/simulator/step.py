@@ -42,6 +42,7 @@ from primepar.schedule.program import (
     Reduce,
     Send,
 )
+from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
 
 MOST_WHOLE = 256
@@ -95,6 +96,8 @@ def copied_to_next_ranks(program: Program, copies: int) -> Program:
 
     Blocks keep their names, so it has a meaning only where the data of blocks is not looked at.
     """
+    if copies == 1:
+        return program
     programs = tuple(
         tuple(_shifted(node, copy * program.ranks) for node in nodes)
         for copy in range(copies)
@@ -167,7 +170,7 @@ def simulate_equal_layers(
     longest = Shortened.of(plan, SIMULATED)
     shorter = [Shortened.of(plan, SIMULATED, number) for number in range(len(longest.runs))]
     simulated = []
-    with without_cycles():
+    with without_cycles(), sharing():
         for short in (longest, *shorter):
             tick(f"step of {short.plan.model.layers} layers")
             options = step_options(dtype)
