@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from linear_cases import Arrays
+from lowered_steps import lower_step
 from numpy.typing import NDArray
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
 from primepar.distributed import Executor, Mesh
+from primepar.distributed.runtime.step_programs import lowered_by_first_rank
 from primepar.models import ModelConfig
-from primepar.operators import StepInputs, StepOptions, StepSettings, Until, lower_step
+from primepar.operators import StepInputs, StepOptions, StepSettings, Until
 from primepar.partition import parse_sequence
-from primepar.passes import apply
+from primepar.passes import PASSES
 from primepar.plan import Plan
 from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
@@ -35,6 +38,8 @@ class Ended(NamedTuple):
     """Bytes of the arena after each run."""
     traced: tuple[int, set[str]]
     """Elements sent and phases computed as recorded in the last run."""
+    program: bytes
+    """What it ran, from rank 0 alone."""
 
 
 def whole_blocks(config: ModelConfig, program: Program) -> Arrays:
@@ -65,18 +70,16 @@ def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch
 
 
 def program_of(plan: Plan, until: Until, passes: Passes) -> Program:
-    """The program of a step, with passes or as it is lowered; in chunks of parts of devices."""
-    if passes == "chunks":
-        return lower_step(plan, BATCH, POSITIONS, until=until, options=StepOptions(chunks=2))
-    program = lower_step(plan, BATCH, POSITIONS, until=until)
-    return apply(program) if passes else program
+    """The program of a step, with all passes or with blocks freed; in chunks of parts of devices."""
+    options = StepOptions(chunks=2) if passes == "chunks" else StepOptions()
+    return lower_step(plan, BATCH, POSITIONS, until, options, PASSES if passes else ("free-early",))
 
 
 def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
     """Three steps of a plan with dropout, each from the same parameters; the last is recorded."""
-    config, ranks = plan.model, plan.ranks
-    program = program_of(plan, until, passes)
-    mesh = Mesh(parse_sequence(f"M{ranks}"), dtype=torch.float64)
+    config = plan.model
+    mesh = Mesh(parse_sequence(f"M{plan.ranks}"), dtype=torch.float64)
+    program = lowered_by_first_rank(mesh, lambda: program_of(plan, until, passes))
     execute = Executor(mesh, program, StepSettings(config, BATCH, POSITIONS))
     given, before = (initial(config, program, mesh.rank) for _ in range(2))
     made = []
@@ -96,6 +99,7 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
         dict(mesh.traffic.elements),
         made,
         (sum(event.elements for event in events), {event.phase for event in events} - {""}),
+        b"" if mesh.rank else msgspec.json.encode(program),
     )
 
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import training_cases
-from distributed_steps import BATCH, POSITIONS, Ended, initial, run_step
-from lowered_steps import lower_step
+from distributed_steps import BATCH, POSITIONS, Ended, initial, program_of, run_step
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
 from primepar.distributed import Executor, Mesh, PartitionedModel
@@ -20,6 +19,7 @@ from primepar.distributed.modules.parameters import (
     full_parameter,
     load_parameter,
 )
+from primepar.distributed.runtime.step_programs import lowered_by_first_rank
 from primepar.operators import StepInputs, StepSettings
 from primepar.plan import Plan, save_plan
 
@@ -45,8 +45,8 @@ class Answers(NamedTuple):
 
 def watched_step(plan: Plan) -> Watched:
     """One step with the check of every instruction."""
-    program = lower_step(plan, BATCH, POSITIONS, "gradients")
     mesh = Mesh(plan.mesh, dtype=torch.float64)
+    program = lowered_by_first_rank(mesh, lambda: program_of(plan, "gradients", passes=True))
     settings = StepSettings(plan.model, BATCH, POSITIONS)
     execute = Executor(mesh, program, settings, proved=program)
     execute(initial(plan.model, program, mesh.rank), StepInputs(DRAW))
