@@ -70,9 +70,10 @@ def initial(config: ModelConfig, program: Program, rank: int) -> dict[str, torch
 
 
 def program_of(plan: Plan, until: Until, passes: Passes) -> Program:
-    """The program of a step, with all passes or with blocks freed; in chunks of parts of devices."""
+    """The program of a step, in chunks, after all passes, or only with its blocks freed."""
     options = StepOptions(chunks=2) if passes == "chunks" else StepOptions()
-    return lower_step(plan, BATCH, POSITIONS, until, options, PASSES if passes else ("free-early",))
+    chosen = tuple(PASSES) if passes else ("free-early",)
+    return lower_step(plan, BATCH, POSITIONS, until, options, chosen)
 
 
 def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:

@@ -100,9 +100,13 @@ def linear_step(layer: PartitionedLinear) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
-    """One training step of one layer: every tensor gathered to rank 0, and what was sent."""
+    """What one layer does in steps, in evaluations, and in forwards before their backwards.
+
+    Of the first step every tensor is gathered to rank 0.
+    """
     mesh = mesh_of(sequence)
     layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
+    before = layer.weight.data_ptr()
     output, dI = linear_step(layer)
     sent = dict(mesh.traffic.elements)
     assert layer.weight.grad is not None
@@ -112,20 +116,16 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
         "dW": (layer.home, layer.weight.grad),
         "W": (layer.home, layer.weight),
     }
-    gathered = {name: gather_tensor(mesh, *block) for name, block in blocks.items()}
-    return {"arrays": arrays(gathered), "sent": sent}
-
-
-def arenas(sequence: str, source: Layout | None = None) -> list[int]:
-    """Bytes of the arena after each of five training steps with an evaluation between."""
-    mesh = mesh_of(sequence)
-    layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
-    counts = []
-    for _ in range(5):
-        linear_step(layer)
-        evaluate(layer)
-        counts.append(mesh.arena.bytes)
-    return counts
+    gathered = arrays({name: gather_tensor(mesh, *block) for name, block in blocks.items()})
+    evaluations, arena = [], []
+    for _ in range(3):
+        evaluations.append(torch.equal(evaluate(layer), linear_step(layer)[0]))
+        arena.append(mesh.arena.bytes)
+    layer.weight.grad = None
+    return {
+        "arrays": gathered, "sent": sent, "arena": arena, "evaluations": evaluations,
+        **twice(layer), "stayed": layer.weight.data_ptr() == before, "changed": _changed(layer),
+    }  # fmt: skip
 
 
 def evaluate(layer: PartitionedLinear) -> torch.Tensor:
@@ -136,22 +136,9 @@ def evaluate(layer: PartitionedLinear) -> torch.Tensor:
     return output
 
 
-def evaluation(sequence: str) -> dict[str, Any]:
-    """An evaluation keeps the weight where it is, and gives what training gives."""
-    mesh = mesh_of(sequence)
-    layer = PartitionedLinear(mesh, whole_tensors()["W"])
-    before = layer.weight.data_ptr()
-    evaluated = evaluate(layer)
-    stayed = layer.weight.data_ptr() == before
-    trained, _ = linear_step(layer)
-    return {"stayed": stayed, "equal": torch.equal(evaluated, trained)}
-
-
-def twice(sequence: str) -> dict[str, Any]:
-    """Two forwards before their backwards, each of these twice; the weight stays all the while."""
-    mesh = mesh_of(sequence)
-    layer = PartitionedLinear(mesh, whole_tensors()["W"])
-    whole, before = whole_tensors(), layer.weight.data_ptr()
+def twice(layer: PartitionedLinear) -> dict[str, Any]:
+    """Two forwards before their backwards, each of these twice."""
+    mesh, whole = layer.mesh, whole_tensors()
     dO = scatter_tensor(mesh, layer.output, whole["dO"])
     inputs = [scatter_tensor(mesh, layer.source, whole["I"]).requires_grad_() for _ in range(2)]
     outputs = [layer(x) for x in inputs]
@@ -164,12 +151,7 @@ def twice(sequence: str) -> dict[str, Any]:
         "dW": gather_tensor(mesh, layer.home, layer.weight.grad),
         "dI": gather_tensor(mesh, layer.source, gradients[1]),
     }
-    return {
-        "equal": torch.equal(*gradients),
-        "sums": arrays(sums),
-        "stayed": layer.weight.data_ptr() == before,
-        "changed": _changed(layer),
-    }
+    return {"equal": torch.equal(*gradients), "sums": arrays(sums)}
 
 
 def _changed(layer: PartitionedLinear) -> str:
