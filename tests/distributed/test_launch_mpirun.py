@@ -102,25 +102,24 @@ def test_mpirun_forwards_a_request_to_stop(tmp_path: Path) -> None:
     saved_at_the_end(tmp_path, "SIGUSR1")
 
 
+@long
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        pytest.param(
+        (
             ["--steps", "1"],
             "primepar: error: processes: expected a square number for the default sequence, got 2: "
             "choose one of 2 devices, --plan K2, N2 or M2",
-            marks=long,
         ),
         (
             [*SMALL, "--checkpoint", "none", "--resume"],
             "primepar: error: none: expected a checkpoint to resume from, found none: leave "
             "--resume out to begin a new run",
         ),
-        pytest.param(
+        (
             [*SMALL, "--set", "training.device=cuda"],
             f"primepar: error: training.device: expected CUDA, got {NO_CUDA}, or write --set "
             "training.device=cpu",
-            marks=long,
         ),
     ],
     ids=["before they meet", "after they met", "without CUDA"],

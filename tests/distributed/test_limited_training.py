@@ -52,7 +52,7 @@ def test_one_rank_with_a_third_of_its_states_on_the_device() -> None:
     same_within_the_limit(pairs(""))
 
 
-@pytest.mark.parametrize("sequence", ["M2", "K2", "1f1b:2x2,megatron"])
+@pytest.mark.parametrize("sequence", [pytest.param("M2", marks=long), "K2", "1f1b:2x2,megatron"])
 def test_two_ranks_with_a_third_of_their_states_on_the_device(sequence: str) -> None:
     for runs in on_ranks(2, pairs, sequence):
         same_within_the_limit(runs)
@@ -91,7 +91,8 @@ def losses(path: Path, *arguments: str) -> list[float]:
     return [row.loss for row in read_log(path) if isinstance(row, StepRow)]
 
 
-@pytest.mark.parametrize("capability", ["default", pytest.param("avx2", marks=long)])
+@long
+@pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_a_limit_and_conformance_change_no_bit_on_other_processors(
     capability: str, tmp_path: Path
 ) -> None:

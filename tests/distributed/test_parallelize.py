@@ -143,8 +143,8 @@ MISUSED = {
     "rows, got another on rank 1: use it outside of regions, and give these ranks one "
     "torch.manual_seed for dropout",
 }
-CHECKPOINTED = [("P2x2", False), ("megatron", False), ("megatron", True)]
-HALF = [("P2x2", "converted"), ("megatron", "autocast")]
+CHECKPOINTED = [("megatron", False), ("megatron", True), *([("P2x2", False)] * IS_LONG)]
+HALF = [("megatron", "converted"), ("megatron", "autocast")]
 """Plan of a module whose parameters are converted after `parallelize`, or that runs under it."""
 HIDDEN = 32
 SENDING = {

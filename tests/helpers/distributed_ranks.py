@@ -17,10 +17,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from lowered_steps import lower_step
 
+from primepar.distributed.runtime import step_programs
 from primepar.distributed.training.gloo import schedule_as_batch
 
 SECONDS = {"gloo": 240, "nccl": 540}
@@ -43,8 +46,8 @@ def on_ranks(
 ) -> list[Any]:
     """Call `work(*arguments)` on `size` processes of one world, and return what each returns.
 
-    Workers of one pytest run share what is returned: the first that asks runs it. With NCCL each
-    has a GPU, or all share one. `work` is a function of an importable module. Modules that take
+    Workers of one pytest run share what is returned or raised: the first that asks runs it. With
+    NCCL each has a GPU, or all share one. `work` is a function of a module. Modules that take
     long are `imported` once, by a process that forks the ranks.
     Raises `RuntimeError` with the first traceback, and leaves no process behind.
     """
@@ -57,9 +60,18 @@ def on_ranks(
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
-            file.write_bytes(pickle.dumps(_led(imported, size, work, arguments, backend)))
-        answers: list[Any] = pickle.loads(file.read_bytes())
+            file.write_bytes(pickle.dumps(_answered(imported, size, work, arguments, backend)))
+        answers: list[Any] | RuntimeError = pickle.loads(file.read_bytes())
+    if isinstance(answers, RuntimeError):
+        raise answers
     return answers
+
+
+def _answered(*given: Any) -> list[Any] | RuntimeError:
+    try:
+        return _led(*given)
+    except RuntimeError as error:
+        return RuntimeError(str(error))
 
 
 def forked(
@@ -174,6 +186,7 @@ def _rank(
 ) -> None:
     torch.set_num_threads(1)
     schedule_as_batch()  # as the ranks of a training run
+    patch.object(step_programs, "lower_step", lower_step).start()  # once for all runs of a world
     gc.freeze()  # what was loaded before the fork stays shared with the server
     gc.set_threshold(100_000, 20, 50)
     try:
