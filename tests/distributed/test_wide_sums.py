@@ -27,7 +27,7 @@ from primepar.verify import verify_program
 RANKS, BATCH, POSITIONS = 4, 4, 4
 SIZES = {"layers": 1, "hidden": 16, "heads": 4, "context": POSITIONS}
 MODELS = {family: ModelConfig.of(family, **SIZES, vocabulary=32) for family in ("gpt2", "llama")}
-PRESETS = ("megatron", "summa", "primepar")
+PRESETS: tuple[str, ...] = ("megatron", "summa", "primepar")
 PRESETS += ("data", "megatron-sp", "stationary") if IS_LONG else ()
 ALL_REDUCED = {"N4": "O", "K4": "dI"}
 """Sequence -> the activation that one all-reduce adds."""
@@ -100,7 +100,7 @@ def hidden(program: Program) -> int:
     return count
 
 
-SEQUENCES = ("P2x2", "Ws2x2", "N4", "K4")
+SEQUENCES: tuple[str, ...] = ("P2x2", "Ws2x2", "N4", "K4")
 SEQUENCES += ("Os2x2", "Is2x2", "S2x2", "M4") if IS_LONG else ()
 ROUNDED_ONCE = 1.01
 """Of the error of one device: only the order of additions differs."""
