@@ -36,6 +36,7 @@ demo: $(STAMP) ## prove, refute, emulate and train one primitive
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs collected
+	@command -v chromium chromium-browser >/dev/null || echo "No Chromium here: tests/pictures/test_page_browser.py is skipped" >&2
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-long: $(STAMP) collected ## every case of every test: before a release, takes hours

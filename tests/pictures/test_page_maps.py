@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -17,7 +18,7 @@ from primepar import Primitive
 from primepar.api.page_data import map_data
 from primepar.errors import PrimitiveError
 from primepar.partition import PRIMITIVES
-from primepar.pictures.page_html import FOLDER
+from primepar.pictures.page_html import FOLDER, SCRIPTS
 from primepar.schedule import Movement, Sequence, tracing
 from primepar.schedule.expression import evaluate, parse
 from primepar.schedule.movement import Hop, Return
@@ -299,3 +300,20 @@ def test_the_first_fault_of_a_wrong_map_is_the_sentence_of_verify(tmp_path: Path
         ]
         assert answer["faults"] == expected
         assert expected
+
+
+def test_the_scripts_are_typed(tmp_path: Path) -> None:
+    """By JSDoc, where TypeScript is to be had: TSC=tsc.js of the npm package typescript."""
+    compiler = os.environ.get("TSC") or shutil.which("tsc")
+    if compiler is None:
+        pytest.skip("no TypeScript: npm install -g typescript, or set TSC")
+    assert NODE is not None
+    command = [NODE, str(Path(compiler).resolve()), "--allowJs", "--checkJs", "--noEmit"]
+    command += ["--noImplicitAny", "--skipLibCheck", "--target", "es2023"]
+    command += ["--lib", "es2023,dom,dom.iterable", *(str(FOLDER / name) for name in SCRIPTS)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_scripts_are_few_lines() -> None:
+    assert sum(len((FOLDER / name).read_text().splitlines()) for name in SCRIPTS) <= 2_500

@@ -100,9 +100,10 @@ class Editor {
     const { original, fields } = this;
     if (!original || !fields) throw new Error("no map is shown");
     return {
-      axes: original.axes, steps: fields.steps.value, keeps: original.keeps,
+      axes: original.axes, steps: fields.steps.value,
       phases: Object.fromEntries(PHASES.map((phase) => [phase, fields[phase].value])),
       homes: Object.fromEntries(Object.keys(original.homes).map((tensor) => [tensor, fields[`home-${tensor}`].value])),
+      keeps: original.keeps,
     };
   }
 
@@ -112,6 +113,7 @@ class Editor {
     verdict.className = `verdict ${judged.isRight ? "right" : judged.map ? "wrong" : "unread"}`;
     verdict.textContent = judged.text;
     verdict.dataset.milliseconds = judged.milliseconds.toFixed(1);
+    this.isEdited = isEdited;
     this.resetButton?.toggleAttribute("disabled", !isEdited);
     this.changed(source, judged, isEdited);
   }

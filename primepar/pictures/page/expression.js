@@ -4,13 +4,14 @@
 // An expression is evaluated once for all places of a mesh: every name is an array with a value for
 // each place, or one number for all.
 
-/** @typedef {{op: string, parts: Node[], value?: number, name?: string}} Node */
+/** @typedef {{op: string, parts: Expr[], value?: number, name?: string}} Expr */
 /** @typedef {number | number[]} Values */
 
 /** What is wrong with a text or a map, in a sentence for the reader. */
 class MapError extends Error {}
 
-/** Operator -> how tightly it binds; comparisons least, as in Python. */
+/** Operator -> how tightly it binds; comparisons least, as in Python.
+ * @type {Record<string, number>} */
 const LEVELS = {
   "==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "&": 2, "+": 3, "-": 3,
   "*": 4, "//": 4, "%": 4,
@@ -50,8 +51,13 @@ class Reader {
     this.place = 0;
   }
 
+  /** @returns {string | undefined} */
   get next() {
     return this.tokens[this.place]?.text;
+  }
+
+  is(/** @type {string} */ text) {
+    return this.next === text;
   }
 
   take(/** @type {string} */ text) {
@@ -61,7 +67,7 @@ class Reader {
     this.place += 1;
   }
 
-  /** @returns {Node} */
+  /** @returns {Expr} */
   expression(level = 0) {
     let left = this.operand();
     while (this.next in LEVELS && LEVELS[this.next] >= level) {
@@ -83,7 +89,7 @@ class Reader {
     return left;
   }
 
-  /** @returns {Node} */
+  /** @returns {Expr} */
   operand() {
     const token = this.tokens[this.place];
     if (!token) throw new MapError("expected a number or a name, got the end of the line");
@@ -113,7 +119,7 @@ class Reader {
     return { op: "name", parts: [], name: token.text };
   }
 
-  /** @returns {Node} */
+  /** @returns {Expr} */
   where() {
     this.take("(");
     const condition = this.expression();
@@ -126,14 +132,14 @@ class Reader {
     return { op: "where", parts: [condition, then, otherwise] };
   }
 
-  /** @returns {(Node | null)[]} the digits of an index; null for one that is left open, `*` */
+  /** @returns {(Expr | null)[]} the digits of an index; null for one that is left open, `*` */
   index() {
-    if (this.next !== "(" || !this.isTuple()) return [this.digit()];
+    if (!this.isTuple()) return [this.digit()];
     this.take("(");
     const digits = [this.digit()];
-    while (this.next === ",") {
+    while (this.is(",")) {
       this.take(",");
-      if (this.next !== ")") digits.push(this.digit());
+      if (!this.is(")")) digits.push(this.digit());
     }
     this.take(")");
     while (digits.length && digits[digits.length - 1] === null) digits.pop();
@@ -150,6 +156,7 @@ class Reader {
 
   /** Whether the parenthesis here holds digits, with a comma at its own depth. */
   isTuple() {
+    if (this.next !== "(") return false;
     let depth = 0;
     for (const token of this.tokens.slice(this.place)) {
       if (token.text === "(") depth += 1;
@@ -164,11 +171,11 @@ class Reader {
  * The slices of one line, `M=r, N=(r + c + t) % s, K=c`.
  * @param {string} text
  * @param {string[]} names
- * @returns {Record<string, (Node | null)[]>}
+ * @returns {Record<string, (Expr | null)[]>}
  */
 function parseSlices(text, names) {
   const reader = new Reader(text, names);
-  /** @type {Record<string, (Node | null)[]>} */
+  /** @type {Record<string, (Expr | null)[]>} */
   const slices = {};
   while (reader.next !== undefined) {
     const dim = reader.next;
@@ -214,7 +221,7 @@ const OPERATORS = {
 };
 
 /**
- * @param {Node} node
+ * @param {Expr} node
  * @param {Record<string, Values>} values
  * @returns {Values}
  */

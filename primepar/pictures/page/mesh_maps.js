@@ -4,7 +4,7 @@
 //
 // A block of a tensor is one number here: its index counted through, so that numbers are in order.
 
-/** @typedef {Record<string, (Node | null)[]>} SliceTexts */
+/** @typedef {Record<string, (Expr | null)[]>} SliceTexts */
 /**
  * @typedef {object} MapSource a map as text, as primepar/api/page_data.py gives it
  * @property {Record<string, string>} axes axis -> its side
@@ -17,7 +17,7 @@
  * @typedef {object} ParsedMap
  * @property {Record<string, string>} axes
  * @property {string[]} sides
- * @property {Node} steps
+ * @property {Expr} steps
  * @property {Record<string, SliceTexts>} phases
  * @property {Record<string, SliceTexts> | null} homes
  * @property {string[]} keeps
@@ -129,7 +129,7 @@ class MeshMap {
 
   /**
    * @param {string} what
-   * @param {Node} node
+   * @param {Expr} node
    * @param {Record<string, Values>} values
    */
   valueOf(what, node, values) {
@@ -397,7 +397,8 @@ class MeshMap {
         ranksOf.delete(block);
         const homes = this.hasHomes ? atHome.get(block) ?? new Set() : ranks;
         /** @type {Map<number, number[]>} */
-        const parts = new Map(sorted(homes).map((one) => [one, []]));
+        const parts = new Map();
+        for (const one of sorted(homes)) parts.set(one, []);
         if (homes.size) for (const rank of sorted(ranks)) parts.get(this.nearest(rank, homes))?.push(rank);
         return { tensor, block, parts: [...parts] };
       }));

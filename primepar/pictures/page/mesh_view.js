@@ -64,6 +64,11 @@ class MeshView {
   constructor(host, select) {
     this.host = host;
     this.select = select;
+    this.tick = 0;
+    /** @type {{rank: number, block: string | null} | null} */
+    this.selected = null;
+    /** @type {Fault | null} */
+    this.wrong = null;
   }
 
   /** @param {Scene} scene */
@@ -134,7 +139,7 @@ class MeshView {
     const { card } = this, scene = /** @type {Scene} */ (this.scene);
     const place = scene.run.axes.map((axis, i) => `${axis}=${scene.run.places[rank][i]}`).join(" ");
     const group = svg("g", {
-      class: "device", role: "button", tabindex: rank === 0 ? 0 : -1, "data-rank": rank, "aria-label": `device ${rank} ${place}`,
+      class: "device", role: "group", "aria-roledescription": "device", tabindex: rank === 0 ? 0 : -1, "data-rank": rank, "aria-label": `device ${rank} ${place}`,
       transform: `translate(${x} ${y})`,
     }, svg("rect", { width: card.width, height: card.height, rx: 9, class: "card" }),
     svg("text", { x: 10, y: this.hasNames ? 19 : 15, class: "rank" }, String(rank)));

@@ -127,6 +127,7 @@ class Page {
     }));
     const at = this.fault && String(this.fault.sides) === String(sides) ? this.tickOf(this.fault) : Math.min(this.tick, scene.last);
     this.selected = null;
+    this.drawn = this.target.name;
     this.go(at);
   }
 

@@ -178,7 +178,7 @@ function smallestFaults(map) {
     const along = Object.fromEntries(map.sides.map((name, i) => [name, sides[i]]));
     const devices = Object.values(map.axes).reduce((all, side) => all * along[side], 1);
     if (faults.length && devices > MOST_DEVICES_AFTER) break;
-    const steps = evaluate(map.steps, along);
+    const steps = Number(evaluate(map.steps, along));
     if (!(steps >= 1 && steps <= Math.floor(MOST_PLACES / devices))) continue;
     const mesh = new MeshMap(map, sides);
     const isLarge = Object.values(mesh.grid).reduce((a, b) => a * b, 1) > MOST_SUB_OPERATORS;
