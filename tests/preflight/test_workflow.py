@@ -21,7 +21,8 @@ HEAD_ON = ROOT / "docs" / "examples" / "head-on.json"
 
 def step(folder: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the step of action.yml as GitHub's runner does."""
-    steps = yaml_load((ROOT / "action.yml").read_text())["runs"]["steps"]
+    action: Any = yaml_load((ROOT / "action.yml").read_text())
+    steps = action["runs"]["steps"]
     (preflight,) = (one for one in steps if one["name"] == "Preflight")
     given = {"inputs.arguments": arguments, "inputs.sarif": "preflight.sarif"}
     variables = {
@@ -51,7 +52,8 @@ def test_no_argument_of_the_step_is_run_as_a_command(tmp_path: Path) -> None:
 
 
 def test_the_hook_is_a_command_that_exists() -> None:
-    (hook,) = yaml_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    hooks: Any = yaml_load((ROOT / ".pre-commit-hooks.yaml").read_text())
+    (hook,) = hooks
     command = [*hook["entry"].split(), str(HEAD_ON)]
     command[0] = str(Path(sys.executable).with_name(command[0]))
     assert subprocess.run(command, capture_output=True).returncode == 1
