@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from captured import SCRIPTS
-from mkdocs.utils import yaml_load
+from mkdocs.utils.yaml import yaml_load
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAD_ON = ROOT / "docs" / "examples" / "head-on.json"
