@@ -3,6 +3,11 @@
 The best schedule of few blocks is searched: every assignment of the block products of forward,
 backward and gradient to devices with equal work. A device keeps what it has between phases.
 
+Then the best registered primitive for a limit of what is kept between forward and backward: of I, W
+and dO one copy, two copies, any. It is chosen by its formula, run on emulated devices, and counted
+there. Every dim is `SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of
+(MNK)^(2/3), so what is sent over the bound is the same.
+
     python -m benchmarks.lower_bounds
 """
 
@@ -10,11 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations, product
+from math import inf, prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.schedule.lower_bound import training_step
+from primepar.partition import PRIMITIVES
+from primepar.reference import check
+from primepar.schedule import Linear, Movement, Sequence
+from primepar.schedule.lower_bound import starts_replicated, training_step
 
 Sets = NDArray[np.int64]
 """Sets of products or blocks as bits: one row for each assignment, one column for each device."""
@@ -30,6 +40,17 @@ SMALL: tuple[tuple[tuple[int, int, int], int, tuple[int, int, int]], ...] = (
     ((2, 1, 4), 4, (2048, 1024, 4096)),
 )
 """(Slices of M, N and K), devices, (M, N, K)."""
+
+
+WANTED: tuple[tuple[tuple[int, int, int], int], ...] = (
+    ((2048, 1024, 4096), 4),
+    ((8192, 512, 2048), 4),
+    ((4096, 512, 2048), 16),
+    ((16384, 4096, 16384), 16),
+    ((4096, 4096, 4096), 64),
+)
+"""(M, N, K), devices."""
+SCALE = 32
 
 
 def optimum(cuts: tuple[int, int, int], devices: int, shape: tuple[int, int, int]) -> float:
@@ -94,9 +115,101 @@ def gap_lines() -> Iterator[str]:
         )
 
 
+class Choice(NamedTuple):
+    """A sequence on a mesh: words per device that it sends, and that it keeps of I, W and dO."""
+
+    sent: float
+    kept: float
+    sequence: Sequence
+
+
+def choices(operator: Linear, devices: int) -> Iterator[Choice]:
+    """Every registered primitive with one copy at the start, on every mesh that fits."""
+    lengths = [length for length in range(1, devices + 1) if devices % length == 0]
+    for kind in PRIMITIVES.values():
+        for sides in product(lengths, repeat=len(kind().side_names)):
+            sequence = Sequence.of(kind(), *sides)
+            (element,) = sequence.elements
+            if prod(element.axis_lengths) != devices:
+                continue
+            if any(operator.size(dim) % cuts for dim, cuts in sequence.grid.items()):
+                continue
+            movement = Movement(sequence)
+            sent = element.sent(operator)
+            if sent is not None and not starts_replicated(movement):
+                yield Choice(float(sent), kept_words(movement, operator), sequence)
+
+
+def kept_words(movement: Movement, operator: Linear) -> float:
+    """Most words of I, W and dO on a device between forward and backward."""
+    reads = (("gradient", "I"), ("backward", "W"), ("gradient", "dO"))
+    return max(
+        sum(
+            len(movement.start(phase, tensor)[rank])
+            * prod(operator.block_shape(tensor, movement.sequence.grid))
+            for phase, tensor in reads
+        )
+        for rank in range(movement.sequence.ranks)
+    )
+
+
+def grids(shape: tuple[int, int, int], devices: int, *, kept: bool) -> float:
+    """Least words per device with a grid of devices for each phase, whichever they are.
+
+    What a device needs of an operand in two phases is counted as if one part contained the other.
+    """
+    lengths = [length for length in range(1, devices + 1) if devices % length == 0]
+    parts = [
+        (one, two, devices // (one * two))
+        for one, two in product(lengths, repeat=2)
+        if devices % (one * two) == 0
+    ]
+    M, N, K = shape
+    u, v, w = M * N / devices, N * K / devices, M * K / devices
+    least = inf
+    for forward, backward, gradient in product(parts, repeat=3):
+        of_I, of_W = (forward[0], gradient[0]), (forward[1], backward[1])
+        copies_I, copies_W = (max(of_I), max(of_W)) if kept else (sum(of_I) - 1, sum(of_W) - 1)
+        copies_O = max(backward[2], gradient[2]) + forward[2]
+        words = u * (copies_I + backward[0]) + v * (copies_W + gradient[1]) + w * copies_O
+        least = min(least, words - 2 * (u + v + w))
+    return least
+
+
+def frontier_lines() -> Iterator[str]:
+    """For each shape the best primitive within each limit of copies, over the bound, as text."""
+    yield (
+        "M, N, K              devices  copies  primitive      kept   peak  sent/bound  at least"
+        "  any grids"
+    )
+    for shape, devices in WANTED:
+        M, N, K = (size // SCALE for size in shape)
+        operator = Linear(M, N, K)
+        one_copy = (M * N + N * K + M * K) / devices
+        bound = training_step(M, N, K, devices)
+        known = list(choices(operator, devices))
+        for copies in (1, 2, inf):
+            limit = copies * one_copy
+            fitting = [choice for choice in known if choice.kept <= limit]
+            best = min(fitting, key=lambda choice: choice[:2])
+            report = check(best.sequence, operator)
+            if not report.equal:
+                raise SystemExit(f"{best.sequence}: {report.message}")
+            mean = float(sum(report.sent)) / devices
+            least = training_step(M, N, K, devices, kept=limit - M * K / devices)
+            any_grids = grids((M, N, K), devices, kept=copies > 1) / bound
+            yield (
+                f"{', '.join(map(str, shape)):20} {devices:7}  "
+                f"{'any' if copies == inf else copies!s:>6}  "
+                f"{best.sequence!s:12} {best.kept / one_copy:6.2f} "
+                f"{max(report.peak) / one_copy:6.2f} {mean / bound:11.3f} {least / bound:9.3f}"
+                f"{'' if copies == 2 else f'{any_grids:11.3f}'}"
+            )
+
+
 def main() -> None:
     """Print the tables."""
-    for line in gap_lines():
+    for line in (*gap_lines(), "", *frontier_lines()):
         print(line)
 
 

@@ -7,6 +7,12 @@ import re
 from primepar.errors import MethodError, SequenceError
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.flux import FluxGather, FluxScatter
+from primepar.partition.grid import (
+    GridKeepsInput,
+    GridKeepsWeight,
+    GridKept,
+    GridRegathered,
+)
 from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.patrickstar import PatrickStar
 from primepar.partition.pipeline.gpipe import GPipe
@@ -41,6 +47,10 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "three-d": ThreeD,
     "three-d-exchanged": ThreeDExchanged,
     "three-d-regathered": ThreeDRegathered,
+    "grid-kept": GridKept,
+    "grid-keeps-input": GridKeepsInput,
+    "grid-keeps-weight": GridKeepsWeight,
+    "grid-regathered": GridRegathered,
     "primepar": PrimePar,
     "output-stays": OutputStays,
     "input-stays": InputStays,

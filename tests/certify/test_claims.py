@@ -58,12 +58,16 @@ def test_claims_on_small_meshes_are_what_trying_everything_gives(kind: type[Prim
 
 @pytest.mark.parametrize("method", PRIMITIVES)
 def test_no_claim_is_about_nothing_on_any_mesh_up_to_side_6(method: str) -> None:
-    """A claim about all values of some names is empty where there are none, and states so."""
+    """A claim about all values of some names is empty where there are none, and states so.
+
+    Where a mesh has three sides, up to side 3.
+    """
     primitive, certificate = PRIMITIVES[method](), made(method)
     slices = {dim: tuple(map(parse, counts)) for dim, counts in certificate.slices.items()}
     sides = primitive.side_names
     steps, empty = maps_of(primitive).steps, set()
-    for repeats, mesh in product((False, True), product(range(1, 7), repeat=len(sides))):
+    most = 6 if len(sides) < 3 else 3
+    for repeats, mesh in product((False, True), product(range(1, most + 1), repeat=len(sides))):
         along = dict(zip(sides, mesh, strict=True))
         for claim in claims(Subject(primitive, slices, repeats)):
             limits = [limit for _, limit in claim.given if limit is not None]

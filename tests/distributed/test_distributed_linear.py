@@ -22,11 +22,11 @@ from primepar.schedule import Layout, Linear
 
 TRAVEL = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2", "P3x3", "M2,P2x2", "K,P2x2")
 FAMILY = ("Ns2", "Ks4", "S2x2", "Os2x2", "Is2x2", "Ws2x2", "S1x2", "T2x2x2", "C2x2x2", "Cr2x2x2",
-          "D2x2x2", "S3x3", "Is3x3")  # fmt: skip
+          "D2x2x2", "S3x3", "Is3x3", "G2x1x2")  # fmt: skip
 STAYS = ("M2,Ks2", "F2", "H2", "Ks2,Ns2", "M2,S2x2", "P2x2,Ks2", "K2,Os2x2", "F4", "F2,Ns3",
          "H2,Ks2", "Ks2,P2x2", "Ns2,Ws2x2")  # fmt: skip
 """F is `linear_cases.Sharded`, H `Turned`; under Ks2,Ns2 a device holds blocks apart."""
-LONG = ("Ks2", "Ns4", "S2x1", "S1x4", "F4", "Ns2,Ks2", "H2,N2", "H2,Ks2")
+LONG = ("Gw2x2x1", "Ks2", "Ns4", "S2x1", "S1x4", "F4", "Ns2,Ks2", "H2,N2", "H2,Ks2")
 EVERY = (*TRAVEL, *FAMILY, *STAYS)
 SEQUENCES = [
     name

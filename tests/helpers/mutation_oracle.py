@@ -45,6 +45,7 @@ BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},
     "summa-rectangular": ((1, 2, 2), (2, 1, 2)),
+    **{name: ((2, 1, 2), (1, 2, 2)) for name in PRIMITIVES if name.startswith("grid")},
     "tesseract": ((2, 2), (1, 3)),
 }
 """The meshes whose programs are changed."""

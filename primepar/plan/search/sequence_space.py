@@ -2,9 +2,9 @@
 
 A sequence is any number of cuts, each along one device bit, and at most one primitive with several
 steps or gathers, on any of the bits. The space `paper` has cuts of M, N and K, and P on 2^k x 2^k
-devices. `all` has every registered primitive on every mesh that it fits. Rows are one dim here, so
-the paper's B is M. Operators that are not linear shard rows, shard columns or replicate along each
-bit; in `all` they may also have the layout in which such a primitive leaves O.
+devices. `all` has every registered primitive, but for grids, on every mesh that it fits. Rows are
+one dim here, so the paper's B is M. Operators that are not linear shard rows, shard columns or
+replicate along each bit; in `all` they may also have the layout in which such a primitive leaves O.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Final, Literal
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
+from primepar.partition.grid import GridKept
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import PRIMITIVES, parse_sequence
 from primepar.plan.cost.candidate import LINEAR, Candidate, device_bits, whole
@@ -59,7 +60,7 @@ class SequenceSpace:
     @cached_property
     def linear(self) -> tuple[Candidate, ...]:
         """Sequences of a linear operator."""
-        kinds = PAPER if self.name == "paper" else tuple(PRIMITIVES.values())
+        kinds = PAPER if self.name == "paper" else _searched()
         elements = [
             element for k in range(1, len(self.levels) + 1) for element in _elements(kinds, k)
         ]
@@ -79,9 +80,8 @@ class SequenceSpace:
         """Elements that are no cuts and leave one block of O on every device."""
         if self.name == "paper":
             return ()
-        known = tuple(PRIMITIVES.values())
         elements = (element for k in range(1, len(self.levels) + 1)
-                    for element in _elements(known, k))  # fmt: skip
+                    for element in _elements(_searched(), k))  # fmt: skip
         return tuple(element for element in elements
                      if not moving(element).is_cut and _has_one_block_of_o(element))  # fmt: skip
 
@@ -89,6 +89,11 @@ class SequenceSpace:
     def summed(self) -> tuple[Candidate, ...]:
         """Sequences of an operator that is summed over a dim, as the embedding's vocabulary."""
         return tuple(_grown(self.levels, _plain(ByInput), self._with_one_block, whole("O")))
+
+
+def _searched() -> tuple[type[Primitive], ...]:
+    """Primitives of the space `all`: without grids, which would make it three times as large."""
+    return tuple(kind for kind in PRIMITIVES.values() if not issubclass(kind, GridKept))
 
 
 @lru_cache(maxsize=2)
