@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from primepar.plan.search.planner import Planner
     from primepar.plan.search.ranked import ComparedPlan
 
-Space = Literal["paper", "all"]
+Space = Literal["paper", "all", "grids"]
 USUAL_POSITIONS = 8192
 """Tokens of a sequence where a model has a longer context: what many are trained with first."""
 
@@ -73,7 +73,10 @@ DtypeOption = Annotated[
 ]
 SpaceOption = Annotated[
     Space,
-    typer.Option("--space", help="Sequences to choose from: the paper's, or all of the library."),
+    typer.Option(
+        "--space",
+        help="Sequences to choose from: the paper's, all of the library but grids, or those too.",
+    ),
 ]
 MemoryOption = Annotated[
     float | None,

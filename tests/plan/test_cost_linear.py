@@ -35,13 +35,20 @@ def cost(text: str, operator: Linear = OPERATOR, bits: int = 0) -> Cost:
 @pytest.mark.parametrize(
     "text",
     ["M2", "N2", "K2", "Ks2", "Ks4", "Ns4", "C2x2x2", "Cr2x2x2", "D2x2x2", "P2x2", "P4x4",
-     "Os2x2", "Is2x2", "Ws2x2", "Os4x4", "S1x2", "M4"],
+     "Os2x2", "Is2x2", "Ws2x2", "Os4x4", "S1x2", "M4", "G2x1x2", "Gi2x2x1", "Gw4x2x1", "Gr2x2x2"],
 )  # fmt: skip
 def test_the_bytes_of_a_primitive_are_those_of_its_formula(text: str) -> None:
     sequence = parse_sequence(text)
     sent = sequence.elements[0].sent(OPERATOR)
     assert sent is not None
     assert cost(text).seconds == pytest.approx(4 * float(sent), rel=1e-12)
+
+
+def test_only_the_space_of_grids_has_grids() -> None:
+    texts = {sequence.text for sequence in SequenceSpace.whole("grids", 2).linear}
+    others = {sequence.text for sequence in SequenceSpace.whole("all", 2).linear}
+    assert {"G2x2x1", "Gi2x2x1", "Gw2x2x1", "Gr2x2x1", "M2,G2x1x1"} <= texts - others
+    assert others < texts
 
 
 @pytest.mark.parametrize("side", [2, 4])

@@ -2,9 +2,10 @@
 
 A sequence is any number of cuts, each along one device bit, and at most one primitive with several
 steps or gathers, on any of the bits. The space `paper` has cuts of M, N and K, and P on 2^k x 2^k
-devices. `all` has every registered primitive, but for grids, on every mesh that it fits. Rows are
-one dim here, so the paper's B is M. Operators that are not linear shard rows, shard columns or
-replicate along each bit; in `all` they may also have the layout in which such a primitive leaves O.
+devices. `all` has every registered primitive but grids, and `grids` these too, on every mesh that
+it fits. Rows are one dim here, so the paper's B is M. Operators that are not linear shard rows,
+shard columns or replicate along each bit; in `all` and `grids` they may also have the layout in
+which such a primitive leaves O.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from primepar.plan.cost.sweeps import moving
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element
 
-SpaceName = Literal["paper", "all"]
+SpaceName = Literal["paper", "all", "grids"]
 PAPER: Final[tuple[type[Primitive], ...]] = (BySequence, ByInput, ByOutput, PrimePar)
 """Primitives of the paper's space; B is M where the rows of all sequences are one dim."""
 
@@ -60,7 +61,7 @@ class SequenceSpace:
     @cached_property
     def linear(self) -> tuple[Candidate, ...]:
         """Sequences of a linear operator."""
-        kinds = PAPER if self.name == "paper" else _searched()
+        kinds = _searched(self.name)
         elements = [
             element for k in range(1, len(self.levels) + 1) for element in _elements(kinds, k)
         ]
@@ -81,7 +82,7 @@ class SequenceSpace:
         if self.name == "paper":
             return ()
         elements = (element for k in range(1, len(self.levels) + 1)
-                    for element in _elements(_searched(), k))  # fmt: skip
+                    for element in _elements(_searched(self.name), k))  # fmt: skip
         return tuple(element for element in elements
                      if not moving(element).is_cut and _has_one_block_of_o(element))  # fmt: skip
 
@@ -91,9 +92,12 @@ class SequenceSpace:
         return tuple(_grown(self.levels, _plain(ByInput), self._with_one_block, whole("O")))
 
 
-def _searched() -> tuple[type[Primitive], ...]:
-    """Primitives of the space `all`: without grids, which would make it three times as large."""
-    return tuple(kind for kind in PRIMITIVES.values() if not issubclass(kind, GridKept))
+def _searched(name: SpaceName) -> tuple[type[Primitive], ...]:
+    """Primitives of a space; that with grids is three times as large as `all`."""
+    if name == "paper":
+        return PAPER
+    every = tuple(PRIMITIVES.values())
+    return every if name == "grids" else tuple(k for k in every if not issubclass(k, GridKept))
 
 
 @lru_cache(maxsize=2)
