@@ -115,7 +115,7 @@ def gap_lines() -> Iterator[str]:
         )
 
 
-class Choice(NamedTuple):
+class MeshChoice(NamedTuple):
     """A sequence on a mesh: words per device that it sends, and that it keeps of I, W and dO."""
 
     sent: float
@@ -123,7 +123,7 @@ class Choice(NamedTuple):
     sequence: Sequence
 
 
-def choices(operator: Linear, devices: int) -> Iterator[Choice]:
+def choices(operator: Linear, devices: int) -> Iterator[MeshChoice]:
     """Every registered primitive with one copy at the start, on every mesh that fits."""
     lengths = [length for length in range(1, devices + 1) if devices % length == 0]
     for kind in PRIMITIVES.values():
@@ -137,7 +137,7 @@ def choices(operator: Linear, devices: int) -> Iterator[Choice]:
             movement = Movement(sequence)
             sent = element.sent(operator)
             if sent is not None and not starts_replicated(movement):
-                yield Choice(float(sent), kept_words(movement, operator), sequence)
+                yield MeshChoice(float(sent), kept_words(movement, operator), sequence)
 
 
 def kept_words(movement: Movement, operator: Linear) -> float:

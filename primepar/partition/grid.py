@@ -1,4 +1,4 @@
-"""Gather and scatter on a grid of p x q x d devices, in one step, with what fits kept.
+"""Grids of p x q x d devices: gather, multiply and scatter in one step, and keep what fits.
 
 Source: all-gather, multiply and reduce-scatter on the best grid reach the lower bound of one
 product (Al Daas et al., arXiv 2205.13407); with copies that are kept between phases, as here, ours.
@@ -12,13 +12,13 @@ the four are steps from the most memory to one copy of each tensor. A word that 
 that is not sent again. How near they come to what no schedule can beat is on the page of lower
 bounds.
 
-Sent per device, P = p q d:  2 [(q - 1) MN + (p - 1) NK + (d - 1) MK] / P  elements,
-                             (q - 1) MN / P more  where I is gathered again, and
-                             (p - 1) NK / P more  where W is.
-Held per device:             1 / P of each tensor at home, and between phases q / P of I and p / P
-                             of W where they are kept. While backward and gradient run together at
-                             most [2 q MN + 2 p NK + (d + 1) MK] / P; with d = 1 they run one after
-                             the other, and less is live.
+Sent per device:  2 [(q - 1) MN + (p - 1) NK + (d - 1) MK] / (p q d)  elements,
+                  (q - 1) MN / (p q d)  more where I is gathered again, and
+                  (p - 1) NK / (p q d)  more where W is.
+Held per device:  one part of p q d of each tensor at home; between phases q parts of I and p of W
+                  where they are kept. While backward and gradient run together at most
+                  [2 q MN + 2 p NK + (d + 1) MK] / (p q d); with d = 1 they run one after the
+                  other, and less is live.
 """
 
 from __future__ import annotations
