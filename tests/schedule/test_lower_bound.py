@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from benchmarks.lower_bounds import optimum
+from benchmarks.lower_bounds import grids, kept_words, optimum
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.reference import check
 from primepar.schedule import Element, Linear, Movement, Sequence
@@ -139,12 +139,34 @@ def test_no_method_is_below_the_bound_on_random_shapes() -> None:
             sides = tuple(random.choice((1, 2, 3, 4, 8)) for _ in primitive.side_names)
             element = Element(primitive, sides)
             devices = prod(element.axis_lengths)
-            sent = element.sent(Linear(M=M, N=N, K=K))
-            bound = training_step(M, N, K, devices)
+            sent, held = (way(Linear(M=M, N=N, K=K)) for way in (element.sent, element.held))
             assert sent is not None
+            assert held is not None
+            bound = training_step(M, N, K, devices, memory=float(held))
             assert bound <= sent, (name, sides, shape)
             least = min(least, float(sent) / bound) if bound else least
     assert 1 <= least < 1.001, "some method meets the bound"
+
+
+def test_what_keeps_little_is_never_below_the_bound_of_that() -> None:
+    near = 9.0
+    for shape in SHAPES[:60]:
+        M, N, K = shape
+        for name in WITH_ONE_COPY:
+            sequence, operator = at_side(name, 2), Linear(M=M, N=N, K=K)
+            movement, devices = Movement(sequence), sequence.ranks
+            sent = sequence.elements[0].sent(operator)
+            if any(operator.size(dim) % cuts for dim, cuts in sequence.grid.items()):
+                continue
+            assert sent is not None
+            kept = kept_words(movement, operator) - M * K / devices
+            bound = training_step(M, N, K, devices, kept=kept)
+            assert bound <= sent, (name, shape)
+            near = min(near, float(sent) / bound)
+        for kept_all in (False, True):
+            kept = sum(shape) ** 2 if kept_all else 0
+            assert training_step(M, N, K, 8, kept=kept) <= grids(shape, 8, kept=kept_all)
+    assert near < 1.001, "some method meets the bound"
 
 
 @pytest.mark.parametrize(
