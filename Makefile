@@ -60,6 +60,7 @@ docs: $(STAMP) ## make the pages of tutorials, methods and cases, build the site
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
+	$(BIN)/python docs/vendor_prover.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_page.py
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python tests/helpers/site_crawl.py site
@@ -68,6 +69,7 @@ docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every chan
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
+	$(BIN)/python docs/vendor_prover.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_page.py
 	$(BIN)/mkdocs serve
 

@@ -12,12 +12,16 @@ from primepar.api.page_data import library_data
 from primepar.files import write_text
 from primepar.pictures.page_html import page_html
 
-PAGE = Path(__file__).resolve().parent / "schedules.html"
+DOCS = Path(__file__).resolve().parent
+PAGE, PROVER = DOCS / "schedules.html", DOCS / "prover"
 
 
 def main() -> None:
     """Write the page."""
-    write_text(PAGE, page_html("primepar: schedules that move", library_data()))
+    data = library_data()
+    if PROVER.exists():
+        data["prover"] = PROVER.name
+    write_text(PAGE, page_html("primepar: schedules that move", data))
 
 
 if __name__ == "__main__":

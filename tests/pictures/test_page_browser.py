@@ -25,6 +25,7 @@ from primepar.pictures.page_html import page_html
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
+PROVER = Path(__file__).resolve().parents[2] / "docs" / "prover"
 WRONG = "M=r, N=(r + c) % s, K=c"
 SENTENCE = (
     "coverage is refuted: s=2 (2x2 devices): forward sub-operator (M=0, N=0, K=0): expected one "
@@ -185,6 +186,28 @@ def test_the_run_of_every_kind_of_target_holds_and_sends_what_the_emulator_count
         sent, peak = emulated_amounts(target)
         assert [one["sent"] for one in amounts] == [4 * elements for elements in sent]
         assert [one["peak"] for one in amounts] == [4 * elements for elements in peak]
+
+
+@pytest.mark.skipif(not PROVER.exists(), reason="no docs/prover: make docs fetches it")
+def test_a_map_is_proved_for_every_side_in_the_browser(
+    page: Any, folder: Path, address: str
+) -> None:
+    """The project's own prover, as WebAssembly; a second proof has it loaded."""
+    opened(page, address)
+    page.click("#prove button")
+    assert "primepar verify mine.py:Mine" in text(page, "#prove pre")
+    (folder / "prover").symlink_to(PROVER)
+    data = {**page.evaluate("page.data"), "prover": "prover", "first": "summa"}
+    (folder / "proving.html").write_text(page_html("page", data), encoding="utf-8")
+    opened(page, address.replace("page.html", "proving.html"))
+    assert page.evaluate("page.prover.worker === undefined")
+    for _ in range(2):
+        page.click("#prove button")
+        page.wait_for_selector("#prove button:not([disabled])", timeout=300_000)
+        print("proved in", page.get_attribute("#prove pre", "data-milliseconds"), "ms")
+        report = text(page, "#prove pre").splitlines()
+        assert report[0] == "mine.py:Mine: proved for every s >= 1 (axes r, c)"
+        assert len(report) == 7
 
 
 def emulated_amounts(target: Any) -> tuple[list[float], list[int]]:

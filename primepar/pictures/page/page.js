@@ -4,7 +4,7 @@
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 class Page {
-  /** @param {{targets: Target[], first: string, gallery?: any[]}} data */
+  /** @param {{targets: Target[], first: string, prover?: string}} data */
   constructor(data) {
     this.data = data;
     this.tick = 0;
@@ -16,6 +16,7 @@ class Page {
     this.mesh = new MeshView(byId("mesh"), select);
     this.time = new TimeView(byId("time"), (tick) => this.go(tick), select);
     this.editor = new Editor(byId("editor"), (source, verdict, isEdited) => this.mapped(source, verdict, isEdited));
+    this.prover = new Prover(byId("prove"), data.prover);
     this.slider = /** @type {HTMLInputElement} */ (byId("tick"));
     this.targets = /** @type {HTMLSelectElement} */ (byId("target"));
     for (const target of data.targets) this.targets.append(html("option", { value: target.name }, target.name));
@@ -97,7 +98,7 @@ class Page {
     this.isEdited = isEdited;
     this.parsed = verdict.map;
     this.fault = verdict.fault;
-    document.dispatchEvent(new CustomEvent("mapped", { detail: { source, verdict, isEdited, target: this.target } }));
+    this.prover.show(source);
     if (verdict.map) this.place(verdict.fault?.sides ?? this.sides);
   }
 

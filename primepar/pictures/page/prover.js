@@ -1,0 +1,72 @@
+// "Prove it here": the map as a Python file, and the project's own prover of it in a worker. Where
+// the page has no prover next to it, it shows the command.
+
+/** The file `mine.py` that a map is: what the prover and the command read.
+ * @param {MapSource} source */
+function pythonOf(source) {
+  const sides = [...new Set(Object.values(source.axes))], axes = Object.keys(source.axes);
+  const names = [...axes, "t", ...sides].join(", ");
+  const dict = (/** @type {string} */ slices) => `dict(${slices.replace(/([(,]\s*)\*(?=\s*[,)])/g, "$1ANY")})`;
+  const isPlain = sides.length === 1 && sides[0] === "s";
+  const written = isPlain ? `(${axes.map((axis) => `"${axis}",`).join(" ")})` : JSON.stringify(source.axes);
+  const methods = PHASES.filter((phase) => phase === "forward" || source.phases[phase] !== source.phases.forward)
+    .map((phase) => `    def ${phase}(self, ${names}):\n        return ${dict(source.phases[phase])}\n`);
+  const homes = Object.entries(source.homes).map(([tensor, slices]) => `            "${tensor}": ${dict(slices)},\n`);
+  return [
+    "from primepar import ANY, Primitive, where\n\n\nclass Mine(Primitive):\n", `    axes = ${written}\n`,
+    ...(source.keeps.length ? [`    keeps = (${source.keeps.map((tensor) => `"${tensor}",`).join(" ")})\n`] : []),
+    ...(source.steps === sides[0] ? [] : [`\n    def steps(self, ${sides.join(", ")}):\n        return ${source.steps}\n`]),
+    ...methods.map((method) => `\n${method}`),
+    ...(homes.length ? [`\n    def home(self, tensor, ${[...axes, ...sides].join(", ")}):\n        return {\n`, ...homes, "        }[tensor]\n"] : []),
+  ].join("");
+}
+
+class Prover {
+  /**
+   * @param {HTMLElement} host
+   * @param {string | undefined} folder where the worker is served
+   */
+  constructor(host, folder) {
+    this.folder = location.protocol.startsWith("http") ? folder : undefined;
+    this.button = html("button", { type: "button", class: "main" }, "Prove it here, for every side");
+    this.report = html("pre", { role: "status", hidden: true });
+    this.button.addEventListener("click", () => this.prove());
+    host.replaceChildren(this.button, this.report);
+  }
+
+  /** @param {MapSource} source */
+  show(source) {
+    this.source = source;
+    this.report.hidden = true;
+  }
+
+  /** @param {string} text */
+  print(text) {
+    this.report.hidden = false;
+    this.report.textContent = text;
+  }
+
+  prove() {
+    const { source } = this;
+    if (!source) return;
+    if (!this.folder) {
+      this.print(`This page has no prover next to it. Save the map as mine.py, and run\n\n    primepar verify mine.py:Mine\n\n${pythonOf(source)}`);
+      return;
+    }
+    const start = performance.now();
+    this.worker ??= new Worker(`${this.folder}/prover_worker.js`, { type: "module" });
+    this.button.toggleAttribute("disabled", true);
+    this.worker.onmessage = ({ data }) => {
+      if (data.progress) return this.print(data.progress);
+      this.button.toggleAttribute("disabled", false);
+      this.report.dataset.verdict = data.verdict;
+      this.report.dataset.milliseconds = (performance.now() - start).toFixed(0);
+      return this.print(data.report);
+    };
+    this.worker.onerror = () => {
+      this.button.toggleAttribute("disabled", false);
+      this.print(`The prover did not load. Run primepar verify mine.py:Mine with\n\n${pythonOf(source)}`);
+    };
+    this.worker.postMessage(pythonOf(source));
+  }
+}

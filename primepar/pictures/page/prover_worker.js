@@ -1,0 +1,57 @@
+// The project's own prover in a worker of the page: Python and Z3 as WebAssembly, from this folder.
+// @ts-ignore: it is in the same folder where the site is served
+import { loadPyodide } from "./pyodide.mjs";
+
+const PROVE = `
+import sys, types
+
+def _numpy(text):
+    module = types.ModuleType("numpy")
+    exec(compile(text, "numpy_of_lists.py", "exec"), module.__dict__)
+    sys.modules["numpy"] = module
+    sys.modules["numpy.typing"] = types.ModuleType("numpy.typing")
+    sys.modules["numpy.typing"].NDArray = module.typing.NDArray
+
+def _prove(text):
+    from primepar.errors import PrimeParError
+    from primepar.verify import verify_primitive
+
+    names = {}
+    exec(compile(text, "mine.py", "exec"), names)
+    try:
+        report = verify_primitive(names["Mine"](), "mine.py:Mine", 60)
+    except PrimeParError as error:
+        return "refused", str(error)
+    return report.verdict, "\\n".join(report.lines(f"for {report.scope}", seconds=True))
+`;
+
+const show = (/** @type {string} */ progress) => postMessage({ progress });
+const load = async (/** @type {string} */ name) => (await fetch(name)).arrayBuffer();
+
+async function ready() {
+  show("Loading Python (1 of 3) ...");
+  const python = await loadPyodide();
+  show("Loading Z3 (2 of 3) ...");
+  const place = python.runPython("import site; site.getsitepackages()[0]");
+  for (const name of ["msgspec.zip", "z3.zip", "primepar.zip"]) {
+    python.unpackArchive(await load(name), "zip", { extractDir: place });
+  }
+  show("Loading the prover (3 of 3) ...");
+  python.runPython(PROVE);
+  python.globals.get("_numpy")(new TextDecoder().decode(await load("numpy_of_lists.txt")));
+  python.runPython("import importlib; importlib.invalidate_caches(); import primepar.verify");
+  return python;
+}
+
+/** @type {Promise<any> | undefined} */
+let loading;
+onmessage = async ({ data }) => {
+  try {
+    const python = await (loading ??= ready());
+    show("Proving ...");
+    const [verdict, report] = python.globals.get("_prove")(data).toJs();
+    postMessage({ verdict, report });
+  } catch (error) {
+    postMessage({ verdict: "unknown", report: String(error) });
+  }
+};
