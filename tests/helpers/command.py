@@ -7,10 +7,22 @@ import json
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from primepar.cli import main
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json"
+
+
+@cache
+def example(layers: int) -> str:
+    """The path of the example's config.json with other layers."""
+    path = Path(mkdtemp()) / "config.json"
+    path.write_text(json.dumps(json.loads(EXAMPLE.read_text()) | {"n_layer": layers}))
+    return str(path)
 
 
 class Done(NamedTuple):
