@@ -43,7 +43,7 @@ from primepar.schedule.program import (
     Reduce,
 )
 
-RANDOM_PLANS = 60 if IS_LONG else 3
+RANDOM_PLANS = 60 if IS_LONG else 2
 WAYS: dict[str, dict[str, object]] = {
     "plain": {},
     "sharded": {"sharded_optimizer": True},
@@ -52,12 +52,10 @@ WAYS: dict[str, dict[str, object]] = {
     "operators": {"recompute": ("norm1", "attention", "fc1")},
 }
 FEW = [
-    ("gpt2", "1f1b:2x3,megatron", 4, 3, "plain", "bfloat16"),
+    ("gpt2", "1f1b:2x2,megatron", 4, 2, "plain", "bfloat16"),
     ("gpt2", "data", 2, 5, "sharded", "bfloat16"),
-    ("llama", "primepar", 4, 4, "plain", "bfloat16"),
-    ("llama", "megatron-sp", 2, 6, "operators", "bfloat16"),
-    ("opt", "zb-h1:2x2,M2,megatron", 8, 4, "selective", "float32"),
-    ("gpt2", "stationary", 4, 2, "selective", "bfloat16"),
+    ("llama", "megatron-sp", 2, 5, "operators", "bfloat16"),
+    ("opt", "zb-h1:2x2,data", 4, 2, "selective", "float32"),
 ]
 PRESETS = [
     ("megatron", 2), ("data", 2), ("megatron-sp", 4), ("primepar", 4), ("summa", 4),
@@ -105,9 +103,9 @@ def test_it_is_what_simulated_and_emulated_devices_count(
 @settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))
 @given(planned_steps())
 def test_of_any_plan_it_is_that_of_its_program(planned: tuple[Plan, int, int]) -> None:
-    for dtype in ("float32", "bfloat16"):
-        program = lower_step(*planned, options=step_options(dtype))
-        assert accounting(*planned, dtype) == counted(program, dtype)
+    """Also without wide sums in `test_plan_step_sent`."""
+    program = lower_step(*planned, options=step_options("bfloat16"))
+    assert accounting(*planned, "bfloat16") == counted(program, "bfloat16")
 
 
 def test_equal_layers_are_lowered_once_and_others_are_not() -> None:

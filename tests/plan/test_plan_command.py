@@ -136,7 +136,7 @@ def test_the_best_plan_takes_nothing_more_than_the_best(best: Best) -> None:
     assert price.pop("best")["seconds"] == report["seconds"]
     assert report.pop("best") is None
     assert [choice["more"] for choice in report["choices"]] == [None] * len(price["choices"])
-    only_there = {"more": None, "neighbours": []}
+    only_there: dict[str, object] = {"more": None, "neighbours": []}
     choices = [{**choice, **only_there} for choice in report["choices"]]
     price["choices"] = [{**choice, **only_there} for choice in price["choices"]]
     assert price == {**report, "choices": choices, "days": None, "gap": price["gap"]}

@@ -26,7 +26,7 @@ from primepar.plan.search.ranked import ComparedPlan, baselines, simulated
 from primepar.plan.search.result import SearchResult
 
 BASES = (*PRESETS, *(f"M2,{name}" for name in PRESETS if name != "data"))
-DRAWN = 500 if IS_LONG else 16
+DRAWN = 500 if IS_LONG else 10
 
 
 def drawn_cluster(draw: Random) -> Cluster:
