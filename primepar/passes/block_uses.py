@@ -186,7 +186,8 @@ class RankList:
 
     def is_in_flight(self, name: str, place: int) -> bool:
         """Return whether a block is in flight at a position."""
-        return any(post < place < end for post, end in self._flights.get(name, ()))
+        flights = self._flights.get(name)
+        return flights is not None and any(post < place < end for post, end in flights)
 
 
 @shared("programs", "initial")

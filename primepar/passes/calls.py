@@ -15,13 +15,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from primepar.passes.block_uses import LOCAL
 from primepar.schedule.effects import effects
 from primepar.schedule.matching import Channel, Members, Queue, queue_of
 from primepar.schedule.program import Collective, Instruction, Program
+from primepar.schedule.sharing import shared
 
+_COLLECTIVES = frozenset(get_args(Collective))
 Meeting = tuple[Queue, int]
 """A queue and a number: the same on all ranks that take part."""
 
@@ -56,14 +58,16 @@ def meetings(nodes: Sequence[Instruction], rank: int) -> Iterator[list[Meeting]]
         yield met
 
 
+@shared("programs")
 def calls(program: Program) -> list[list[Call]]:
     """Return the collectives of each queue, in order; none where members make unequally many."""
     made: dict[Members, dict[int, list[int]]] = {}
     for rank, nodes in enumerate(program.programs):
         for place, node in enumerate(nodes):
-            for queue in queues(node, rank) if isinstance(node, Collective) else ():
-                if len(queue) == 2:
-                    made.setdefault(queue, {}).setdefault(rank, []).append(place)
+            if type(node) in _COLLECTIVES:
+                for queue in queues(node, rank):
+                    if len(queue) == 2:
+                        made.setdefault(queue, {}).setdefault(rank, []).append(place)
     return [
         [
             Call(communicator, members, dict(zip(members, places, strict=True)))

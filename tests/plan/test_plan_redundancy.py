@@ -158,7 +158,7 @@ def every_cost(graph: Graph) -> np.ndarray:
 @pytest.mark.parametrize("bounds", [(), (1,), (2,), (1, 2)])
 def test_the_program_finds_what_trying_every_choice_finds(bounds: tuple[int, ...]) -> None:
     fewer = some = 0
-    for seed in range(60):
+    for seed in range(30):
         graph = random_graph(seed)
         costs, most = every_cost(graph), np.full(3, np.inf)
         for cost in bounds:
@@ -177,8 +177,8 @@ def test_the_program_finds_what_trying_every_choice_finds(bounds: tuple[int, ...
         sums = graph.costs(answer.choices)
         assert (sums <= most).all()
         assert sums[0] == costs[within, 0].min() == round(answer.bound, 6)
-    assert some > 20
-    assert fewer > 15
+    assert some > 10
+    assert fewer > 7
 
 
 def test_a_sum_that_is_hardly_over_its_bound_is_over_it() -> None:
