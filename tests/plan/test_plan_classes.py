@@ -10,7 +10,7 @@ import pytest
 from command import run
 from msgspec.structs import replace
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
-from test_plan_command import V100
+from test_plan_command import PLAN
 
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Link, Passing
@@ -132,7 +132,7 @@ def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(search_module, "EXACT", 2)
-    done = run(*V100, "--devices", "4")
+    done = run(*PLAN, "--devices", "4")
     assert done.code == 0
     assert "% above that of the best plan, certified\n" in done.out
 

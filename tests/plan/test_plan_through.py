@@ -14,7 +14,7 @@ from distributed_ranks import on_ranks
 from primepar.plan import load_plan
 
 CONFIG = {
-    "model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 4, "n_positions": 16,
+    "model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 4, "n_positions": 16,
     "vocab_size": 257, "activation_function": "gelu_new", "tie_word_embeddings": False,
 }  # fmt: skip
 BATCH, STEPS = cases.BATCH, 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.within import WithinLimits
 
 
-@pytest.mark.parametrize("space", ["paper", "all"])
-@pytest.mark.parametrize("family", SHAPES)
+@pytest.mark.parametrize(
+    ("family", "space"), list(zip(SHAPES, cycle(["paper", "all"]), strict=False))
+)
 def test_written_plans_have_the_loss_and_gradients_of_one_device(
     family: str, space: SpaceName, tmp_path: Path
 ) -> None:
