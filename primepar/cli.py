@@ -22,6 +22,7 @@ from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
 from primepar.commands.preflight import preflight
 from primepar.commands.profile import profile
+from primepar.commands.search import search
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
 from primepar.commands.tokenize import tokenize
@@ -44,6 +45,7 @@ EXAMPLES: dict[Callable[..., None], str] = {
     show: "show primepar --side 2 -o grid.svg",
     check: "check primepar --side 3",
     verify: "verify primepar --json",
+    search: "search --shape 2048,1024,4096 --side 2",
     exercise: "exercise 1 --diagnose races:0,3",
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",

@@ -10,7 +10,7 @@ from primepar.partition.registry import labelled
 
 COMMANDS = {
     "prove": "verify", "test": "check", "run": "train", "emulate": "check", "draw": "show",
-    "print": "show", "search": "plan", "measure": "profile",
+    "print": "show", "explore": "search", "measure": "profile",
     "version": "--version", "redundancy": "plan MODEL --objective redundancy",
     "price": "plan PLAN, with the same options",
     "certify": "verify TARGET --certificate FILE",

@@ -292,7 +292,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     assert done.err.count("\n") == 1
 
 
-COMMANDS = ("list, show, check, verify, exercise, preflight, plan, "
+COMMANDS = ("list, show, check, verify, search, exercise, preflight, plan, "
             "pipeline, profile, simulate, tokenize, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "

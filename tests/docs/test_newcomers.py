@@ -34,7 +34,7 @@ PRIMITIVES = (
     "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
 COMMANDS = (
-    "list, show, check, verify, exercise, preflight, plan, "
+    "list, show, check, verify, search, exercise, preflight, plan, "
     "pipeline, profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"

@@ -1,0 +1,117 @@
+"""Triples whose tensors return home: which maps, which homes, and what moves.
+
+Where tensors have homes, every map that covers is right, in every phase. So only the words decide.
+A device receives a block at each step that needs one which it neither had at the step before nor
+has at home. With the block `Q d + tau t` of a device and its home `H d`, that is all of the s^3
+(device, step) but the solutions of `(Q - H) d = -tau t`, and 0 where nothing moves and `Q = H`.
+Partial sums go the same ways backwards, so that an output sends as many words as an operand.
+
+A map that covers goes on by an odd number along some dim, since `n . tau = 1`. Of the two tensors
+with that dim each step needs other blocks, so all its solutions have s^2 devices at most: both send
+at least (s - 1) of their blocks per device. That is reached by rotation (`Q = H`: Cannon) and by
+broadcasts (`Q - H` of rank one: SUMMA), and the third tensor may send none. From the homes of
+Cannon's plane each phase may choose which two. So the frontier of all these triples has one plane
+and what stays in which phase. Backward and gradient share
+dO where they have one map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+
+import numpy as np
+
+from primepar.search.affine import TENSORS, Home, Map, Triple
+from primepar.search.covering import COEFFICIENTS, distinct
+
+SIDE = 5
+"""Of the mesh on which homes are compared."""
+CYCLIC: dict[str, Map] = {
+    "O": ((1, 0, 0, 0, 0), (1, 1, 1, 0, 0), (0, 1, 0, 0, 0)),
+    "I": ((1, 0, 0, 0, 0), (1, 1, 0, 0, 0), (0, 1, 1, 0, 0)),
+    "W": ((1, 0, 1, 0, 0), (1, 1, 0, 0, 0), (0, 1, 0, 0, 0)),
+}
+"""The tensor that stays -> a map on the plane on which any may stay: N = M + K at first."""
+
+
+@cache
+def _homes() -> tuple[Home, ...]:
+    """All homes that keep one copy, those with the smallest coefficients first."""
+    pairs = product(product(COEFFICIENTS, repeat=2), repeat=2)
+    homes = [((*a, 0), (*b, 0)) for a, b in pairs if abs(a[0] * b[1] - a[1] * b[0]) == 1]
+    return tuple(
+        sorted(
+            homes,
+            key=lambda home: (
+                sum(x < 0 for row in home for x in row),
+                sum(abs(x) for row in home for x in row),
+                tuple(tuple(-x for x in row) for row in home),
+            ),
+        )
+    )
+
+
+@cache
+def received(block: Home, home: Home, side: int) -> int:
+    """Blocks of one tensor that all devices together receive in a phase: the formula above.
+
+    On an even side, an output that goes on by 2 may send less: a device meets a block twice.
+    """
+    rows, at_home = np.array(block), np.array(home)
+    devices = np.array(list(product(range(side), repeat=2))).T
+    apart = rows[:, :2] @ devices + rows[:, 3:4] - at_home[:, :2] @ devices - at_home[:, 2:]
+    if not (rows[:, 2] % side).any():
+        return int((apart % side).any(0).sum())
+    here = [((apart + rows[:, 2:3] * t) % side == 0).all(0).sum() for t in range(side)]
+    return int(side**3 - sum(here))
+
+
+def blocks_of(rows: Map, tensor: str) -> Home:
+    """The rows of a map that index the block of a tensor."""
+    first, second = TENSORS[tensor]
+    return rows[first], rows[second]
+
+
+@cache
+def nearest_home(block: Home) -> Home:
+    """The home from which devices receive least in all, and then least before the first step.
+
+    Of several the simplest.
+    """
+    first = tuple((*row[:2], 0, row[3], 0) for row in block)
+    return min(
+        _homes(), key=lambda home: (received(block, home, SIDE), received(first, home, SIDE))
+    )
+
+
+def one_map() -> Iterator[Triple]:
+    """Yield the triples of one map in all phases, each map that is distinct, with its homes."""
+    for rows in distinct().values():
+        homes = tuple(nearest_home(blocks_of(rows, tensor)) for tensor in TENSORS)
+        yield Triple((rows,) * 3, homes)
+
+
+def several_maps() -> Iterator[Triple]:
+    """Yield the triples on Cannon's plane, for what stays in each phase; not all the same."""
+    rows = {tensor: blocks_of(CYCLIC["O"], tensor) for tensor in TENSORS}
+    homes = tuple(((*a[:2], 0), (*b[:2], 0)) for a, b in rows.values())
+    for stay in product(CYCLIC, repeat=3):
+        if len(set(stay)) > 1:
+            yield Triple(tuple(CYCLIC[tensor] for tensor in stay), homes)
+
+
+def words(triple: Triple, side: int) -> tuple[int, int, int]:
+    """Blocks of I, W and O that all devices together receive in a training step.
+
+    Backward and gradient share dO where both need the same of its blocks at every step.
+    """
+    total = [
+        sum(received(blocks_of(rows, tensor), home, side) for rows in triple.phases)
+        for tensor, home in zip(TENSORS, triple.homes, strict=True)
+    ]
+    backward, gradient = (blocks_of(rows, "O") for rows in triple.phases[1:])
+    if backward == gradient:
+        total[2] -= received(backward, triple.homes[2], side)
+    return total[0], total[1], total[2]

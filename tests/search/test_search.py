@@ -1,0 +1,195 @@
+"""The search against what is counted, proved and known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import run
+
+from primepar.certify.primitive import certify_primitive
+from primepar.partition import PRIMITIVES
+from primepar.reference.check import check
+from primepar.schedule import Linear, Primitive, Sequence
+from primepar.schedule.primitive import Slices, Value
+from primepar.search.affine import Affine, OtherShapeError, Triple, triple_of
+from primepar.search.covering import MAPS, covers, covers_on, distinct, exchanged, shape_of
+from primepar.search.homes import one_map, received, words
+from primepar.search.measures import amount, beats, costs, formula_text, words_of
+from primepar.search.run import SearchClass, candidates, placed
+from primepar.search.symmetry import key
+from primepar.search.written import python_text
+from primepar.verify.primitive.proof import prove
+
+Classes = dict[str, SearchClass]
+SHAPE = (32, 64, 96)
+
+
+@pytest.fixture(scope="module")
+def classes() -> Classes:
+    return {entry.name: entry for entry in candidates()}
+
+
+def test_a_map_covers_every_mesh_where_its_determinant_is_a_unit() -> None:
+    sample = MAPS[:: len(MAPS) // 4000]
+    determinants = np.round(np.linalg.det(sample)).astype(int)
+    for side in (2, 3, 4, 5):
+        assert (covers_on(sample, side) == (np.gcd(determinants, side) == 1)).all()
+    assert int(covers().sum()) == 39_036
+    assert len(distinct()) == 555
+    assert len({exchanged(shape) for shape in distinct()}) == 97
+    assert shape_of(triple_of(PRIMITIVES["output-stays"]()).phases[0])[1] == (0, 1, 0)
+
+
+def test_what_is_found_is_what_is_known_and_seven_frontiers(
+    classes: Classes,
+) -> None:
+    known = {name: placed(kind(), tuple(classes.values())) for name, kind in PRIMITIVES.items()}
+    assert {name: place.text for name, place in known.items() if place.near} == {
+        "summa": "is HomesOOObIW",
+        "output-stays": "is HomesOOO",
+        "input-stays": "is HomesIII",
+        "weight-stays": "is HomesWWW",
+        "primepar": "in the space, 2 (s - 1) (MN + MK) + 2 s NK: HomesIWW, HomesWII send less",
+    }
+    homes = {formula_text(c.words) for name, c in classes.items() if name.startswith("Homes")}
+    assert homes == {
+        "3 (s - 1) (MN + NK)",
+        "3 (s - 1) MN + 2 (s - 1) MK",
+        "3 (s - 1) NK + 2 (s - 1) MK",
+        "(s - 1) (MN + MK) + 3 (s - 1) NK",
+        "3 (s - 1) MN + (s - 1) (NK + MK)",
+        "2 (s - 1) (MN + MK) + (s - 1) NK",
+        "(s - 1) MN + 2 (s - 1) (NK + MK)",
+    }
+    stay = [name for name in classes if name.startswith("Aligned")]
+    assert len(stay) == 27
+    assert len(classes) == 43
+    assert sum(classes["AlignedOIW"].words[x][1] for x in range(3)) == -5  # PrimePar: -4
+
+
+def test_words_are_those_of_the_programs(classes: Classes) -> None:
+    for entry in classes.values():
+        assert words_of(entry.primitive) == entry.words, entry.name
+    some = classes["AlignedWIW"], classes["HomesOWW"]
+    assert all(costs(c.primitive, 5, SHAPE).sent == amount(c.words, 5, SHAPE) for c in some)
+    for triple in [*one_map()][::60]:
+        sent = costs(Affine(triple), 3, (1, 10**3, 10**6)).sent * 81
+        parts = zip(words(triple, 3), (10**3, 10**9, 10**6), strict=True)
+        assert sent == sum(count * size for count, size in parts)
+
+
+def test_one_that_stays_sends_no_word_and_two_of_each_phase_send_at_least_a_rotation() -> None:
+    side = 5
+    for triple in one_map():
+        for tensor, home in zip(("I", "W", "O"), triple.homes, strict=True):
+            rows = [triple.phases[0]["MNK".index(d)] for d in dict(I="MN", W="NK", O="MK")[tensor]]
+            least = side**2 * (side - 1) * any(row[2] % 2 for row in rows)
+            assert received(tuple(rows), home, side) >= least
+
+
+@pytest.mark.parametrize("name", ["AlignedOOO", "AlignedOIW", "HomesIWW", "HomesOOObW"])
+def test_a_class_is_proved_certified_and_emulated(classes: Classes, name: str) -> None:
+    primitive = classes[name].primitive
+    certificate = prove(primitive).certificate
+    assert certificate is not None
+    assert certify_primitive(certificate, primitive) > 0
+    for side in (1, 2, 3):
+        report = check(Sequence.of(primitive, side), Linear(6 * side, 2 * side, 4 * side))
+        assert report.equal
+
+
+def test_all_classes_are_right_on_emulated_devices(classes: Classes) -> None:
+    for entry in classes.values():
+        assert check(Sequence.of(entry.primitive, 3), Linear(3, 3, 3)).equal, entry.name
+
+
+class Renamed(Primitive):
+    """The stationary family with other names: slices backwards, devices sheared."""
+
+    axes = ("i", "j")
+
+    def forward(self, i: Value, j: Value, t: Value, s: Value) -> Slices:
+        return dict(M=(s - 1 - i - j) % s, N=(i + 2 * j - t) % s, K=j)
+
+    def home(self, tensor: str, i: Value, j: Value, s: Value) -> Slices:
+        m, n = (s - 1 - i - j) % s, (i + 2 * j) % s
+        return {"I": dict(M=m, N=n), "W": dict(N=n, K=j), "O": dict(M=m, K=j)}[tensor]
+
+
+class Late(Renamed):
+    """The same, whose tensors have other homes than the first step needs."""
+
+    def home(self, tensor: str, i: Value, j: Value, s: Value) -> Slices:
+        return super().home(tensor, i, (j + 1) % s if tensor == "I" else j, s)
+
+
+def test_names_and_counting_make_no_other_class(classes: Classes) -> None:
+    assert placed(Renamed(), tuple(classes.values())).text == "is HomesOOO"
+    assert placed(Late(), tuple(classes.values())).text.startswith("in the space, ")
+    keys = {key(entry.triple) for entry in classes.values()}
+    assert len(keys) == len(classes)
+    assert len({key(entry.triple, exchange=True) for entry in classes.values()}) == 32
+
+
+def test_what_is_no_triple_is_outside_of_the_space() -> None:
+    outside = {
+        "by-output": "1 axes of 1 sides",
+        "tesseract": "3 axes of 2 sides",
+        "summa-rectangular": "4 axes of 3 sides",
+    }
+    for name, reason in outside.items():
+        assert placed(PRIMITIVES[name](), ()).text == f"outside of the space: {reason}"
+    folded = type("Folded", (Renamed,), {"steps": lambda self, s: 2 * s - s % 2})
+    with pytest.raises(OtherShapeError, match=r"2 \* s - s % 2 steps"):
+        triple_of(folded())
+
+
+def test_a_triple_is_read_back_from_its_primitive(classes: Classes) -> None:
+    for entry in classes.values():
+        assert triple_of(entry.primitive) == entry.triple
+    rows = ((1, 0, 0, 0, 0), (0, 2, 1, -1, 2), (-1, -1, 0, 0, 0))
+    assert triple_of(Affine(Triple((rows, rows, rows)))).phases == (rows, rows, rows)
+
+
+def test_the_file_of_classes_has_the_same_maps(classes: Classes, tmp_path: Path) -> None:
+    from primepar.partition.primitive_file import load_primitive
+
+    file = tmp_path / "found.py"
+    file.write_text(python_text(classes.values()), encoding="utf-8")
+    for name, entry in classes.items():
+        assert triple_of(load_primitive(f"{file}:{name}")) == entry.triple
+
+
+def test_the_command_places_proves_and_refuses(tmp_path: Path) -> None:
+    assert run("search", "output-stays") == (
+        0,
+        "output-stays: proved for every s >= 1 (axes r, c)\n  is HomesOOO\n",
+        "",
+    )
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from primepar import Primitive\n\n\nclass Mine(Primitive):\n    axes = ('r', 'c')\n\n"
+        "    def forward(self, r, c, t, s):\n        return dict(M=r, N=(r + t) % s, K=r)\n",
+        encoding="utf-8",
+    )
+    code, out, _ = run("search", f"{file}:Mine", "--json")
+    answer = json.loads(out)
+    assert (code, answer["verdict"], answer["placed"]) == (1, "refuted", None)
+    assert run("search", "--axes", "9")[2] == (
+        "primepar: error: --axes: expected 2, got 9: write --axes 2\n"
+    )
+    assert run("search", "-o", "found.json")[2] == (
+        "primepar: error: --output: expected a name that ends with .py, got found.json\n"
+    )
+    assert run("search", "K2")[2] == (
+        "primepar: error: K2: expected a primitive, got another target: write the name of one that "
+        "`primepar list` prints, or file.py:Class\n"
+    )
+
+
+def test_beating_is_for_every_side_from_three() -> None:
+    assert beats(((2, -2), (0, 0), (1, 0)), ((2, -2), (0, 0), (1, 1)))
+    assert not beats(((1, 5), (0, 0), (0, 0)), ((2, 0), (0, 0), (0, 0)))
