@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import product
 from math import isfinite
 
 import numpy as np
@@ -12,7 +13,7 @@ from distributed_ranks import on_ranks
 from half_precision_ranks import HalfCase, ShortRun, runs
 from msgspec.structs import replace
 from partitioned_cases import drawn_batch, drawn_parameters, farthest
-from profiles import few
+from profiles import IS_LONG
 from step_cases import SMALL, place, refuted, spoilt
 
 from primepar.distributed.modules.gpt import uniform_plan
@@ -91,9 +92,9 @@ def test_copies_move_where_parameters_in_float32_move() -> None:
 # Emulated, in float64
 
 
-@few
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(
+    ("optimizer", "clip"), list(product(("adamw", "sgd"), (0.5, None)))[: None if IS_LONG else 1]
+)
 def test_a_scaled_loss_gives_the_same_parameters(optimizer: Optimizer, clip: float | None) -> None:
     plan = preset_plan("primepar", SMALL["gpt2"], 4)
     plain, scaled = (

@@ -120,12 +120,10 @@ def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
     assert left.value.code == code
 
 
+@long
 @pytest.mark.parametrize(
     "variables",
-    [
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        pytest.param(("PMI_RANK", "PMI_SIZE"), marks=long),
-    ],
+    [("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")],
 )
 def test_another_mpi_is_seen_by_the_size_that_mpirun_claims(variables: tuple[str, str]) -> None:
     done = subprocess.run(

@@ -13,10 +13,10 @@ def order(count: int, seed: int = 0, epoch: int = 0) -> list[int]:
     return [int(place) for place in shuffled(np.arange(count), count, seed, epoch)]
 
 
-@pytest.mark.parametrize("count", [*range(1, 40), 255, 256, 257, 1000, 4097])
-def test_an_epoch_has_each_sample_once(count: int) -> None:
-    for seed, epoch in ((0, 0), (0, 1), (3, 0)):
-        assert sorted(order(count, seed, epoch)) == list(range(count))
+def test_an_epoch_has_each_sample_once() -> None:
+    for count in (*range(1, 40), 255, 256, 257, 1000, 4097):
+        for seed, epoch in ((0, 0), (0, 1), (3, 0)):
+            assert sorted(order(count, seed, epoch)) == list(range(count))
 
 
 def test_orders_differ_between_epochs_and_seeds() -> None:
