@@ -21,8 +21,9 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from lowered_steps import lower_step
+from lowered_steps import lower_linear, lower_step
 
+from primepar.distributed.modules import linear
 from primepar.distributed.runtime import step_programs
 from primepar.distributed.training.gloo import schedule_as_batch
 
@@ -186,7 +187,9 @@ def _rank(
 ) -> None:
     torch.set_num_threads(1)
     schedule_as_batch()  # as the ranks of a training run
-    patch.object(step_programs, "lower_step", lower_step).start()  # once for all runs of a world
+    # Once for all that a world runs.
+    patch.object(step_programs, "lower_step", lower_step).start()
+    patch.object(linear, "lower_linear", lower_linear).start()
     gc.freeze()  # what was loaded before the fork stays shared with the server
     gc.set_threshold(100_000, 20, 50)
     try:
