@@ -93,13 +93,13 @@ def saved_at_the_end(folder: Path, reason: str) -> None:
 
 def test_ctrl_c_ends_a_run_after_its_step_with_everything_written(tmp_path: Path) -> None:
     assert stopped([*PRIMEPAR, "--ranks", "2"], tmp_path, signal.SIGINT) == 130
-    saved_at_the_end(tmp_path, "SIGUSR1")
+    saved_at_the_end(tmp_path, "SIGINT")
 
 
 @long
 def test_mpirun_forwards_a_request_to_stop(tmp_path: Path) -> None:
     assert stopped(mpirun(2), tmp_path, signal.SIGUSR1) == 0
-    saved_at_the_end(tmp_path, "SIGUSR1")
+    saved_at_the_end(tmp_path, "SIGINT")
 
 
 @long

@@ -60,24 +60,35 @@ def test_a_killed_process_is_named() -> None:
     )
 
 
-def test_the_first_stop_request_asks_and_the_second_ends(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
+@pytest.mark.parametrize(
+    ("numbers", "code"),
+    [([signal.SIGINT, signal.SIGTERM], 130), ([signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM], 0)],
+)
+def test_after_sigint_the_next_request_ends_the_processes_and_after_sigusr1_they_end_themselves(
+    numbers: list[signal.Signals], code: int, tmp_path: Path
+) -> None:
+    """The process notes each request; it ends by itself after three."""
     body = (
-        f"import signal; make = lambda *_: open({str(mark)!r} + '.asked', 'w'); "
-        f"signal.signal(signal.SIGUSR1, make); open({str(mark)!r}, 'w'); "
-        "[time.sleep(0.05) for _ in range(10**6)]"
+        "import signal; from primepar.distributed.training.stopping import stop_reason\n"
+        "asked = []\n"
+        "signal.signal(signal.SIGUSR1, lambda number, _: asked.append(stop_reason(number)));\n"
+        "for n in range(10**6):\n"
+        f"    open({str(tmp_path)!r} + f'/{{len(asked)}}', 'w').write(' '.join(asked))\n"
+        "    time.sleep(0.05)\n"
+        "    len(asked) == 3 and sys.exit()"
     )
 
     def stop() -> None:
-        for path in (mark, Path(f"{mark}.asked")):
-            while not path.exists():
+        for count, number in enumerate(numbers):
+            while not (tmp_path / str(count)).exists():
                 time.sleep(0.02)
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
     asking = threading.Thread(target=stop)
     asking.start()
-    assert run_ranks(1, [], ["-c", BODY + body]) == 130
+    assert run_ranks(1, [], ["-c", BODY + body]) == code
     asking.join()
+    assert (tmp_path / "1").read_text() == numbers[0].name
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a call of Linux")

@@ -1,7 +1,8 @@
 """What `primepar train --ranks N` and `primepar profile` do: one process here for each rank.
 
-The processes meet in a file. The first stop request makes them stop after their current step, by
-SIGUSR1; a second one ends them. So does the end of this process, even if it is killed.
+The processes meet in a file. A stop request makes them stop after their current step, by SIGUSR1:
+they end with 0, so that none looks failed while others save. A file has the signal that came here.
+After SIGINT or SIGTERM the next one ends them. So does the end of this process, however it comes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from primepar.distributed.training.launchers import RANK, RANKS, STORE
+from primepar.distributed.training.launchers import ASKED, RANK, RANKS, STORE
+from primepar.distributed.training.stopping import ASKING, exit_code
 from primepar.errors import LaunchError
 
 TRAIN = ("-m", "primepar", "train")
@@ -45,19 +47,23 @@ def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = TRA
     """Run a Python program in `ranks` processes; the threads of all are as many as the cores.
 
     Returns 0, or the exit code of the first that failed: the others are then killed. After a stop
-    request it returns 128 + the signal. Raises `LaunchError` if a process was killed.
+    request it returns the code of a run that the signal stopped, or 128 + the signal if they could
+    not save. Raises `LaunchError` if a process was killed.
     """
     children: list[subprocess.Popen[bytes]] = []
     asked: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        ends = number != signal.SIGUSR1 and any(one != signal.SIGUSR1 for one in asked)
+        if not asked:
+            Path(folder, ASKED).write_text(signal.Signals(number).name)
         for child in children:
-            child.send_signal(signal.SIGKILL if asked else signal.SIGUSR1)
+            child.send_signal(signal.SIGKILL if ends else signal.SIGUSR1)
         asked.append(number)
 
-    before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with tempfile.TemporaryDirectory(prefix="primepar-") as folder:
+    with tempfile.TemporaryDirectory(prefix="primepar-") as folder:
+        before = {number: signal.signal(number, pass_on) for number in ASKING}
+        try:
             world = {RANKS: str(ranks), STORE: str(Path(folder, "store")),
                      "OMP_NUM_THREADS": str(max(1, cores() // ranks))}  # fmt: skip
             for rank in range(ranks):
@@ -70,14 +76,14 @@ def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = TRA
                 )
                 children.append(child)
             rank, code = _first_failure(children)
-    finally:
-        for child in children:
-            child.kill()
-            child.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+            for number, handler in before.items():
+                signal.signal(number, handler)
     if asked:
-        return 128 + asked[0]
+        return 128 + asked[0] if code else exit_code(asked[0])
     if code < 0:
         raise LaunchError(
             f"rank {rank}: expected a process that ends by itself, got "

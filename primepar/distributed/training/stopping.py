@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
+from primepar.distributed.training.launchers import ASKED, STORE
 from primepar.distributed.training.settings import Settings, shown
 from primepar.errors import ConfigError
 
-_ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 TIME_LIMIT = signal.SIGALRM
 """Stands for the time limit among the signals; nobody sends it."""
 JOB_END = "SLURM_JOB_END_TIME"
@@ -37,7 +40,7 @@ class Stopping:
         return self._signal or (int(TIME_LIMIT) if late else 0)
 
     def __enter__(self) -> Stopping:
-        self._before = {number: signal.signal(number, self._note) for number in _ASKING}
+        self._before = {number: signal.signal(number, self._note) for number in ASKING}
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -53,7 +56,7 @@ class Stopping:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:  # fmt: skip
-        self._restore(*_ASKING)
+        self._restore(*ASKING)
 
 
 def stop_time(settings: Settings, environment: Mapping[str, str]) -> float | None:
@@ -80,9 +83,15 @@ def stop_time(settings: Settings, environment: Mapping[str, str]) -> float | Non
 
 
 def stop_reason(number: int) -> str | None:
-    """Return what stopped a run, as text; None for 0."""
+    """Return what stopped a run, as text; None for 0.
+
+    `--ranks` passes all requests on as SIGUSR1, and leaves the name of the first next to the store.
+    """
     if number == TIME_LIMIT:
         return "the time limit"
+    passed = Path(os.environ.get(STORE, os.devnull)).with_name(ASKED)
+    if number == signal.SIGUSR1 and passed.exists():
+        return passed.read_text()
     return signal.Signals(number).name if number else None
 
 
