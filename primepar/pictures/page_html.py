@@ -15,7 +15,7 @@ from typing import Any
 FOLDER = Path(__file__).resolve().parent / "page"
 SCRIPTS = (
     "expression.js", "mesh_maps.js", "sentences.js", "events.js", "scene.js", "mesh_view.js",
-    "time_view.js", "editor.js", "prover.js", "page.js",
+    "time_view.js", "editor.js", "prover.js", "waits.js", "gallery.js", "page.js",
 )  # fmt: skip
 """In the order in which they are read; each uses only those before it."""
 

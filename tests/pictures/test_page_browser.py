@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from script_module import load
 
 from primepar.api import page_data
 from primepar.partition import METHODS, PRIMITIVES
@@ -26,6 +27,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 PROVER = Path(__file__).resolve().parents[2] / "docs" / "prover"
+PUZZLES = list(load(PROVER.parent / "render_page.py").puzzles())
 WRONG = "M=r, N=(r + c) % s, K=c"
 SENTENCE = (
     "coverage is refuted: s=2 (2x2 devices): forward sub-operator (M=0, N=0, K=0): expected one "
@@ -50,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(page_data, "LONGEST_SIDE", 2)
         maps = [page_data.map_data(name, PRIMITIVES[name]()) for name in ("primepar", "summa")]
     methods = [page_data.method_data(name, METHODS[name]()) for name in ("gpipe", "ulysses")]
-    data = {"targets": [*maps, *methods], "first": "primepar"}
+    data = {"targets": [*maps, *methods], "first": "primepar", "puzzles": PUZZLES}
     (folder / "page.html").write_text(page_html("page", data), encoding="utf-8")
     return folder
 
@@ -131,6 +133,27 @@ def test_bytes_count_up_and_blocks_are_explained_over_http(page: Any, address: s
     assert needed == "Read here now, for O[0,0]."
     page.locator("#time .bar").last.hover()
     assert page.locator(".line.selected").get_attribute("data-rank") == "3"
+
+
+def test_a_puzzle_is_solved_and_stays_solved(page: Any, address: str) -> None:
+    opened(page, address)
+    verdict = "#gallery .verdict"
+    assert text(page, verdict) == (
+        "Nobody goes on: device 0 hangs in send W[0,0] -> 1, and waits for device 1; device 1 "
+        "hangs in send W[1,0] -> 2, and waits for device 2; device 2 hangs in send W[2,0] -> 0, "
+        "and waits for device 0."
+    )
+    assert page.locator(".cycle .waits").count() == 3
+    page.focus("#gallery li >> nth=0")
+    page.keyboard.press("Alt+ArrowDown")
+    assert text(page, verdict).startswith("Every device reaches its end")
+    page.reload()
+    assert "1 of 7 solved" in text(page, "#gallery")
+    page.select_option("#puzzle", "receives-deferred")
+    first, second = (page.locator("#gallery ol").first.locator("li").nth(place) for place in (0, 1))
+    first.drag_to(second)
+    assert text(page, verdict).startswith("Every device reaches its end")
+    assert "2 of 7 solved" in text(page, "#gallery")
 
 
 def test_the_keyboard_alone_does_it_all(page: Any, address: str) -> None:

@@ -15,20 +15,27 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from msgspec.structs import replace
+from script_module import load
 
 from primepar import Primitive
 from primepar.api.page_data import map_data
+from primepar.commands.exercise_catalog import exercises
 from primepar.errors import PrimitiveError
 from primepar.partition import PRIMITIVES
 from primepar.pictures.page_html import FOLDER, SCRIPTS
+from primepar.preflight.cases import CASES
 from primepar.schedule import Movement, Sequence, tracing
 from primepar.schedule.expression import evaluate, parse
+from primepar.schedule.matching import Matches
 from primepar.schedule.movement import Hop, Return
 from primepar.schedule.operators import PHASES, block_name
+from primepar.schedule.waits import WaitGraph, cycle_of
 from primepar.schedule.words import map_sentence
 from primepar.verify import verify_primitive
 from primepar.verify.primitive.smallest_mesh import FAULTS, meshes_of, smallest_faults
 
+RENDER = load(Path(__file__).resolve().parents[2] / "docs" / "render_page.py")
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(
     NODE is None, reason="node runs the page's evaluator, and is missing"
@@ -69,6 +76,14 @@ function answers(cases) {
 
 
 PYTHON_OF = "function answers(cases) { return cases.map(([source]) => pythonOf(source)); }"
+WAITS = """
+function answers(cases) {
+  return cases.map(([puzzle, orders]) => {
+    const {kind, places} = judgeOrders(puzzle, orders);
+    return [kind, places.map(([rank]) => rank)];
+  });
+}
+"""
 ON_LISTS = """
 import json, sys, types
 module = types.ModuleType("numpy")
@@ -328,6 +343,31 @@ def test_the_first_fault_of_a_wrong_map_is_the_sentence_of_verify(tmp_path: Path
         ]
         assert answer["faults"] == expected
         assert expected
+
+
+def test_the_judge_of_waits_agrees_with_the_library(tmp_path: Path) -> None:
+    """On random orders of the lines of every puzzle, and on its answer, which ends."""
+    draw, puzzles = random.Random(34), list(RENDER.puzzles())
+    programs: dict[str, Any] = {name: case.wrong for name, case in CASES.items()}
+    programs |= {one.path.stem: one.schedule for one in exercises()}
+    cases: list[Any] = []
+    for puzzle in puzzles:
+        lists = [list(range(len(lines))) for lines in puzzle["ranks"]]
+        drawn = [[draw.sample(order, len(order)) for order in lists] for _ in range(30)]
+        cases += [(puzzle, orders) for orders in (puzzle["answer"], lists, *drawn)]
+    judged = in_node(cases, tmp_path, WAITS, FOLDER / "waits.js")
+    kinds = Counter(kind for kind, _ in judged)
+    assert all(kinds[kind] > 20 for kind in ("order", "cycle", "ends")), kinds
+    for (puzzle, orders), (kind, ranks) in zip(cases, judged, strict=True):
+        assert kind == "ends" or orders != puzzle["answer"]
+        program = programs[puzzle["name"]]
+        pairs = zip(program.programs, orders, strict=True)
+        now = tuple(tuple(nodes[place] for place in order) for nodes, order in pairs)
+        matches = Matches(replace(program, programs=now))
+        if kind != "order":
+            assert matches.faults == []
+            cycle = cycle_of(WaitGraph(matches))
+            assert len(ranks) == (0 if cycle is None else len(cycle.waits))
 
 
 def test_the_scripts_are_typed(tmp_path: Path) -> None:

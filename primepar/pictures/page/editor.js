@@ -1,19 +1,9 @@
 // The map as text: three lines and, if there are any, the homes. At each keystroke all meshes up to
 // side 6 are checked.
 
-/**
- * @typedef {object} Target
- * @property {string} name
- * @property {string} label
- * @property {string} about
- * @property {Record<string, string>} runs sides as `2,2` -> a packed run
- * @property {Record<string, string>} [facts]
- * @property {Record<string, string>} [axes] of a map, with what follows
- * @property {string} [steps]
- * @property {Record<string, Record<string, string[]>>} [phases]
- * @property {Record<string, Record<string, string[]>>} [homes]
- * @property {string[]} [keeps]
- */
+// A target has a packed run for each mesh, by its sides as `2,2`. Only a map has axes and what follows.
+/** @typedef {Record<string, Record<string, string[]>>} Lines */
+/** @typedef {{name: string, label: string, about: string, runs: Record<string, string>, facts?: Record<string, string>, axes?: Record<string, string>, steps?: string, phases?: Lines, homes?: Lines, keeps?: string[]}} Target */
 /** @typedef {{map: ParsedMap | null, fault: (Fault & {sides: number[]}) | null, text: string, isRight: boolean, milliseconds: number}} Verdict */
 
 /** One line for each phase or home, `M=r, N=(r + c + t) % s, K=c`.
@@ -50,10 +40,8 @@ function judge(source) {
 }
 
 class Editor {
-  /**
-   * @param {HTMLElement} host
-   * @param {(source: MapSource, verdict: Verdict, isEdited: boolean) => void} changed
-   */
+  /** @param {HTMLElement} host
+   * @param {(source: MapSource, verdict: Verdict, isEdited: boolean) => void} changed */
   constructor(host, changed) {
     this.host = host;
     this.changed = changed;

@@ -1,29 +1,11 @@
 // Runs: what every device did, and what it held. Those of the library are the emulator's events,
 // packed by primepar/api/page_data.py; that of a map which is edited is made here from its moves.
 
-/**
- * @typedef {object} Happening one event of primepar/schedule/events.py
- * @property {number} rank
- * @property {string} op
- * @property {string[]} blocks
- * @property {number} start
- * @property {number} end
- * @property {string} phase
- * @property {number} peer -1 without one
- * @property {number} elements that left the rank
- * @property {string} cell the sub-operator, `M=0 N=1 K=0`
- * @property {string[]} reads
- * @property {number[]} group
- */
+// A happening is one event of primepar/schedule/events.py; `peer` is -1 without one, `elements` left
+// the rank, `cell` is the sub-operator, `M=0 N=1 K=0`.
+/** @typedef {{rank: number, op: string, blocks: string[], start: number, end: number, phase: string, peer: number, elements: number, cell: string, reads: string[], group: number[]}} Happening */
 /** @typedef {{rank: number, time: number, block: string, elements: number}} Change of what a device holds */
-/**
- * @typedef {object} Run
- * @property {number} ranks
- * @property {string[]} axes
- * @property {number[][]} places
- * @property {Happening[]} events
- * @property {Change[]} held
- */
+/** @typedef {{ranks: number, axes: string[], places: number[][], events: Happening[], held: Change[]}} Run */
 
 /** @param {string} packed
  * @returns {Promise<Run>} */
@@ -78,9 +60,7 @@ class MeshRun {
 
   /** Elements of a block: every slice has two, as where `check` runs it without a shape.
    * @param {string} name */
-  size(name) {
-    return 2 ** this.mesh.tensorDims(name.split("[")[0]).length;
-  }
+  size(name) { return 2 ** this.mesh.tensorDims(name.split("[")[0]).length; }
 
   /** @param {number} rank
    * @param {string} block

@@ -20,10 +20,8 @@ const COMPARISONS = new Set(["==", "!=", "<", "<=", ">", ">="]);
 const LOGIC = new Set(["&", "|", "~", ...COMPARISONS]);
 const TOKEN = /\s*(?:(\d+)|([A-Za-z_]\w*)|(\/\/|==|!=|<=|>=|[-+*%<>&|~(),=])|(\S))/y;
 
-/**
- * @param {string} text
- * @returns {{kind: string, text: string}[]}
- */
+/** @param {string} text
+ * @returns {{kind: string, text: string}[]} */
 function tokens(text) {
   const list = [];
   TOKEN.lastIndex = 0;
@@ -41,10 +39,8 @@ function tokens(text) {
 
 /** Reads expressions and slices from one text. */
 class Reader {
-  /**
-   * @param {string} text
-   * @param {string[]} names that may be used
-   */
+  /** @param {string} text
+   * @param {string[]} names that may be used */
   constructor(text, names) {
     this.tokens = tokens(text);
     this.names = names;
@@ -52,13 +48,9 @@ class Reader {
   }
 
   /** @returns {string | undefined} */
-  get next() {
-    return this.tokens[this.place]?.text;
-  }
+  get next() { return this.tokens[this.place]?.text; }
 
-  is(/** @type {string} */ text) {
-    return this.next === text;
-  }
+  is(/** @type {string} */ text) { return this.next === text; }
 
   take(/** @type {string} */ text) {
     if (this.next !== text) {
@@ -167,12 +159,10 @@ class Reader {
   }
 }
 
-/**
- * The slices of one line, `M=r, N=(r + c + t) % s, K=c`.
+/** The slices of one line, `M=r, N=(r + c + t) % s, K=c`.
  * @param {string} text
  * @param {string[]} names
- * @returns {Record<string, (Expr | null)[]>}
- */
+ * @returns {Record<string, (Expr | null)[]>} */
 function parseSlices(text, names) {
   const reader = new Reader(text, names);
   /** @type {Record<string, (Expr | null)[]>} */
@@ -196,11 +186,9 @@ function parseSlices(text, names) {
   return slices;
 }
 
-/**
- * The expression of one line, such as a number of steps.
+/** The expression of one line, such as a number of steps.
  * @param {string} text
- * @param {string[]} names
- */
+ * @param {string[]} names */
 function parseNumber(text, names) {
   const reader = new Reader(text, names);
   const node = reader.expression();
@@ -220,11 +208,9 @@ const OPERATORS = {
   where: (condition, then, otherwise) => (condition ? then : otherwise),
 };
 
-/**
- * @param {Expr} node
+/** @param {Expr} node
  * @param {Record<string, Values>} values
- * @returns {Values}
- */
+ * @returns {Values} */
 function evaluate(node, values) {
   if (node.op === "number") return /** @type {number} */ (node.value);
   if (node.op === "name") return values[/** @type {string} */ (node.name)];

@@ -5,23 +5,10 @@
 // A block of a tensor is one number here: its index counted through, so that numbers are in order.
 
 /** @typedef {Record<string, (Expr | null)[]>} SliceTexts */
-/**
- * @typedef {object} MapSource a map as text, as primepar/api/page_data.py gives it
- * @property {Record<string, string>} axes axis -> its side
- * @property {string} steps
- * @property {Record<string, string>} phases
- * @property {Record<string, string>} homes empty where none are declared
- * @property {string[]} keeps
- */
-/**
- * @typedef {object} ParsedMap
- * @property {Record<string, string>} axes
- * @property {string[]} sides
- * @property {Expr} steps
- * @property {Record<string, SliceTexts>} phases
- * @property {Record<string, SliceTexts> | null} homes
- * @property {string[]} keeps
- */
+// A source is a map as text, as primepar/api/page_data.py gives it: axis -> its side, and no homes
+// where none are declared.
+/** @typedef {{axes: Record<string, string>, steps: string, phases: Record<string, string>, homes: Record<string, string>, keeps: string[]}} MapSource */
+/** @typedef {{axes: Record<string, string>, sides: string[], steps: Expr, phases: Record<string, SliceTexts>, homes: Record<string, SliceTexts> | null, keeps: string[]}} ParsedMap */
 /** @typedef {{tensor: string, block: number, source: number, target: number}} Hop */
 /** @typedef {{tensor: string, block: number, parts: [number, number[]][]}} Finished a sum: home, ranks that add */
 /** @typedef {{prologue: Hop[], operands: Hop[][], partials: Hop[][], returns: Finished[][]}} PhaseMoves */
@@ -47,10 +34,8 @@ const MOST_SUB_OPERATORS = 4096, MOST_PLACES = 100_000;
 
 const base = (/** @type {string} */ tensor) => tensor.replace(/^d/, "");
 
-/**
- * @param {MapSource} source
- * @returns {ParsedMap}
- */
+/** @param {MapSource} source
+ * @returns {ParsedMap} */
 function parseMap(source) {
   const sides = [...new Set(Object.values(source.axes))], axes = Object.keys(source.axes);
   const phases = /** @type {Record<string, SliceTexts>} */ ({});
@@ -97,10 +82,8 @@ function deviceOrder(lengths) {
 
 /** A parsed map on a mesh with these sides. Raises `MapError` where it gives no slices. */
 class MeshMap {
-  /**
-   * @param {ParsedMap} map
-   * @param {number[]} sides
-   */
+  /** @param {ParsedMap} map
+   * @param {number[]} sides */
   constructor(map, sides) {
     this.map = map;
     this.sides = sides;
@@ -117,9 +100,7 @@ class MeshMap {
     this.known = new Map();
   }
 
-  get hasHomes() {
-    return this.map.homes !== null;
-  }
+  get hasHomes() { return this.map.homes !== null; }
 
   numberOfSteps() {
     const steps = this.valueOf("steps", this.map.steps, {});
@@ -127,11 +108,9 @@ class MeshMap {
     return steps;
   }
 
-  /**
-   * @param {string} what
+  /** @param {string} what
    * @param {Expr} node
-   * @param {Record<string, Values>} values
-   */
+   * @param {Record<string, Values>} values */
   valueOf(what, node, values) {
     try {
       return evaluate(node, { ...values, ...this.along });
@@ -141,9 +120,7 @@ class MeshMap {
     }
   }
 
-  get sidesText() {
-    return `(${this.sides.join(", ")}${this.sides.length === 1 ? "," : ""})`;
-  }
+  get sidesText() { return `(${this.sides.join(", ")}${this.sides.length === 1 ? "," : ""})`; }
 
   /** Evaluates every phase and home, and counts the slices of every digit. */
   readDigits() {
@@ -173,11 +150,9 @@ class MeshMap {
     this.slices = Object.fromEntries(Object.entries(digits).map(([key, rows]) => [key, rows.map((row) => this.flat(row))]));
   }
 
-  /**
-   * @param {string} what
+  /** @param {string} what
    * @param {SliceTexts} slices
-   * @param {{place: number[], t: number}[]} places
-   */
+   * @param {{place: number[], t: number}[]} places */
   digitsOf(what, slices, places) {
     /** @type {Record<string, Values>} */
     const values = { t: places.map(({ t }) => t) };
@@ -216,9 +191,7 @@ class MeshMap {
     return slices;
   }
 
-  tensorDims(/** @type {string} */ tensor) {
-    return TENSOR_DIMS[base(tensor)].filter((dim) => dim in this.grid);
-  }
+  tensorDims(/** @type {string} */ tensor) { return TENSOR_DIMS[base(tensor)].filter((dim) => dim in this.grid); }
 
   /** The name of a block, `I[0,1]`.
    * @param {string} tensor
@@ -257,9 +230,7 @@ class MeshMap {
    * @param {string} phase
    * @param {number} rank
    * @param {number} step */
-  at(phase, rank, step) {
-    return this.slices[phase][rank * this.steps + step];
-  }
+  at(phase, rank, step) { return this.slices[phase][rank * this.steps + step]; }
 
   /** What the map gives to every rank at a step.
    * @param {string} phase

@@ -57,10 +57,8 @@ class Palette {
 }
 
 class MeshView {
-  /**
-   * @param {HTMLElement} host
-   * @param {(rank: number | null, block: string | null) => void} select
-   */
+  /** @param {HTMLElement} host
+   * @param {(rank: number | null, block: string | null) => void} select */
   constructor(host, select) {
     this.host = host;
     this.select = select;
@@ -129,7 +127,7 @@ class MeshView {
       top += Math.min(6, Math.ceil(slots / this.columns)) * (chip.height + chip.gap) + 2;
     }
     this.left = scene.isMap ? 24 : 10;
-    this.card = { width: Math.max(this.left + this.columns * (chip.width + chip.gap) + 6, this.hasNames ? 126 : 92), height: top + (this.hasNames ? 52 : 18) };
+    this.card = { width: Math.max(this.left + this.columns * (chip.width + chip.gap) + 6, this.hasNames ? 152 : 92), height: top + (this.hasNames ? 52 : 18) };
   }
 
   /** @param {number} rank

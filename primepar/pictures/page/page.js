@@ -4,7 +4,7 @@
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 class Page {
-  /** @param {{targets: Target[], first: string, prover?: string}} data */
+  /** @param {{targets: Target[], first: string, prover?: string, puzzles?: Puzzle[]}} data */
   constructor(data) {
     this.data = data;
     this.tick = 0;
@@ -31,6 +31,7 @@ class Page {
     });
     byId("mesh").addEventListener("pointerleave", () => this.choose(null, null));
     this.isPlaying = false;
+    if (data.puzzles?.length) this.gallery = new Gallery(byId("gallery"), data.puzzles);
     const wanted = decodeURIComponent(location.hash.slice(1));
     this.show(data.targets.some((target) => target.name === wanted) ? wanted : data.first);
   }

@@ -22,12 +22,12 @@ function pythonOf(source) {
 }
 
 class Prover {
-  /**
-   * @param {HTMLElement} host
-   * @param {string | undefined} folder where the worker is served
-   */
+  /** @param {HTMLElement} host
+   * @param {string | undefined} folder where the worker is served */
   constructor(host, folder) {
     this.folder = location.protocol.startsWith("http") ? folder : undefined;
+    /** @type {Worker | undefined} */
+    this.worker = undefined;
     this.button = html("button", { type: "button", class: "main" }, "Prove it here, for every side");
     this.report = html("pre", { role: "status", hidden: true });
     this.button.addEventListener("click", () => this.prove());

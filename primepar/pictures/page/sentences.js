@@ -164,12 +164,10 @@ function sideChoices(map) {
     .sort((a, b) => devices(a) - devices(b) || compareLists(a, b));
 }
 
-/**
- * The fault of each property on the first mesh that has one. Raises `MapError` where the map gives no
+/** The fault of each property on the first mesh that has one. Raises `MapError` where the map gives no
  * slices.
  * @param {ParsedMap} map
- * @returns {{faults: (Fault & {sides: number[]})[], meshes: number}}
- */
+ * @returns {{faults: (Fault & {sides: number[]})[], meshes: number}} */
 function smallestFaults(map) {
   /** @type {(Fault & {sides: number[]})[]} */
   const faults = [];

@@ -1,11 +1,9 @@
 // The space-time view: a row for every device, a column for every tick, and the memory below.
 
 class TimeView {
-  /**
-   * @param {HTMLElement} host
+  /** @param {HTMLElement} host
    * @param {(tick: number) => void} go
-   * @param {(rank: number | null, block: string | null) => void} select
-   */
+   * @param {(rank: number | null, block: string | null) => void} select */
   constructor(host, go, select) {
     this.host = host;
     this.go = go;
