@@ -116,10 +116,11 @@ def gap_lines() -> Iterator[str]:
 
 
 class MeshChoice(NamedTuple):
-    """A sequence on a mesh: words per device that it sends, and that it keeps of I, W and dO."""
+    """A sequence on a mesh: words per device that it sends, keeps of I, W and dO, and holds."""
 
     sent: float
     kept: float
+    held: float
     sequence: Sequence
 
 
@@ -135,9 +136,10 @@ def choices(operator: Linear, devices: int) -> Iterator[MeshChoice]:
             if any(operator.size(dim) % cuts for dim, cuts in sequence.grid.items()):
                 continue
             movement = Movement(sequence)
-            sent = element.sent(operator)
-            if sent is not None and not starts_replicated(movement):
-                yield MeshChoice(float(sent), kept_words(movement, operator), sequence)
+            sent, held = element.sent(operator), element.held(operator)
+            if sent is not None and held is not None and not starts_replicated(movement):
+                kept = kept_words(movement, operator)
+                yield MeshChoice(float(sent), kept, float(held), sequence)
 
 
 def kept_words(movement: Movement, operator: Linear) -> float:
@@ -191,7 +193,7 @@ def frontier_lines() -> Iterator[str]:
         for copies in (1, 2, inf):
             limit = copies * one_copy
             fitting = [choice for choice in known if choice.kept <= limit]
-            best = min(fitting, key=lambda choice: choice[:2])
+            best = min(fitting, key=lambda choice: choice[:3])
             report = check(best.sequence, operator)
             if not report.equal:
                 raise SystemExit(f"{best.sequence}: {report.message}")

@@ -26,7 +26,7 @@ from primepar.partition.ring_attention import RingAttention
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
 from primepar.partition.stationary import InputStays, OutputStays, WeightStays
 from primepar.partition.stream_k import StreamK
-from primepar.partition.summa import Summa, SummaRectangular
+from primepar.partition.summa import Summa, SummaDeep, SummaDeepKept, SummaRectangular
 from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD, ThreeDExchanged, ThreeDRegathered
 from primepar.partition.ulysses import Ulysses
@@ -43,6 +43,8 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "sequence-row": SequenceRow,
     "summa": Summa,
     "summa-rectangular": SummaRectangular,
+    "summa-deep": SummaDeep,
+    "summa-deep-kept": SummaDeepKept,
     "tesseract": Tesseract,
     "three-d": ThreeD,
     "three-d-exchanged": ThreeDExchanged,

@@ -122,7 +122,7 @@ def test_the_overview_has_a_line_for_every_primitive(renderer: ModuleType) -> No
     assert [row[3 : row.index("]")] for row in rows[len(PRIMITIVES) :]] == list(METHODS)
     assert rows[6] == "| [SUMMA](summa.md) | `summa` | `M=r, N=t, K=c` | 96 | 128 |"
     assert rows[7].endswith(" | `summa-rectangular` | `M=(r, a), N=t, K=(c, b)` | 144 | 144 |")
-    assert rows[9].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")
+    assert rows[11].endswith(" | `three-d` | `M=i, N=l, K=j` |  |  |")
 
 
 class Cheaper(Summa):

@@ -12,6 +12,8 @@ SIDES: dict[str, list[tuple[int, ...]]] = {
         (q, u, v) for q, u, v in product((1, 2, 3), repeat=3) if q * q * u * v <= 16
     ],
     "tesseract": [*product((1, 2, 3), (1, 2, 4))],
+    "summa-deep": [(1, 2), (2, 1), (2, 2), (3, 2)],
+    "summa-deep-kept": [(2, 1), (2, 2), (3, 2)],
     "grid-kept": [(1, 1, 1), (2, 1, 1), (1, 3, 1), (1, 1, 2), (2, 3, 1), (3, 1, 2), (2, 2, 2)],
     "grid-keeps-input": [(2, 2, 1), (2, 1, 2)],
     "grid-keeps-weight": [(2, 2, 1), (1, 2, 2)],

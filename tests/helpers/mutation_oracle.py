@@ -46,7 +46,7 @@ BASES = {
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},
     "summa-rectangular": ((1, 2, 2), (2, 1, 2)),
     **{name: ((2, 1, 2), (1, 2, 2)) for name in PRIMITIVES if name.startswith("grid")},
-    "tesseract": ((2, 2), (1, 3)),
+    **dict.fromkeys(("tesseract", "summa-deep", "summa-deep-kept"), ((2, 2), (1, 3))),
 }
 """The meshes whose programs are changed."""
 LARGEST, LARGEST_OF_SEVERAL = 27, 12

@@ -34,6 +34,8 @@ def compared(primitive: Primitive) -> dict[str, PropertyResult]:
 
 MESHES = {
     "tesseract": 18,
+    "summa-deep": 18,
+    "summa-deep-kept": 18,
     "summa-rectangular": 60,
     "grid-kept": 120,
 } | dict.fromkeys(("three-d", "three-d-exchanged", "three-d-regathered"), 4)

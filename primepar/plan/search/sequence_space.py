@@ -24,6 +24,7 @@ from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequen
 from primepar.partition.grid import GridKept
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import PRIMITIVES, parse_sequence
+from primepar.partition.summa import SummaDeep
 from primepar.plan.cost.candidate import LINEAR, Candidate, device_bits, whole
 from primepar.plan.cost.device_slices import element_spread
 from primepar.plan.cost.sweeps import moving
@@ -97,7 +98,8 @@ def _searched(name: SpaceName) -> tuple[type[Primitive], ...]:
     if name == "paper":
         return PAPER
     every = tuple(PRIMITIVES.values())
-    return every if name == "grids" else tuple(k for k in every if not issubclass(k, GridKept))
+    grids = (GridKept, SummaDeep)
+    return every if name == "grids" else tuple(k for k in every if not issubclass(k, grids))
 
 
 @lru_cache(maxsize=2)
