@@ -20,7 +20,7 @@ HERE = Path(sys.executable).parent
 SMALL = [
     "--plan", "K2", "--set", "training.batch=4", "--set", "model.layers=1",
     "--set", "model.hidden=32",
-    "--set", "model.context=16",
+    "--set", "model.context=16", "--set", "checks.verify=false",
 ]  # fmt: skip
 NO_CUDA = (
     f"torch {torch.__version__}, which is built without it: install a build with CUDA"

@@ -96,8 +96,6 @@ REFUSED = {
     "got 4: take 8, or another --plan",
     ("--ranks", "5", "--plan", "N5"): "model.hidden: expected a multiple of 5 for sequence N5, "
     "got 192: take 195, or another --plan",
-    ("--ranks", "3", "--plan", "K3", "--set", "model.heads=3"): "model.vocabulary: expected a "
-    "multiple of 3 for sequence K3, got 256: take 258, or another --plan",
 }
 
 

@@ -101,7 +101,7 @@ def test_pieces_change_no_byte_of_a_text(folder: Path, monkeypatch: pytest.Monke
     made("texts/a.txt", "-o", "whole.bin", "--train-vocabulary", "300")
     whole = load_text("whole.bin", 2, 8)
     coder = Tokenizer.from_file("tokenizer.json")
-    for size in (1, 2, 3, 5, 64, 1000):
+    for size in (1, 3, 64):
         monkeypatch.setattr(documents, "PIECE", size)
         monkeypatch.setattr(write_tokens, "_TOGETHER", 3 * size)
         made("texts/a.txt", "-o", "cut.bin", "--tokenizer", "tokenizer.json", "--force")

@@ -122,9 +122,10 @@ def _lead(
     try:
         for name in imported:
             import_module(name)
-        end.send((False, _ran(size, work, arguments, backend, start="fork")))
+        answers = _ran(size, work, arguments, backend, start="fork")
+        end.send_bytes(pickle.dumps((False, answers)))
     except Exception as error:
-        end.send((True, str(error)))
+        end.send_bytes(pickle.dumps((True, str(error))))
 
 
 def _ran(
@@ -170,7 +171,7 @@ def _results(ends: list[Connection], seconds: float) -> list[Any]:
 def received(end: Connection) -> tuple[bool, Any]:
     """Whether a rank failed, and its traceback or its result."""
     try:
-        answer: tuple[bool, Any] = end.recv()
+        answer: tuple[bool, Any] = pickle.loads(end.recv_bytes())
     except EOFError:
         return True, "died"
     return answer
@@ -201,9 +202,11 @@ def _rank(
         )
         result = work(*arguments)
         dist.barrier()
-        end.send((False, result))
+        end.send_bytes(
+            pickle.dumps((False, result))
+        )  # by value: the sender of a tensor may be gone
     except BaseException:
-        end.send((True, traceback.format_exc()))
+        end.send_bytes(pickle.dumps((True, traceback.format_exc())))
         raise SystemExit(1) from None
     finally:
         if dist.is_initialized():

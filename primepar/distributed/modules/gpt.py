@@ -32,9 +32,9 @@ class GPT(PartitionedModel):
 def uniform_plan(config: ModelConfig, sequence: Sequence) -> Plan:
     """Return the plan with one sequence for all linear operators.
 
-    The other operators have the layout of O. Raises `ConfigError` unless heads, hidden and
-    vocabulary are multiples of their numbers of slices. Raises `SequenceError` if a device holds
-    several blocks of O, `PlanError` for any other sequence that cannot run the model.
+    The other operators have the layout of O, and the vocabulary is padded. Raises `ConfigError`
+    unless heads and hidden are multiples of their numbers of slices. Raises `SequenceError` if a
+    device holds several blocks of O, `PlanError` for any other sequence that cannot run the model.
     """
     output = Sequence(
         tuple(
@@ -66,7 +66,6 @@ def _check(config: ModelConfig, sequence: Sequence) -> None:
     needed = {
         "hidden": (config.hidden, lcm(columns, inputs)),
         "heads": (config.heads, columns),
-        "vocabulary": (config.vocabulary, columns),
     }
     for name, (size, slices) in needed.items():
         if size % slices:

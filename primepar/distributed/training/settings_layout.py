@@ -112,7 +112,7 @@ def sequence_of(settings: Settings, processes: int) -> Sequence:
 
 
 def _check_divided(settings: Settings, sequence: Sequence) -> None:
-    """Raise `ConfigError` unless the slices of rows, heads, hidden and vocabulary are equal."""
+    """Raise `ConfigError` unless the slices of rows, heads and hidden are equal."""
     rows, inputs, columns = (sequence.grid[dim] for dim in ("M", "N", "K"))
     attention = {f"sequence {sequence}": rows}
     model, cuts = settings.model, RowCuts(rows, attention, settings.accumulate)
@@ -122,7 +122,6 @@ def _check_divided(settings: Settings, sequence: Sequence) -> None:
     divided = {
         "heads": (model.heads, columns),
         "hidden": (model.hidden, lcm(inputs, columns)),
-        "vocabulary": (model.vocabulary, columns),
     }
     for name, (size, slices) in divided.items():
         if size % slices:
