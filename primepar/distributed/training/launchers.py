@@ -27,8 +27,6 @@ Launcher = Literal["alone", "mpirun", "torchrun", "srun", "local"]
 
 RANK, RANKS, STORE = LOCAL = ("PRIMEPAR_RANK", "PRIMEPAR_RANKS", "PRIMEPAR_STORE")
 """Variables of a process that `--ranks` starts without MPI; the last is the file to meet in."""
-ASKED = "asked"
-"""The file next to that one with the name of the signal that `--ranks` passes on."""
 _MARKS: tuple[tuple[Launcher, tuple[str, str], tuple[str, ...]], ...] = (
     ("local", (RANK, RANKS), (STORE,)),
     ("torchrun", ("RANK", "WORLD_SIZE"), ("MASTER_ADDR", "MASTER_PORT")),

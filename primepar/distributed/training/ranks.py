@@ -1,7 +1,7 @@
 """What `primepar train --ranks N` and `primepar profile` do: one process here for each rank.
 
 The processes meet in a file. A stop request makes them stop after their current step, by SIGUSR1:
-they end with 0, so that none looks failed while others save. A file has the signal that came here.
+they end with 0, so that none looks failed while others save. A file is named like the signal.
 After SIGINT or SIGTERM the next one ends them. So does the end of this process, however it comes.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from primepar.distributed.training.launchers import ASKED, RANK, RANKS, STORE
+from primepar.distributed.training.launchers import RANK, RANKS, STORE
 from primepar.distributed.training.stopping import ASKING, exit_code
 from primepar.errors import LaunchError
 
@@ -56,7 +56,7 @@ def run_ranks(ranks: int, arguments: Sequence[str], program: Sequence[str] = TRA
     def pass_on(number: int, frame: FrameType | None) -> None:
         ends = number != signal.SIGUSR1 and any(one != signal.SIGUSR1 for one in asked)
         if not asked:
-            Path(folder, ASKED).write_text(signal.Signals(number).name)
+            Path(folder, signal.Signals(number).name).touch()
         for child in children:
             child.send_signal(signal.SIGKILL if ends else signal.SIGUSR1)
         asked.append(number)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
-from primepar.distributed.training.launchers import ASKED, STORE
+from primepar.distributed.training.launchers import STORE
 from primepar.distributed.training.settings import Settings, shown
 from primepar.errors import ConfigError
 
@@ -85,13 +85,13 @@ def stop_time(settings: Settings, environment: Mapping[str, str]) -> float | Non
 def stop_reason(number: int) -> str | None:
     """Return what stopped a run, as text; None for 0.
 
-    `--ranks` passes all requests on as SIGUSR1, and leaves the name of the first next to the store.
+    `--ranks` passes requests on as SIGUSR1, and names a file next to the store like the first.
     """
     if number == TIME_LIMIT:
         return "the time limit"
-    passed = Path(os.environ.get(STORE, os.devnull)).with_name(ASKED)
-    if number == signal.SIGUSR1 and passed.exists():
-        return passed.read_text()
+    store = os.environ.get(STORE)
+    if number == signal.SIGUSR1 and store is not None:
+        return next((path.name for path in Path(store).parent.glob("SIG*")), "SIGUSR1")
     return signal.Signals(number).name if number else None
 
 
