@@ -193,3 +193,22 @@ def test_the_command_places_proves_and_refuses(tmp_path: Path) -> None:
 def test_beating_is_for_every_side_from_three() -> None:
     assert beats(((2, -2), (0, 0), (1, 0)), ((2, -2), (0, 0), (1, 1)))
     assert not beats(((1, 5), (0, 0), (0, 0)), ((2, 0), (0, 0), (0, 0)))
+
+
+def test_the_page_has_the_tables_that_are_computed(classes: Classes) -> None:
+    from render_search import PAGE, PICTURE, class_rows, picture, tables
+
+    assert tables(tuple(classes.values())) in PAGE.read_text(encoding="utf-8")
+    assert picture(class_rows(classes.values())) in PICTURE.read_text(encoding="utf-8")
+
+
+def test_the_fast_verdict_is_that_of_small_meshes_and_proofs() -> None:
+    from search_attack import attack, compared_keys
+
+    counts = attack(150)
+    assert counts["called right, right"] > 50
+    assert counts["called wrong, wrong"] > 25
+    assert not counts["called right, wrong"] + counts["called wrong, right"] + counts["not proved"]
+    keys = compared_keys(6)
+    assert not keys["keys equal, programs differ"]
+    assert sum(keys.values()) == 6

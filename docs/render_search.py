@@ -1,0 +1,217 @@
+"""The page of what `primepar search` finds, with its picture of words against memory.
+
+    python -m docs.render_search
+
+writes docs/search.md and docs/images/search.svg, which are kept in git, as the proofs take a
+minute; a test computes the tables again, without the proofs, and compares them with the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from primepar.pictures.svg import GREY, SANS, element
+from primepar.schedule.lower_bound import training_step
+from primepar.search.measures import amount, costs, formula_text
+from primepar.search.run import SearchClass, candidates, search
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE, PICTURE = ROOT / "docs" / "search.md", ROOT / "docs" / "images" / "search.svg"
+SHAPES = (
+    (2048, 1024, 4096, 2),
+    (8192, 512, 2048, 2),
+    (4096, 512, 2048, 4),
+    (16384, 4096, 16384, 4),
+    (4096, 4096, 4096, 8),
+)
+"""M, N, K and the side of the mesh."""
+MOST_NAMES = 5
+"""Of classes that send the same, in a row."""
+DRAWN = (4096, 4096, 4096, 4)
+HEAD = """---
+description: >-
+  Primitives that nobody wrote down: the affine maps on two axes, in classes, each proved.
+---
+
+# What a search finds
+
+`primepar search` tries maps (device, step) -> (M, N, K) on two axes of side s, in s steps. This
+page is written by `python -m docs.render_search`. No known primitive is a candidate.
+
+## The space
+
+- A map is affine in r, c and t: each coefficient, in M, N and K, is from {-1, 0, 1, 2}.
+- With **homes**, one map in all three phases, or Cannon's plane with another choice in each.
+  A home keeps one copy; its coefficients are from {-1, 0, 1, 2}.
+- Without homes (**aligned**), the phases have one plane, and each device goes on along one dim.
+  Offsets at the start and at the last step are from {-1, 0, 1, 2}.
+
+Outside of it are other numbers of axes and of steps, indices of several digits, copies that are
+kept, and maps that are not affine. 3D, Tesseract and the rectangular SUMMA are outside.
+
+"""
+BOUND = """
+## What no triple with homes can beat
+
+With homes every map that covers is right, so only the words decide. In each phase two tensors send
+at least `s - 1` of their blocks per device, whatever the affine map and the affine homes of one
+copy are, also with other coefficients: the argument is at the top of `primepar/search/homes.py`.
+Which two can be chosen in each phase, and dO is sent once for backward and gradient if both have
+one map. That leaves these, and each is reached. Four classes mix what stays, and none of the
+registered primitives is one of them:
+
+"""
+FOUND = """
+## What is known, and what is not
+
+"""
+OPEN = """
+## Prior art, and what is open
+
+Cannon (1969) rotates two tensors: `HomesOOO` is Cannon's algorithm in all phases. Fox, Otto and Hey
+(1987) broadcast one and rotate the other: `HomesOOObI` and `HomesOOObW`. SUMMA (van de Geijn and
+Watts, 1997) broadcasts both: `HomesOOObIW`. MeshSlice (ISCA 2025) chooses among such dataflows per
+layer; here one layer has another in each phase.
+
+`AlignedOOO` sends what Cannon's and SUMMA's do, and keeps no copy at home while blocks go round.
+`AlignedOIW` keeps in each phase what PrimePar does, and sends one block per device less.
+
+No class uses both directions of its links in every step (the command prints the part of the steps
+in which it does): each tensor goes one way. Halves of a block that go round in opposite
+directions are two sub-operators a step, which no map of this space is.
+
+Open are one and three axes, sides that differ, several digits, and kept copies. Whether a training
+step of a cube can send less than all-stash is open too: [lower bounds](lower-bounds.md).
+"""
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
+
+
+def frontier_rows(classes: Iterable[SearchClass]) -> list[tuple[str, str]]:
+    """The words of the triples with homes, and the classes that send them."""
+    names: dict[str, list[str]] = {}
+    for entry in classes:
+        if entry.triple.homes:
+            names.setdefault(formula_text(entry.words), []).append(f"`{entry.name}`")
+    return [(words, ", ".join(several)) for words, several in sorted(names.items())]
+
+
+def class_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, str, str, str, str]]:
+    """What each class costs for the drawn shape; those that send least first."""
+    *shape, side = DRAWN
+    sizes = shape[0], shape[1], shape[2]
+    least = training_step(*sizes, side**2)
+    copies = 2 * (sizes[0] * sizes[1] + sizes[1] * sizes[2] + sizes[0] * sizes[2]) / side**2
+    rows = []
+    for entry in classes:
+        cost = costs(entry.primitive, side, sizes)
+        rows.append((cost.sent, cost.held, entry, cost.messages))
+    for sent, held, entry, messages in sorted(rows, key=lambda row: (*row[:2], row[2].name)):
+        yield (f"`{entry.name}`", formula_text(entry.words), f"{float(sent) / least:.2f}",
+               f"{float(held) / copies:.2f}", f"{float(messages):.2f}")  # fmt: skip
+
+
+def shape_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, ...]]:
+    """For each of the shapes the classes that send least, over the bound."""
+    classes = tuple(classes)
+    for M, N, K, side in SHAPES:
+        sent = {}
+        for entry in classes:
+            sent[entry.name] = amount(entry.words, side, (M, N, K))
+            if side < 3:  # the formulas hold from side 3 on
+                sent[entry.name] = costs(entry.primitive, side, (M, N, K)).sent
+        least, bound = min(sent.values()), training_step(M, N, K, side**2)
+        best = [f"`{name}`" for name, words in sent.items() if words == least]
+        more = f" and {len(best) - MOST_NAMES} more" if len(best) > MOST_NAMES else ""
+        yield (
+            f"{M}, {N}, {K}",
+            str(side**2),
+            f"{float(least) / bound:.2f}",
+            ", ".join(best[-MOST_NAMES:]) + more,
+        )
+
+
+def picture(rows: Iterable[tuple[str, ...]]) -> str:
+    """Words over the bound against memory over the least copies: a point for each class."""
+    points: dict[tuple[float, float], list[str]] = {}
+    for name, _, sent, held, _ in rows:
+        points.setdefault((float(held), float(sent)), []).append(name.strip("`"))
+
+    def x(held: float) -> float:
+        return 60 + (held - 1) * 420
+
+    def y(sent: float) -> float:
+        return 300 - (sent - 1) * 130
+
+    marks = [element("rect", x=0, y=0, width=760, height=350, fill="#ffffff"),
+             element("path", d="M60 20V300H700", fill="none", stroke=GREY),
+             _text(340, 338, "memory at the peak / one copy of all tensors and gradients"),
+             _text(64, 16, "words / lower bound", "start")]  # fmt: skip
+    marks += [_text(x(v), 316, f"{v:.2f}") for v in (1.25, 1.5, 1.75, 2, 2.25)]
+    marks += [_text(52, y(v) + 4, f"{v:.1f}", "end") for v in (1, 1.5, 2, 2.5, 3)]
+    for (held, sent), names in sorted(points.items()):
+        label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+        colour = "#1f6feb" if names[0].startswith("Homes") else "#b3202c"
+        marks.append(element("circle", cx=x(held), cy=y(sent), r=5, fill=colour))
+        marks.append(_text(x(held) + 8, y(sent) + 4, label, "start", 10))
+    return element("svg", *marks, xmlns="http://www.w3.org/2000/svg", viewBox="0 0 760 350",
+                   role="img", aria_label="Words against memory of the classes")  # fmt: skip
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", size: int = 12) -> str:
+    return element(
+        "text", text, x=x, y=y, font_size=size, font_family=SANS, text_anchor=anchor, fill=GREY
+    )
+
+
+def tables(classes: tuple[SearchClass, ...]) -> str:
+    """All that needs no proof."""
+    M, N, K, side = DRAWN
+    parts = (
+        BOUND,
+        "\n".join(table(("sent per device, times 1 / s^2", "classes"), frontier_rows(classes))),
+        "\n\nFor five shapes, what the best classes send over the joint "
+        "[bound](lower-bounds.md):\n\n",
+        "\n".join(table(("M, N, K", "devices", "words / bound", "classes"), shape_rows(classes))),
+        f"\n\n## All classes\n\nFor {M}, {N}, {K} on {side} x {side} devices. *words* are over\n"
+        "the joint bound, *memory* is the peak over one copy of all tensors and gradients,\n"
+        "*messages* are of a device per step. In a name is what stays in forward, backward and\n"
+        "gradient, and after `b` what is broadcast.\n\n"
+        "![Words against memory](images/search.svg)\n\n",
+        "\n".join(
+            table(
+                ("class", "sent, times 1 / s^2", "words", "memory", "messages"), class_rows(classes)
+            )
+        ),
+        "\n",
+    )
+    return "".join(parts)
+
+
+def main() -> None:
+    """Search, and write the page and its picture."""
+    result = search()
+    counts = result.counts
+    rows = (
+        ("maps tried", f"{counts.maps:,}"), ("covering", f"{counts.covering:,}"),
+        ("distinct", f"{counts.distinct} ({counts.exchanged} where M, N, K are exchanged)"),
+        ("aligned triples without homes", f"{counts.aligned:,}"),
+        ("kept", f"{counts.kept} ({counts.classes} where M, N, K are exchanged)"),
+        ("proved for every side, certified", counts.proved),
+    )  # fmt: skip
+    known = table(("registered", "where it is"),
+                  ((f"`{name}`", place) for name, place in result.known.items()))  # fmt: skip
+    text = (HEAD + "\n".join(table(("", "maps or triples"), rows)) + "\n" + tables(candidates())
+            + FOUND + "\n".join(known) + "\n" + OPEN)  # fmt: skip
+    PAGE.write_text(text, encoding="utf-8")
+    PICTURE.write_text(picture(class_rows(result.classes)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Attacks the search: random triples, its fast verdict against integers on small meshes.
+
+    python tests/helpers/search_attack.py 10000
+
+Triples are drawn three ways: coefficients at random, a class of the search with a few numbers
+changed, and a class under other names. The check here knows (device, step) -> block alone. A triple
+that the verdict calls right has to be right on sides 1 to 5; one that it calls wrong has to be
+wrong on one of them. Every 25th of the right ones is proved. Then keys are compared with
+isomorphism of programs: two triples whose devices and slices are only named otherwise are the same
+set of devices for some order of the slices.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from itertools import pairwise, permutations, product
+
+import numpy as np
+
+from primepar.schedule.movement import NEXT_USE
+from primepar.schedule.operators import PHASES, PRODUCTS
+from primepar.search.affine import TENSORS, Affine, Map, Row, Triple
+from primepar.search.covering import Array
+from primepar.search.run import candidates
+from primepar.search.symmetry import key
+from primepar.search.verdict import fault
+from primepar.verify.primitive.proof import prove
+
+SIDES = (1, 2, 3, 4, 5)
+PROVED = 25
+
+
+def places(rows: Map, s: int) -> Array:
+    """(m, n, k) for every step and device: an array of s, s^2 and 3."""
+    t, r, c = np.indices((s, s, s)).reshape(3, s, s * s)
+    parts = [x[0] * r + x[1] * c + x[2] * t + x[3] + x[4] * (t == s - 1) for x in rows]
+    return np.stack(parts, axis=-1) % s
+
+
+def is_right_on(triple: Triple, s: int) -> bool:
+    """Whether a triple is right on one mesh: what each device has is followed step by step."""
+    maps = dict(zip(PHASES, (places(rows, s) for rows in triple.phases), strict=True))
+    for points in maps.values():
+        if len(np.unique(points @ (s * s, s, 1))) < s**3:
+            return False
+    blocks = {
+        (phase, tensor): maps[phase][..., TENSORS[tensor.removeprefix("d")]] @ (s, 1)
+        for phase, product_ in PRODUCTS.items()
+        for tensor in (*product_.reads, product_.writes)
+    }
+    if triple.homes:
+        r, c = np.indices((s, s)).reshape(2, -1)
+        at = [[(x[0] * r + x[1] * c + x[2]) % s for x in home] for home in triple.homes]
+        return all(len(np.unique(one * s + other)) == s * s for one, other in at)
+    for phase in PHASES:
+        for tensor in PRODUCTS[phase].reads:
+            steps = blocks[phase, tensor]
+            if not all(np.isin(new, old).all() for old, new in pairwise(steps)):
+                return False
+    for (phase, tensor), then in NEXT_USE.items():
+        if not np.isin(blocks[then, tensor][0], blocks[phase, tensor][-1]).all():
+            return False
+    ends = blocks["forward", "O"][-1] == blocks["backward", "dO"][0]
+    return bool((ends & (blocks["gradient", "dW"][-1] == blocks["forward", "W"][0])).all())
+
+
+def drawn(rng: random.Random, classes: list[Triple]) -> Triple:
+    """A triple at random, one near to a class, or a class under other names."""
+    way = rng.randrange(8)
+    if way == 0:
+        rows = [[rng.choice((-1, 0, 1, 2)) for _ in range(5)] for _ in range(9)]
+        return Triple(tuple(tuple(map(tuple, rows[x : x + 3])) for x in (0, 3, 6)))
+    triple = renamed(rng, rng.choice(classes))
+    return triple if way < 4 else changed(rng, triple)
+
+
+def changed(rng: random.Random, triple: Triple) -> Triple:
+    """A triple with one or two numbers changed."""
+    phases = [[list(row) for row in rows] for rows in triple.phases]
+    homes = [[list(row) for row in rows] for rows in triple.homes]
+    for _ in range(rng.randint(1, 2)):
+        row = rng.choice(rng.choice(phases + homes))
+        row[rng.randrange(len(row))] += rng.choice((-1, 1))
+    return Triple(*(tuple(tuple(map(tuple, rows)) for rows in part) for part in (phases, homes)))
+
+
+def renamed(rng: random.Random, triple: Triple) -> Triple:
+    """The same triple: devices under other names, slices from another start or backwards."""
+    a, b, c, d = rng.choice([(1, 0, 0, 1), (0, 1, 1, 0), (1, 1, 0, 1), (-1, 0, 0, 1), (2, 1, 1, 1)])
+    signs = [rng.choice((1, -1)) for _ in range(3)]
+    starts, here = [rng.randint(-1, 1) for _ in range(3)], [rng.randint(-1, 1) for _ in range(2)]
+
+    def row(given: Row, dim: int) -> Row:
+        r, k = given[0] * a + given[1] * c, given[0] * b + given[1] * d
+        rest = list(given[2:])
+        one = len(rest) - 2 if len(rest) == 3 else 0
+        rest[one] += given[0] * here[0] + given[1] * here[1]
+        rest = [signs[dim] * x for x in rest]
+        rest[one] += starts[dim]
+        return (signs[dim] * r, signs[dim] * k, *rest)
+
+    return Triple(
+        tuple(tuple(row(x, dim) for dim, x in enumerate(rows)) for rows in triple.phases),
+        tuple(
+            tuple(row(x, dim) for x, dim in zip(home, dims, strict=True))
+            for home, dims in zip(triple.homes, TENSORS.values(), strict=False)
+        ),
+    )
+
+
+def program_key(triple: Triple, s: int) -> list[bytes]:
+    """The devices, each with all that it does, under the order of slices that is smallest."""
+    work = np.concatenate([places(rows, s) for rows in triple.phases]).transpose(1, 0, 2)
+    keys = []
+    for orders in product(permutations(range(s)), repeat=3):
+        named = np.stack([np.array(o)[work[..., dim]] for dim, o in enumerate(orders)], axis=-1)
+        keys.append(sorted(row.tobytes() for row in named.astype(np.int8)))
+    return min(keys)
+
+
+def attack(count: int, seed: int = 0) -> Counter[str]:
+    """Compare verdicts on `count` triples; returns how many there were of each kind."""
+    rng, classes = random.Random(seed), [entry.triple for entry in candidates()]
+    counts: Counter[str] = Counter()
+    for _ in range(count):
+        triple = drawn(rng, classes)
+        verdict, truth = fault(triple) is None, all(is_right_on(triple, s) for s in SIDES)
+        counts[f"called {'right' if verdict else 'wrong'}, {'right' if truth else 'wrong'}"] += 1
+        if verdict and counts["called right, right"] % PROVED == 1:
+            counts["proved" if prove(Affine(triple)).certificate else "not proved"] += 1
+    return counts
+
+
+def compared_keys(count: int, seed: int = 0) -> Counter[str]:
+    """Compare keys with isomorphism on sides 2 and 3, of classes under other names and changed."""
+    rng = random.Random(seed)
+    classes = [entry.triple for entry in candidates() if entry.name.startswith("Aligned")]
+    counts: Counter[str] = Counter()
+    for _ in range(count):
+        one = rng.choice(classes)
+        other = renamed(rng, one if rng.random() < 0.5 else rng.choice(classes))
+        same = key(one) == key(other)
+        equal = all(program_key(one, s) == program_key(other, s) for s in (2, 3))
+        words = ("equal" if is_equal else "differ" for is_equal in (same, equal))
+        counts["keys {}, programs {}".format(*words)] += 1
+    return counts
+
+
+if __name__ == "__main__":
+    number = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000
+    results = attack(number) + compared_keys(number // 100)
+    print("\n".join(f"{name:40} {times:>7,}" for name, times in sorted(results.items())))
+    bad = ("called right, wrong", "called wrong, right", "not proved",
+           "keys equal, programs differ")  # fmt: skip
+    sys.exit(any(results[name] for name in bad))
