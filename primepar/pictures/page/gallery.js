@@ -131,7 +131,7 @@ class Gallery {
     const arrows = boxes.map((box, i) => {
       const next = boxes[(i + 1) % boxes.length], isRight = next.left > box.left, lift = isRight ? -5 : 5;
       const from = { x: isRight ? box.right : box.left, y: box.y + lift }, to = { x: isRight ? next.left : next.right, y: next.y + lift };
-      const reach = Math.max(18, Math.abs(to.x - from.x) / 3) * (isRight ? 1 : -1), sag = Math.abs(to.x - from.x) > 140 ? 46 * Math.sign(lift) : 0;
+      const reach = Math.max(18, Math.abs(to.x - from.x) / 3) * (isRight ? 1 : -1), sag = Math.abs(to.x - from.x) > 140 ? -42 : 0;
       const path = `M${from.x} ${from.y}C${from.x + reach} ${from.y + sag} ${to.x - reach} ${to.y + sag} ${to.x} ${to.y}`;
       const head = `M${to.x} ${to.y}l${isRight ? -7 : 7} -4v8z`;
       return svg("g", {}, svg("path", { d: path, class: "waits" }), svg("path", { d: head, class: "head" }));

@@ -278,8 +278,8 @@ class MeshView {
     const meetings = scene.during(scene.meetings, tick).flatMap((meeting) => {
       const centre = this.centre(meeting.group);
       return meeting.group.map((rank) => svg("path", {
-        class: "way meeting", style: `--hue:${palette.hue(meeting.gives.get(rank)?.[0] ?? meeting.gets.get(rank)?.[0] ?? "")}`,
-        d: curve(this.spot(rank, meeting.gives.get(rank)?.[0] ?? meeting.gets.get(rank)?.[0] ?? "", meeting.start), centre),
+        class: "way meeting", style: `--hue:${palette.hue(blockOf(meeting, rank))}`,
+        d: curve(this.spot(rank, blockOf(meeting, rank), meeting.start), centre),
       }));
     });
     return [...ways, ...meetings];

@@ -191,6 +191,14 @@ function staysOf(run, end) {
   return stays.filter((stay) => stay.to > stay.from || stay.to > end);
 }
 
+/** The block that a member gives to a collective, or gets; that of another one where it has none.
+ * @param {Meeting} meeting
+ * @param {number} rank */
+function blockOf(meeting, rank) {
+  const any = [...meeting.gives.values(), ...meeting.gets.values()].flat();
+  return meeting.gives.get(rank)?.[0] ?? meeting.gets.get(rank)?.[0] ?? any[0] ?? "";
+}
+
 /** What is known of a block on a device at a time, as sentences.
  * @param {Scene} scene
  * @param {number} rank

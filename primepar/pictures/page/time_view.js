@@ -41,7 +41,7 @@ class TimeView {
     }, svg("title", {}, `${flight.block}: ${flight.from} -> ${flight.to}, ${flight.bytes} bytes`)));
     const meetings = scene.meetings.flatMap((meeting) => meeting.group.map((rank) => svg("rect", {
       class: "meeting", x: x(meeting.start) + 1, y: y(rank) + row - 5, width: Math.max(2, (meeting.end - meeting.start) * unit - 2), height: 3.5, rx: 1.5,
-      style: `--hue:${palette.hue(meeting.gives.get(rank)?.[0] ?? "")}`,
+      style: `--hue:${palette.hue(blockOf(meeting, rank))}`,
     }, svg("title", {}, `${meeting.op} over ${meeting.group.join(", ")}`))));
     this.stays = svg("g", { class: "stays" });
     this.above = svg("g");
