@@ -24,6 +24,8 @@ from primepar.schedule.waits import WaitGraph, cycle_of
 from primepar.verify.repair.repair import repair, repair_lines
 
 DOCS = Path(__file__).resolve().parent
+MOST = 1_000_000
+"""Characters of the page; with more, `primepar.api.page_data` packs fewer meshes."""
 PAGE, PROVER = DOCS / "schedules.html", DOCS / "prover"
 
 
@@ -86,7 +88,10 @@ def main() -> None:
     data["puzzles"] = list(puzzles())
     if PROVER.exists():
         data["prover"] = PROVER.name
-    write_text(PAGE, page_html("primepar: schedules that move", data))
+    page = page_html("primepar: schedules that move", data)
+    if len(page) > MOST:
+        raise SystemExit(f"{PAGE.name}: expected at most {MOST} characters, got {len(page)}")
+    write_text(PAGE, page)
 
 
 if __name__ == "__main__":

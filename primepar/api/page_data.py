@@ -23,7 +23,7 @@ from primepar.schedule.tracing import maps_of
 LONGEST_SIDE = 6
 MOST_DEVICES = {1: 6, 2: 36}
 """Meshes of a map whose runs are in the page: up to this side, and by the number of axes up to this
-many devices; 16 where there are more."""
+many devices; 8 where there are more."""
 Data = dict[str, Any]
 
 
@@ -119,7 +119,7 @@ def _runs(primitive: Primitive) -> Iterator[tuple[tuple[int, ...], str]]:
     for sides in product(range(1, LONGEST_SIDE + 1), repeat=len(names)):
         along = dict(zip(names, sides, strict=True))
         devices = prod(along[side] for side in axes)
-        if devices > MOST_DEVICES.get(len(axes), 16) or max(sides) - min(sides) > 1:
+        if devices > MOST_DEVICES.get(len(axes), 8) or max(sides) - min(sides) > 1:
             continue
         sequence = Sequence.of(primitive, *sides)
         try:

@@ -51,7 +51,7 @@ class Page {
     about.replaceChildren(target.about, ...(target.facts ? [html("dl", {}, ...Object.entries(target.facts)
       .flatMap(([what, value]) => [html("dt", {}, what), html("dd", {}, value)]))] : []));
     byId("map").hidden = !target.axes;
-    this.sides = sides.find((one) => one.every((side) => side === 2)) ?? sides[0] ?? [];
+    this.sides = sides.find((one) => one.every((side) => side === 2)) ?? sides.at(-1) ?? [];
     [this.source, this.isEdited] = [null, false];
     if (target.axes) this.editor.show(target);
     else {
