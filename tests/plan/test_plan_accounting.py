@@ -21,6 +21,7 @@ from primepar.plan.cluster import BYTES, Link, load_cluster
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
+from primepar.plan.simulator import account as account_module
 from primepar.plan.simulator.account import (
     Shortened,
     ShortRun,
@@ -125,6 +126,21 @@ def test_equal_layers_are_lowered_once_and_others_are_not() -> None:
     assert accounting(plan, 4, 4, "bfloat16") == counted(
         lower_step(plan, 4, 4, options=step_options("bfloat16")), "bfloat16"
     )
+
+
+def test_what_holds_far_too_much_is_not_counted_with_all_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan, layers = plan_of("gpt2", "data", 2, 6, "plain"), list[int]()
+
+    def unsure(short: Shortened, program: Program, dtype: str) -> tuple[StepAccount, bool]:
+        layers.append(short.plan.model.layers)
+        return StepAccount((0, 0), (100, 100)), not short.runs
+
+    monkeypatch.setattr(account_module, "account_of", unsure)
+    for bound in (95, 80):
+        accounting(plan, 2, 4, "float32", bound)
+    assert layers == [4, 6, 4]
 
 
 def test_what_the_search_adds_up_is_no_less() -> None:

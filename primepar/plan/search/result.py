@@ -121,6 +121,14 @@ class SearchResult:
             return (ceil(self.memory),) * self.planner.training.links.devices
         return self.account.held
 
+    def is_within(self, bound: float) -> bool:
+        """Whether a device holds at most `bound` bytes, as the search adds them up or counted."""
+        if self.memory <= bound or not self.can_be_lowered:
+            return self.memory <= bound
+        training = self.planner.training
+        step = self.plan, training.batch, training.positions, training.dtype
+        return max(accounting(*step, bound).held) <= bound
+
     @property
     def sent(self) -> tuple[int, ...]:
         """Bytes that every device sends in a training step; none where they are not counted."""

@@ -330,7 +330,7 @@ def best_within(planner: Planner, bound: float, whose: str) -> SearchResult:
     """
     refuse_what_cannot_fit(planner, bound, whose)
     result = search(planner)
-    if result.memory <= bound or max(result.held) <= bound:
+    if result.is_within(bound):
         return result
     return fastest_within(planner, bound, whose, held=True)
 

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
-from math import ceil
+from math import ceil, inf
 from typing import NamedTuple, Self
 
 from msgspec.structs import replace
@@ -39,6 +39,8 @@ from primepar.without_cycles import without_cycles
 
 LOWERED = 4
 """Layers of a run that are lowered; a run of no more is lowered whole."""
+TOO_MUCH = 1.1
+"""Bytes over a bound from which on a plan is not counted with all of its layers too."""
 MOST_COUNTED = 64
 """Devices up to which the search counts the programs of plans; on 64 it takes a few seconds."""
 UNIFORM = ("free-early", "merge-products", "merge-collectives", "coalesce-reductions")
@@ -112,19 +114,22 @@ class StepAccount:
     held: tuple[int, ...]
 
 
-def accounting(plan: Plan, batch: int, positions: int, dtype: str) -> StepAccount:
+def accounting(
+    plan: Plan, batch: int, positions: int, dtype: str, bound: float = inf
+) -> StepAccount:
     """Count a training step of `batch` sequences of `positions` tokens in a data type.
 
     Live are all blocks of the step's program: parameters with their copies, moments and gradients,
     what forward stashes, and buffers from the post of their receive on. Bytes sent are rounded up.
-    Raises `PlanError` for a batch that the plan cannot cut.
+    Where a few layers hold far more than a `bound`, what they hold is taken as it is. Raises
+    `PlanError` for a batch that the plan cannot cut.
     """
     options = step_options(dtype)
     with without_cycles(), sharing():
         for short in (Shortened.of(plan), Shortened(plan, ())):
             program = lower_step(short.plan, batch, positions, options=options, passes=UNIFORM)
             account, is_sure = account_of(short, program, dtype)
-            if is_sure:
+            if is_sure or max(account.held) > TOO_MUCH * bound:
                 break
     return account
 
