@@ -147,12 +147,9 @@ def _count_lines(counts: SearchCounts) -> Iterator[str]:
 def _table(rows: list[Ranked], side: int, sizes: tuple[int, int, int]) -> Iterator[str]:
     M, N, K = sizes
     yield f"for M={M} N={N} K={K} on {side} x {side} devices, elements per device:"
-    yield (
-        f"{'class':13} {'sent':>12} {'held':>12} {'messages':>8} {'both ways':>9}  words over s^2"
-    )
+    head = f"{'class':13} {'sent':>12} {'/bound':>6} {'held':>12} {'messages':>8} {'both ways':>9}"
+    yield f"{head}  words over s^2"
     for row in rows:
         known = f"  = {', '.join(row.known)}" if row.known else ""
-        yield (
-            f"{row.name:13} {row.sent:>12,} {row.held:>12,} {row.messages:>8.2f} "
-            f"{row.both_ways:>9.0%}  {row.words}{known}"
-        )
+        costs = f"{row.sent:>12,} {row.over_bound:>6.2f} {row.held:>12,} {row.messages:>8.2f}"
+        yield f"{row.name:13} {costs} {row.both_ways:>9.0%}  {row.words}{known}"

@@ -5,7 +5,7 @@
 Triples are drawn three ways: coefficients at random, a class of the search with a few numbers
 changed, and a class under other names. The check here knows (device, step) -> block alone. A triple
 that the verdict calls right has to be right on sides 1 to 5; one that it calls wrong has to be
-wrong on one of them. Every 25th of the right ones is proved. Then keys are compared with
+wrong on one of them. Every 100th of the right ones is proved. Then keys are compared with
 isomorphism of programs: two triples whose devices and slices are only named otherwise are the same
 set of devices for some order of the slices.
 """
@@ -29,7 +29,7 @@ from primepar.search.verdict import fault
 from primepar.verify.primitive.proof import prove
 
 SIDES = (1, 2, 3, 4, 5)
-PROVED = 25
+PROVED = 100
 
 
 def places(rows: Map, s: int) -> Array:

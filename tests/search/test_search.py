@@ -18,6 +18,7 @@ from primepar.search.affine import Affine, OtherShapeError, Triple, triple_of
 from primepar.search.covering import MAPS, covers, covers_on, distinct, exchanged, shape_of
 from primepar.search.homes import one_map, received, words
 from primepar.search.measures import amount, beats, costs, formula_text, words_of
+from primepar.search.ranking import ranked
 from primepar.search.run import SearchClass, candidates, placed
 from primepar.search.symmetry import key
 from primepar.search.written import python_text
@@ -208,7 +209,17 @@ def test_the_fast_verdict_is_that_of_small_meshes_and_proofs() -> None:
     counts = attack(150)
     assert counts["called right, right"] > 50
     assert counts["called wrong, wrong"] > 25
+    assert counts["proved"] > 0
     assert not counts["called right, wrong"] + counts["called wrong, right"] + counts["not proved"]
     keys = compared_keys(6)
     assert not keys["keys equal, programs differ"]
     assert sum(keys.values()) == 6
+
+
+def test_the_ranking_has_the_bound_and_what_follows(classes: Classes) -> None:
+    names = ("HomesOOO", "HomesIII", "AlignedOOO", "HomesOII")
+    rows = {row.name: row for row in ranked([classes[name] for name in names], 4, SHAPE, {})}
+    assert [row.sent for row in rows.values()] == sorted(row.sent for row in rows.values())
+    assert all(row.over_bound >= 1 for row in rows.values())
+    # Cannon's pair of the MLP: O stays in the first operator, I in the second.
+    assert "HomesIII" in rows["HomesOOO"].then
