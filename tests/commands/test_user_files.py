@@ -83,6 +83,7 @@ REPLACED = {
     ("plan", "output"): ("plan", "config.json", *ON_CLUSTER, "-o", "config.json"),
     ("pipeline", "output"): ("pipeline", "config.json", *ON_CLUSTER, "-o", "cluster.json"),
     ("profile", "output"): None,  # reads nothing
+    ("search", "output"): ("search", "mine.py:Mine", "-o", "./mine.py"),
     ("simulate", "output"): ("simulate", "P2x2", "--shape", "8,8,8", *ON_CLUSTER[:2], "-o",
                              "cluster.txt"),
     ("tokenize", "output"): ("tokenize", "tokens.bin", "--train-vocabulary", "300", "--force", "-o",
