@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint collected format docs docs-serve reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
+.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,22 +56,25 @@ format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-docs: $(STAMP) ## make the pages of tutorials, methods and cases, build the site into site/
-	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
-	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
-	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
-	$(BIN)/python docs/vendor_prover.py
-	OMP_NUM_THREADS=1 $(BIN)/python docs/render_page.py
+docs: pages ## make the pages of tutorials, methods and cases, build the site into site/
 	$(BIN)/mkdocs build --strict
 	$(BIN)/python tests/helpers/site_crawl.py site
 
-docs-serve: $(STAMP) ## the site at http://127.0.0.1:8000, rebuilt at every change
+docs-serve: pages ## the site at http://127.0.0.1:8000, rebuilt at every change
+	$(BIN)/mkdocs serve
+
+pages: tutorials methods schedules
+
+tutorials: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_tutorials.py
+
+methods: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
+
+schedules: $(STAMP)
 	$(BIN)/python docs/vendor_prover.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_page.py
-	$(BIN)/mkdocs serve
 
 reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction.md and its pictures
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_reproduction

@@ -181,7 +181,7 @@ def test_no_file_is_left_or_changed(tmp_path: Path) -> None:
 
 def test_generated_decisions_are_judged_as_gloo_runs_them() -> None:
     done = subprocess.run(
-        [sys.executable, Path(__file__).parents[1] / "helpers/attack_decisions.py", "4", "8"],
+        [sys.executable, Path(__file__).parents[1] / "helpers/attack_decisions.py", "4", "14"],
         stdout=subprocess.PIPE, text=True, check=True, timeout=300,
     )  # fmt: skip
     assert "refuted, gloo hangs" in done.stdout
