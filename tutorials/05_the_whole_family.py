@@ -299,8 +299,8 @@ for M in (wide, 16 * wide):
 #
 # ## Are they right?
 #
-# One of each family is proved for every side of its mesh, just now. And a home in the wrong place is
-# found: here two devices are home to the same block of `O`, and none to another.
+# One of each family is proved for every side of its mesh, just now. And a home in the wrong place
+# is found: here two devices are home to the same block of `O`, and none to another.
 
 
 # %%
