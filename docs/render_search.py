@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from string import ascii_lowercase
 
-from primepar.pictures.svg import GREY, SANS, element
+from primepar.pictures.svg import GREY, PAPER, RED, element, text
+from primepar.pictures.svg import picture as svg
 from primepar.schedule.lower_bound import training_step
 from primepar.search.measures import amount, costs, formula_text
 from primepar.search.run import SearchClass, candidates, search
@@ -138,36 +140,32 @@ def shape_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, ...]]:
 
 
 def picture(rows: Iterable[tuple[str, ...]]) -> str:
-    """Words over the bound against memory over the least copies: a point for each class."""
+    """Words over the bound against memory over the least copies: a letter for each point."""
     points: dict[tuple[float, float], list[str]] = {}
     for name, _, sent, held, _ in rows:
         points.setdefault((float(held), float(sent)), []).append(name.strip("`"))
 
     def x(held: float) -> float:
-        return 60 + (held - 1) * 420
+        return 60 + (held - 1) * 340
 
     def y(sent: float) -> float:
-        return 300 - (sent - 1) * 130
+        return 300 - (sent - 1) * 170
 
-    marks = [element("rect", x=0, y=0, width=760, height=350, fill="#ffffff"),
-             element("path", d="M60 20V300H700", fill="none", stroke=GREY),
-             _text(340, 338, "memory at the peak / one copy of all tensors and gradients"),
-             _text(64, 16, "words / lower bound", "start")]  # fmt: skip
-    marks += [_text(x(v), 316, f"{v:.2f}") for v in (1.25, 1.5, 1.75, 2, 2.25)]
-    marks += [_text(52, y(v) + 4, f"{v:.1f}", "end") for v in (1, 1.5, 2, 2.5, 3)]
-    for (held, sent), names in sorted(points.items()):
+    marks = [element("path", d="M60 20V300H520", fill="none", stroke=GREY),
+             text("memory at the peak / one copy of all tensors and gradients", 290, 338,
+                  text_anchor="middle"),
+             text("words / lower bound", 64, 16)]  # fmt: skip
+    marks += [text(f"{v:.2f}", x(v), 316, text_anchor="middle") for v in (1.25, 1.5, 1.75, 2, 2.25)]
+    marks += [text(f"{v:.1f}", 52, y(v) + 4, text_anchor="end") for v in (1, 1.5, 2, 2.5)]
+    for place, ((held, sent), names) in enumerate(sorted(points.items())):
         label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-        colour = "#1f6feb" if names[0].startswith("Homes") else "#b3202c"
-        marks.append(element("circle", cx=x(held), cy=y(sent), r=5, fill=colour))
-        marks.append(_text(x(held) + 8, y(sent) + 4, label, "start", 10))
-    return element("svg", *marks, xmlns="http://www.w3.org/2000/svg", viewBox="0 0 760 350",
-                   role="img", aria_label="Words against memory of the classes")  # fmt: skip
-
-
-def _text(x: float, y: float, text: str, anchor: str = "middle", size: int = 12) -> str:
-    return element(
-        "text", text, x=x, y=y, font_size=size, font_family=SANS, text_anchor=anchor, fill=GREY
-    )
+        colour = "#1f6feb" if names[0].startswith("Homes") else RED
+        letter = ascii_lowercase[place]
+        for across, down, words in ((x(held), y(sent), ""), (560.0, 40.0 + 26 * place, label)):
+            marks.append(element("circle", cx=across, cy=down, r=9, fill=colour))
+            marks.append(text(letter, across, down + 4, text_anchor="middle", fill=PAPER))
+            marks += [text(words, across + 18, down + 4)] * bool(words)
+    return svg(760, 350, marks, "Words against memory of the classes")
 
 
 def tables(classes: tuple[SearchClass, ...]) -> str:
@@ -210,7 +208,7 @@ def main() -> None:
     text = (HEAD + "\n".join(table(("", "maps or triples"), rows)) + "\n" + tables(candidates())
             + FOUND + "\n".join(known) + "\n" + OPEN)  # fmt: skip
     PAGE.write_text(text, encoding="utf-8")
-    PICTURE.write_text(picture(class_rows(result.classes)) + "\n", encoding="utf-8")
+    PICTURE.write_text(picture(class_rows(result.classes)), encoding="utf-8")
 
 
 if __name__ == "__main__":
