@@ -199,9 +199,9 @@ def table(name: str, primitive: Primitive) -> Iterator[str]:
     yield "|---|--:|--:|--:|--:|--:|--:|"
     for sides in COUNTED[len(primitive.side_names)]:
         sequence = Sequence.of(primitive, *sides)
-        *numbers, ratio = count(name, sequence, SHAPE)
-        cells = " | ".join(f"{number:,.10g}" for number in numbers if number is not None)
-        nearness = "starts replicated" if ratio is None else f"{ratio:.2f}"
+        counts = count(name, sequence, SHAPE)
+        cells = " | ".join(f"{number:,.10g}" for number in counts[:4])
+        nearness = "starts replicated" if counts.ratio is None else f"{counts.ratio:.2f}"
         yield f"| `{sequence}` | {sequence.ranks} | {cells} | {nearness} |"
 
 

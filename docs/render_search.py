@@ -204,10 +204,10 @@ def main() -> None:
         ("proved for every side, certified", counts.proved),
     )  # fmt: skip
     known = table(("registered", "where it is"),
-                  ((f"`{name}`", place) for name, place in result.known.items()))  # fmt: skip
-    text = (HEAD + "\n".join(table(("", "maps or triples"), rows)) + "\n" + tables(candidates())
+                  ((f"`{name}`", place.text) for name, place in result.known.items()))  # fmt: skip
+    page = (HEAD + "\n".join(table(("", "maps or triples"), rows)) + "\n" + tables(candidates())
             + FOUND + "\n".join(known) + "\n" + OPEN)  # fmt: skip
-    PAGE.write_text(text, encoding="utf-8")
+    PAGE.write_text(page, encoding="utf-8")
     PICTURE.write_text(picture(class_rows(result.classes)), encoding="utf-8")
 
 

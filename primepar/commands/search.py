@@ -84,7 +84,7 @@ def search(
                     "shape": sizes,
                     "counts": result.counts,
                     "classes": rows,
-                    "known": result.known,
+                    "known": {name: place.text for name, place in result.known.items()},
                 }
             ),
             nl=False,
@@ -97,7 +97,7 @@ def search(
                     "",
                     *_table(rows, side, sizes),
                     "",
-                    *(f"{name:20} {place}" for name, place in result.known.items()),
+                    *(f"{name:20} {place.text}" for name, place in result.known.items()),
                 ]
             )
         )

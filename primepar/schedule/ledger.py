@@ -128,6 +128,16 @@ def sends(node: Instruction, rank: int) -> Iterator[tuple[str, int | Fraction]]:
             yield from _sends_in(post, rank)
 
 
+def sent_blocks(program: Program) -> dict[str, int | Fraction]:
+    """Block -> how many times its size leaves a rank, over all instructions of all ranks."""
+    times: dict[str, int | Fraction] = {}
+    for rank, nodes in enumerate(program.programs):
+        for node in in_time(nodes):
+            for block, often in sends(node, rank):
+                times[block] = times.get(block, 0) + often
+    return times
+
+
 def _sends_in(node: Collective, rank: int) -> Iterator[tuple[str, int | Fraction]]:
     members, index = len(node.group), node.group.index(rank)
     match node:

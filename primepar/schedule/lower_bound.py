@@ -114,7 +114,7 @@ def _three(shares: tuple[float, float, float], devices: int) -> float:
 
 
 def _joint(shares: tuple[float, float, float], devices: int) -> float:
-    """A lower bound of (A + a) u + (B + b) v + (C + c) w, the minimum but for rounding."""
+    """A lower bound of (A + a) u + (B + b) v + (C + c) w, within rounding of its minimum."""
     u, v, w = sorted(shares, reverse=True)
     products = sqrt(u * v * w * devices)
     pair, whole, some = sqrt(v * w * devices), w * devices, sqrt(products * sqrt(u) / 2)

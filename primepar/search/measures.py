@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from primepar.schedule.instructions import Compute
-from primepar.schedule.ledger import live_elements, sends
+from primepar.schedule.ledger import live_elements, sent_blocks
 from primepar.schedule.lowering import lower
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.program import ISend, Program, Send
@@ -52,11 +52,10 @@ def costs(primitive: Primitive, side: int, shape: tuple[int, int, int]) -> Costs
     def elements(block: str) -> Fraction:
         return blocks[_tensor(block)]
 
-    sent, messages = Fraction(0), 0
-    for rank, instructions in enumerate(program.programs):
-        for node in instructions:
-            messages += isinstance(node, Send | ISend)
-            sent += sum(elements(block) * times for block, times in sends(node, rank))
+    sent = sum(
+        (elements(block) * times for block, times in sent_blocks(program).items()), Fraction(0)
+    )
+    messages = sum(isinstance(node, Send | ISend) for nodes in program.programs for node in nodes)
     held = max(max(live_elements(program, rank, elements)) for rank in range(program.ranks))
     steps = [step for step in _directions(sequence, program) if step]
     both = sum(any((-r % side, -c % side) in step for r, c in step) for step in steps)
@@ -101,10 +100,8 @@ def _counted(primitive: Primitive, side: int) -> list[Fraction]:
     """Blocks of I, W and O that leave each device."""
     program = lower(Sequence.of(primitive, side))
     total = dict.fromkeys(SIZES, Fraction(0))
-    for rank, instructions in enumerate(program.programs):
-        for node in instructions:
-            for block, times in sends(node, rank):
-                total[_tensor(block)] += times
+    for block, times in sent_blocks(program).items():
+        total[_tensor(block)] += times
     return [count / program.ranks for count in total.values()]
 
 

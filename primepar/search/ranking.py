@@ -13,7 +13,7 @@ from primepar.schedule.operators import Index
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Sequence
 from primepar.search.measures import costs, formula_text
-from primepar.search.run import SearchClass
+from primepar.search.run import Placement, SearchClass
 
 FITTED = 5
 """Side of the mesh on which layouts are compared."""
@@ -44,7 +44,10 @@ class Ranked(Struct, frozen=True):
 
 
 def ranked(
-    classes: Iterable[SearchClass], side: int, shape: tuple[int, int, int], known: Mapping[str, str]
+    classes: Iterable[SearchClass],
+    side: int,
+    shape: tuple[int, int, int],
+    known: Mapping[str, Placement],
 ) -> list[Ranked]:
     """The classes, those that send least first; among equals the one that holds least."""
     classes = tuple(classes)
@@ -53,7 +56,7 @@ def ranked(
     least = training_step(*shape, side**2)
     for entry in classes:
         cost = costs(entry.primitive, side, shape)
-        names = tuple(name for name, place in known.items() if place == f"is {entry.name}")
+        names = tuple(name for name, place in known.items() if place.member_of == entry.name)
         rows.append(
             Ranked(
                 entry.name,

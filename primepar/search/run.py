@@ -73,7 +73,7 @@ class Search:
 
     classes: tuple[SearchClass, ...]
     counts: SearchCounts
-    known: dict[str, str]
+    known: dict[str, Placement]
     """Name of a registered primitive -> where it is placed."""
 
 
@@ -99,7 +99,7 @@ def search(tick: Callable[[str], object] = str) -> Search:
         len({key(entry.triple, exchange=True) for entry in kept}),
         len(proved),
     )
-    known = {name: placed(kind(), proved).text for name, kind in PRIMITIVES.items()}
+    known = {name: placed(kind(), proved) for name, kind in PRIMITIVES.items()}
     return Search(proved, counts, known)
 
 
@@ -181,6 +181,8 @@ class Placement:
     text: str
     near: tuple[str, ...] = ()
     """The class that it is, or those that send less, or those that send the same."""
+    member_of: str | None = None
+    """The name of the class that it is."""
 
 
 def placed(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
@@ -192,7 +194,7 @@ def placed(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
     form, words = key(triple), words_of(primitive)
     for entry in classes:
         if entry.key == form:
-            return Placement(f"is {entry.name}", (entry.name,))
+            return Placement(f"is {entry.name}", (entry.name,), entry.name)
     less = tuple(entry.name for entry in classes if beats(entry.words, words))
     same = tuple(entry.name for entry in classes if entry.words == words)
     near, what = (less, "less") if less else (same, "the same")

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from itertools import permutations, product
 
-from primepar.search.affine import TENSORS, Row, Triple
+from primepar.search.affine import DIMS, TENSORS, Row, Triple
 
 Key = tuple[int, ...]
 _SUMMED = ("N", "K", "M")
 """The dim over which forward, backward and gradient sum."""
-_DIMS = ("M", "N", "K")
 
 
 def key(triple: Triple, *, exchange: bool = False) -> Key:
@@ -44,17 +43,17 @@ def _exchanged(triple: Triple, order: tuple[int, ...]) -> Triple:
     if order == (0, 1, 2):
         return triple
     summed = dict(zip(_SUMMED, triple.phases, strict=True))
-    new = dict(zip(_DIMS, (_DIMS[place] for place in order), strict=True))
+    new = dict(zip(DIMS, (DIMS[place] for place in order), strict=True))
     phases = [tuple(summed[new[dim]][place] for place in order) for dim in _SUMMED]
     rows = {
-        frozenset(_DIMS[place] for place in dims): dict(
-            zip((_DIMS[p] for p in dims), home, strict=True)
+        frozenset(DIMS[place] for place in dims): dict(
+            zip((DIMS[p] for p in dims), home, strict=True)
         )
         for dims, home in zip(TENSORS.values(), triple.homes, strict=False)
     }
     homes = []
     for dims in TENSORS.values():
-        old = [new[_DIMS[place]] for place in dims]
+        old = [new[DIMS[place]] for place in dims]
         homes.append(tuple(rows[frozenset(old)][dim] for dim in old))
     return Triple(tuple(phases), tuple(homes))
 

@@ -10,7 +10,6 @@ the meshes s = 1 to 6, and both of its formulas are equal on 6 meshes.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ import numpy as np
 from primepar.errors import SymbolicError
 from primepar.schedule.deadline import UnansweredError, in_time
 from primepar.schedule.evidence import MapFault, OtherThanFormula, OverFormula
-from primepar.schedule.ledger import live_elements, resident_copies, sends
+from primepar.schedule.ledger import live_elements, resident_copies, sent_blocks
 from primepar.schedule.lowering import lower
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import Linear
@@ -96,11 +95,7 @@ def _too_much(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
 
 def _unequal(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
     """Where `sent` is wrong on a mesh; True if it is not."""
-    times: dict[str, int | Fraction] = defaultdict(int)
-    for rank, instructions in enumerate(mesh.program.programs):
-        for node in instructions:
-            for block, often in sends(node, rank):
-                times[block] += often
+    times = sent_blocks(mesh.program)
     ranks = mesh.sequence.ranks
     for place, amount in enumerate(stated):
         total = sum(int(mesh.sizes(block)[place]) * often for block, often in times.items())
