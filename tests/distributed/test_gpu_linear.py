@@ -9,10 +9,9 @@ import distributed_cases as cases
 import linear_cases
 import pytest
 import torch
-from distributed_program import RANKS, run_program
 from distributed_ranks import on_ranks
 from test_distributed_gpt import CLOSE, difference, one_process
-from test_distributed_linear import are_defined, is_dense
+from test_distributed_linear import is_dense
 
 SEQUENCES = ("P1x1", "K2", "N2", "M2", "P2x2", "K,N2")
 HOMES = ("Ks2", "Ns2", "Ks4", "Ns4", "S2x2", "Os2x2", "Is2x2", "Ws2x2", "F4")
@@ -59,7 +58,3 @@ def test_training_goes_as_on_one_cpu(sequence: str) -> None:
 def test_every_rank_reports_the_same_loss(sequence: str) -> None:
     losses = [result["gpt", sequence]["losses"] for result in results(size_of(sequence))]
     assert losses == [losses[0]] * len(losses)
-
-
-def test_every_instruction_does_what_the_program_defines() -> None:
-    are_defined(on_ranks(RANKS, run_program, True, backend="nccl"))

@@ -17,7 +17,7 @@ Runs = tuple[gpu_cases.Trained, gpu_cases.Trained]
 
 
 def steps_on(backend: str) -> int:
-    return 200 if backend == "nccl" else 12
+    return 60 if backend == "nccl" else 12
 
 
 @cache

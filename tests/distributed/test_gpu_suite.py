@@ -75,7 +75,12 @@ def test_the_table_counts_every_file(tmp_path: Path) -> None:
     (tmp_path / "results.xml").write_text(XML)
     counted = rows(tmp_path / "results.xml")
     assert counted == [("test_gpu_blocks", 1, 0, 1, 0.75), ("test_gpu_models", 1, 1, 0, 3.5)]
-    lines = table(counted, gpu_suite.measured(tmp_path / "results.xml"), "here").splitlines()
+    part = {
+        "part": "models", "code": 1, "rows": counted,
+        "measured": gpu_suite.measured(tmp_path / "results.xml"),
+    }  # fmt: skip
+    hung = {"part": "trainer", "code": gpu_suite.TIMED_OUT, "rows": [], "measured": []}
+    lines = table([part, hung], "here").splitlines()
     assert lines[0].endswith(", here")
     assert lines[2:] == [
         "| file | passed | failed | skipped | seconds |",
@@ -84,4 +89,13 @@ def test_the_table_counts_every_file(tmp_path: Path) -> None:
         "| test_gpu_models | 1 | 1 | 0 | 4 |",
         "",
         "ratio: 1.100",
+        "trainer: did not end within 150 s",
     ]
+
+
+def test_every_file_of_tests_for_a_gpu_has_its_part() -> None:
+    named = {name for _, files in gpu_suite.PARTS.values() for name in files}
+    folder = Path(__file__).parent
+    marked = {path.stem for path in folder.glob("test_gpu_*.py")} - {"test_gpu_suite"}
+    assert marked <= named
+    assert all((folder / f"{name}.py").is_file() for name in named)

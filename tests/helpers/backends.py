@@ -5,6 +5,7 @@ With HYPOTHESIS_PROFILE=ci also on CPUs under NCCL's rules.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -19,7 +20,10 @@ ON_GPU = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 BACKENDS = ["gloo", pytest.param("nccl", marks=ON_GPU)]
-LONG = [pytest.param("gloo", marks=long), *BACKENDS[1:], pytest.param(EAGER, marks=long)]
+IN_SUITE = "PRIMEPAR_GPU_SUITE"
+"""Set by `make gpu`, which runs its own cases on CPUs too."""
+OF_SUITE = pytest.param("gloo", marks=[] if IN_SUITE in os.environ else long)
+LONG = [OF_SUITE, *BACKENDS[1:], pytest.param(EAGER, marks=long)]
 """For tests of which other ones run the like on gloo; on CPUs only with the long profile."""
 WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=long)]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]

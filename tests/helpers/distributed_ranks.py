@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import gc
 import multiprocessing
@@ -11,6 +12,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from datetime import timedelta
 from hashlib import sha256
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -26,9 +28,11 @@ from lowered_steps import lower_linear, lower_step
 from primepar.distributed.modules import linear
 from primepar.distributed.runtime import step_programs
 from primepar.distributed.training.gloo import schedule_as_batch
+from primepar.distributed.training.launch import NCCL_VARIABLES
 
-SECONDS = {"gloo": 240, "nccl": 540}
-"""Deadlines: ranks that share one GPU take turns on it."""
+SECONDS = {"gloo": 240, "nccl": 90}
+"""Deadlines. On a GPU that is lent for minutes a hang may not cost all of them; before it each rank
+prints where it is."""
 PRELOADED = [
     "primepar.cli", "primepar.distributed.modules.parameters",
     "primepar.distributed.training.trainer", "torch._dynamo",
@@ -194,12 +198,16 @@ def _rank(
     gc.freeze()  # what was loaded before the fork stays shared with the server
     gc.set_threshold(100_000, 20, 50)
     try:
+        if backend == "nccl":
+            os.environ.update(NCCL_VARIABLES)
+            faulthandler.dump_traceback_later(SECONDS["nccl"] - 5)
         device = use_gpu(rank, size) if backend == "nccl" else None
         if backend.startswith("nccl_rules"):
             import_module("nccl_rules")  # registers it
         dist.init_process_group(
-            backend, f"file://{store}", rank=rank, world_size=size, device_id=device
-        )
+            backend, f"file://{store}", rank=rank, world_size=size, device_id=device,
+            timeout=timedelta(seconds=SECONDS["nccl"] - 20 if backend == "nccl" else 1800),
+        )  # fmt: skip
         result = work(*arguments)
         dist.barrier()
         end.send_bytes(

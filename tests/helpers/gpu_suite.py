@@ -2,20 +2,26 @@
 
 Runs with any Python that has torch with CUDA, and installs nothing into it. Packages that it lacks
 are taken from the folder `wheels/`, which `make wheels` fills on another machine. `--cpu` runs the
-same cases on CPUs. Uses the standard library alone, until all is there.
+same cases on CPUs. Each part is a run of pytest with a time limit, and its results are written as
+it ends: a part that hangs costs its own limit, not the lent machine. Names of parts select some.
+Uses the standard library alone, until all is there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,11 +35,28 @@ PACKAGES = {
     "typer": "typer", "z3": "z3-solver",
 }  # fmt: skip
 """Import name -> the package that the tests need."""
-OTHERS = ("test_limited_training.py", "test_stream_k_kernel.py")
-"""Files with a few tests marked gpu; those of `test_gpu_*.py` also run on CPUs."""
-USAGE = 2
+PARTS: dict[str, tuple[float, tuple[str, ...]]] = {
+    "one_process": (120, (
+        "test_gpu_blocks", "test_gpu_waits", "test_limited_training", "test_stream_k_kernel")),
+    "smoke": (90, ("test_gpu_smoke",)),
+    "memory": (150, ("test_gpu_memory",)),
+    "pipelines": (120, ("test_gpu_pipelines",)),
+    "linear": (150, ("test_gpu_linear",)),
+    "models": (150, ("test_gpu_models",)),
+    "trainer": (150, ("test_gpu_trainer",)),
+    "failures": (150, ("test_gpu_failures",)),
+    "speed": (90, ("test_gpu_speed",)),
+}  # fmt: skip
+"""Part -> its limit in seconds, and its files: what needs least comes first."""
+ENVIRONMENT = {
+    "PRIMEPAR_GPU_SUITE": "1", "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+}  # fmt: skip
+"""The last: the server that forks ranks asks whether there is a GPU, and must not start CUDA."""
+USAGE, TIMED_OUT = 2, 124
 Row = tuple[str, int, int, int, float]
 """A file of tests: passed, failed, skipped, and seconds."""
+Part = dict[str, Any]
+"""One part as it is kept in a JSON file: `rows`, what was `measured`, and its exit `code`."""
 
 
 class MissingError(Exception):
@@ -51,8 +74,11 @@ def main(words: Sequence[str]) -> int:
     except MissingError as error:
         print(f"gpu: error: {error}", file=sys.stderr)
         return USAGE
-    more = [word for word in words if word != "--cpu"]
-    return _run_tests(on_cpu, more)
+    named = [word for word in words if word in PARTS]
+    more = [word for word in words if word != "--cpu" and word not in PARTS]
+    kept = [_run_part(part, on_cpu, more) for part in named or PARTS]
+    print(table(kept, machine()))
+    return max(int(part["code"]) for part in kept)
 
 
 def check_python(version: Sequence[int]) -> None:
@@ -111,19 +137,37 @@ def check_gpu() -> None:
         )
 
 
-def _run_tests(on_cpu: bool, more: Sequence[str]) -> int:
-    tests, results = ROOT / "tests" / "distributed", OUT / "results.xml"
+def _run_part(part: str, on_cpu: bool, more: Sequence[str]) -> Part:
+    """Run pytest on the files of a part, and write its log and its results."""
+    limit, files = PARTS[part]
+    results, kept = OUT / f"{part}.xml", OUT / f"{part}.json"
     OUT.mkdir(parents=True, exist_ok=True)
-    files = sorted(set(tests.glob("test_gpu_*.py")) - {tests / "test_gpu_suite.py"})
-    files += [] if on_cpu else [tests / name for name in OTHERS]
-    words = ["-m", "not gpu" if on_cpu else "gpu", "--durations=10", f"--junitxml={results}"]
+    results.unlink(missing_ok=True)
+    tests = [str(ROOT / "tests" / "distributed" / f"{name}.py") for name in files]
+    words = ["-m", "not gpu" if on_cpu else "gpu", "-v", "--durations=5", f"--junitxml={results}"]
     paths = os.pathsep.join(filter(None, [str(ROOT), str(SITE), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
-    line = [sys.executable, "-m", "pytest", *words, *map(str, files), *more]
-    code = subprocess.run(line, env=environment, cwd=ROOT).returncode
+    environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": paths}
+    environment.pop("NCCL_DEBUG", None)  # what it prints on stderr is no message of primepar
+    line = [sys.executable, "-m", "pytest", *words, *tests, *more]
+    print(f"{part}: at most {limit:.0f} s", flush=True)
+    begin = time.monotonic()
+    with (OUT / f"{part}.log").open("w") as log:
+        running = subprocess.Popen(
+            line, env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            code = running.wait(limit)
+        except subprocess.TimeoutExpired:
+            code = TIMED_OUT
+        with suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
+    seconds = time.monotonic() - begin
+    done: Part = {"part": part, "code": code, "seconds": seconds, "rows": [], "measured": []}
     if results.exists():
-        print(table(rows(results), measured(results), machine()))
-    return code
+        done |= {"rows": rows(results), "measured": measured(results)}
+    kept.write_text(json.dumps(done, indent=1))
+    print(f"{part}: {seconds:.0f} s, exit code {code}, see {OUT / part}.log", flush=True)
+    return done
 
 
 def rows(results: Path) -> list[Row]:
@@ -149,16 +193,21 @@ def measured(results: Path) -> list[str]:
     return [f"{noted.get('name')}: {noted.get('value')}" for noted in properties]
 
 
-def table(counted: Sequence[Row], noted: Sequence[str], where: str) -> str:
+def table(parts: Sequence[Part], where: str) -> str:
     """Return the results as the table of docs/gpu.md, with the date and the machine."""
     lines = [
         f"{time.strftime('%Y-%m-%d')}, {where}", "",
         "| file | passed | failed | skipped | seconds |", "|---|---|---|---|---|",
     ]  # fmt: skip
-    lines += [
-        f"| {name} | {passed} | {failed} | {skipped} | {seconds:.0f} |"
-        for name, passed, failed, skipped, seconds in counted
-    ]
+    noted = []
+    for part in parts:
+        lines += [
+            f"| {name} | {passed} | {failed} | {skipped} | {seconds:.0f} |"
+            for name, passed, failed, skipped, seconds in part["rows"]
+        ]
+        noted += part["measured"]
+        if part["code"] == TIMED_OUT:
+            noted.append(f"{part['part']}: did not end within {PARTS[part['part']][0]:.0f} s")
     return "\n".join([*lines, *(("", *noted) if noted else ())])
 
 

@@ -115,19 +115,38 @@ class Mesh:
         return self._others[dtype]
 
     def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
-        """Create the process groups that do not exist yet.
+        """Create the process groups that do not exist yet, with all their connections.
 
         A collective call: all ranks give the same (communicator, ranks) pairs in the same order,
-        including groups that they are not a member of. NCCL makes a communicator in its first call,
-        and needs all members there: the first call is a sum here.
+        including groups that they are not a member of.
         """
         for communicator, ranks in wanted:
             members = tuple(sorted(ranks))
             if len(members) > 1 and (communicator, members) not in self._groups:
+                self.synchronize()  # NCCL splits no communicator while its work is outstanding
                 group = self._new_group(communicator, members)
                 self._groups[communicator, members] = group
                 if self.is_ordered and self.rank in members:
-                    dist.all_reduce(torch.zeros(1, device=self.device), group=group)
+                    self._connect(group)
+
+    def _connect(self, group: dist.ProcessGroup) -> None:
+        """Make what NCCL would make at first use, while all members are here.
+
+        It makes a communicator in its first call. The connection of two ranks is made in the first
+        batch with a message between them, and holds up the host until the peer is in its first
+        batch too. Ranks 0 and 1 would never return if 0 first sends to 1 on one communicator while
+        1 first sends to 0 on another. So each sends to each, in one batch.
+        """
+        one = torch.zeros(1, device=self.device)
+        others = [peer for peer in range(group.size()) if peer != group.rank()]
+        into = [torch.empty_like(one) for _ in others]
+        dist.all_reduce(one, group=group)
+        group._start_coalescing(self.device)
+        for peer, room in zip(others, into, strict=True):
+            group.send([one], peer, 0)
+            group.recv([room], peer, 0)
+        group._end_coalescing(self.device).wait()
+        self.synchronize()
 
     def _new_group(self, communicator: str, members: Ranks) -> dist.ProcessGroup:
         world = dist.group.WORLD

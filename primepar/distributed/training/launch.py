@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed.distributed_c10d import Store
 
+NCCL_VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_RUNTIME_CONNECT": "0"}
+"""What NCCL and CUDA read before their first call, unless the user has set it: one queue of the GPU
+for each communicator (8 by default, which then wait for each other), and connections of collectives
+at the start (by default in the first call of each algorithm, which holds up the host)."""
 ABORT_SECONDS = 5.0
 """How long a process waits for its communication to be aborted after an error."""
 
@@ -94,6 +99,8 @@ def joined(
     import torch
     from torch.distributed.distributed_c10d import PrefixStore
 
+    for name, value in NCCL_VARIABLES.items():
+        os.environ.setdefault(name, value)
     with launch.one_error():
         place = meet(launch)
     store = PrefixStore("primepar", place.store)
