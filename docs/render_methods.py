@@ -31,11 +31,11 @@ from primepar.schedule.equations import home_equations, map_equations
 from primepar.schedule.ledger import peak, sent_by_ranks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import Phase
-from primepar.verify import verify_primitive
+from primepar.verify.primitive.proof import prove, scope
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "methods"
-SHAPE = Linear(M=288, N=144, K=576)
+SHAPE = Linear(M=144, N=72, K=288)
 LARGE = Linear(M=256, N=64, K=256)
 COUNTED = {
     1: ((2,), (3,), (4,)),
@@ -153,11 +153,12 @@ def section(name: str, folder: Path) -> Iterator[str]:
     moved = moves_text(moves(lower(large)))
     yield f"A training step under `{large}` moves, counted on one device: {moved}."
     yield "\n".join(table(name, primitive))
-    report = verify_primitive(primitive, name)
-    verdict = report.verdict
-    if verdict != "proved":
-        raise SystemExit(f"{name}: expected a proof for every side, got {verdict}")
-    yield f"`primepar verify {name}`: {verdict} for {report.scope}."
+    # What its formulas state is counted in the table; on all meshes the tests compare it.
+    if open_names := prove(primitive).open_names:
+        raise SystemExit(
+            f"{name}: expected a proof for every side, got none of {', '.join(sorted(open_names))}"
+        )
+    yield f"`primepar verify {name}`: proved for {scope(primitive)}."
 
 
 def summary(primitive: Primitive) -> str:

@@ -173,7 +173,7 @@ print(primepar.verify(program).verdict)
 # by its messages.
 
 # %%
-STEPS, RATE = 4, 0.01
+STEPS, RATE = 2, 0.01
 text = Path(json.__file__).read_bytes()
 batches = list(islice(windows(text, BATCH, model.context), STEPS))
 start = Transformer.initial(model).parameters

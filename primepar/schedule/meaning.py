@@ -114,6 +114,7 @@ class Meaning:
 
     program: Program
     _places: dict[str, Place | None] = field(default_factory=dict)
+    _elements: dict[str, int | None] = field(default_factory=dict)
 
     @cached_property
     def phases(self) -> dict[str, Phase]:
@@ -197,6 +198,11 @@ class Meaning:
 
     def elements(self, block: str) -> int | None:
         """Elements of a block, a scratch having those of its block; None where not defined."""
+        if block not in self._elements:
+            self._elements[block] = self._count(block)
+        return self._elements[block]
+
+    def _count(self, block: str) -> int | None:
         base = block.rstrip("'")
         place = self.place(base)
         if place is not None and base.rpartition("[")[0] in (self.program.tensors or {}):

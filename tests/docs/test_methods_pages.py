@@ -163,7 +163,9 @@ def test_a_primitive_that_is_not_proved_has_no_page(
     monkeypatch.setitem(PRIMITIVES, "summa", Astray)
     with pytest.raises(SystemExit) as error:
         list(renderer.section("summa", tmp_path))
-    assert str(error.value) == "summa: expected a proof for every side, got refuted"
+    assert str(error.value) == (
+        "summa: expected a proof for every side, got none of alignment, completion, placement"
+    )
 
 
 @pytest.mark.parametrize(
