@@ -1,18 +1,23 @@
 """Asks Z3 with a limit on its work, so that a question has the same answer on every machine.
 
 Z3 counts its work in units of its own; the count of a question is the same at every run. Time is
-the last resort. For a limit in seconds Z3 starts a timer thread and joins it, which on a busy
-machine takes several times as long as most answers. So a question has `SHORT_WORK` first, without a
-clock, and `MOST_WORK` within the time that is left only if that was not enough.
+the last resort, and a thread for it costs several times as much as most answers do. So a question
+has `SHORT_WORK` first, without a clock, and `MOST_WORK` within the time that is left only if that
+was not enough.
 
 Ctrl-C: while Z3 works it takes the signal for itself and answers `unknown`, with the same reason as
-for its limits. So a question was interrupted if it ended before both of its limits.
+for its limits. So a question was interrupted if it ended before both of its limits. Z3's own clock
+is not used: Z3 takes the signal from when it starts its timer thread on, forgets what came until
+the thread runs, and then ignores every further Ctrl-C of that question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import inf
+from threading import TIMEOUT_MAX, Event, Thread
 from time import perf_counter
 from typing import Any, Final
 
@@ -20,10 +25,6 @@ import z3
 
 from primepar.schedule.deadline import raise_ctrl_c
 
-LONGEST: Final = 1_000_000
-"""Seconds; Z3 counts milliseconds in 32 bits."""
-NO_CLOCK: Final = 2**32 - 1
-"""Milliseconds; with this time limit Z3 starts no thread."""
 SHORT_WORK: Final = 300_000
 """In Z3's units: at most about a second, and more than most questions need."""
 MOST_WORK: Final = 30_000_000
@@ -40,26 +41,50 @@ def check_by(solver: Any, deadline: float, *assumptions: Any) -> Any:
     """
     left = deadline - perf_counter()
     if left > SHORT:
-        answer = _asked(solver, NO_CLOCK, SHORT_WORK, assumptions)
+        answer = _asked(solver, inf, SHORT_WORK, assumptions)
         if answer != z3.unknown:
             return answer
         left = deadline - perf_counter()
     if left <= 0:
         return z3.unknown
-    return _asked(solver, ceil(1000 * min(left, LONGEST)), MOST_WORK, assumptions)
+    return _asked(solver, left, MOST_WORK, assumptions)
 
 
-def _asked(solver: Any, milliseconds: int, work: int, assumptions: Sequence[Any]) -> Any:
+def _asked(solver: Any, seconds: float, work: int, assumptions: Sequence[Any]) -> Any:
     """The answer within both limits. Raises `KeyboardInterrupt` if the user ended it."""
-    solver.set(timeout=milliseconds, rlimit=work)
+    solver.set(rlimit=work)
     start, before = perf_counter(), _work(solver)
-    raise_ctrl_c()  # last of all: the calls before it end terms, and so may have ignored it
-    answer = solver.check(*assumptions)
+    with _interrupted_after(solver, seconds):
+        raise_ctrl_c()  # last of all: the calls before it end terms, and so may have ignored it
+        answer = solver.check(*assumptions)
     if answer == z3.unknown and solver.reason_unknown() == "canceled":
-        in_time = perf_counter() - start < milliseconds / 1000
+        in_time = perf_counter() - start < seconds
         if in_time and _work(solver) - before < work:
             raise KeyboardInterrupt
     return answer
+
+
+@contextmanager
+def _interrupted_after(solver: Any, seconds: float) -> Iterator[None]:
+    """End the question in the `with` block after some seconds, unless in a browser: no threads."""
+    if seconds == inf or sys.platform == "emscripten":
+        yield
+        return
+    answered = Event()
+
+    def interrupt() -> None:
+        pause = min(seconds, TIMEOUT_MAX)
+        while not answered.wait(pause):  # again: one that comes before the question has no effect
+            solver.interrupt()
+            pause = 0.01
+
+    clock = Thread(target=interrupt, daemon=True)
+    clock.start()
+    try:
+        yield
+    finally:
+        answered.set()
+        clock.join()  # no term may end in another thread
 
 
 def _work(solver: Any) -> int:
