@@ -24,8 +24,7 @@ from primepar.errors import UnknownSizeError
 from primepar.schedule.deadline import TIMEOUT, UnansweredError, deadline
 from primepar.schedule.evidence import Violation, WrongEnd, WrongRead
 from primepar.schedule.ledger import Memory, peak, resident_copies
-from primepar.schedule.one_order import out_of_order
-from primepar.schedule.own_communicators import own_communicators
+from primepar.schedule.one_queue import in_one_queue, out_of_order
 from primepar.schedule.program import Program
 from primepar.schedule.transport import RENDEZVOUS, Transport
 from primepar.schedule.waits import NEVER, WaitGraph, levels, shortest_cycle
@@ -37,7 +36,7 @@ Solver = Literal["search", "z3"]
 """What finds an order: a linear search, or Z3."""
 STOPS = "the program stops before its end: see deadlock-freedom"
 NESTED = "reductions by sum, max and min are nested too deeply to be followed"
-NOT_IN_ORDER = "not on NCCL, where posts of one communicator run in their order: "
+NOT_IN_ORDER = "not on NCCL, where the operations of a rank may run one after another: "
 ONLY_BUFFERED = "only because sends are buffered; without that, "
 
 
@@ -209,7 +208,7 @@ class _Case:
             return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
         if not self.judge.transport.is_plain or not out_of_order(program, self.judge.matches):
             return None
-        moved = own_communicators(program)
+        moved = in_one_queue(program)
         cycle = out_of_order(moved)
         return cycle and NOT_IN_ORDER + cycle
 

@@ -14,7 +14,6 @@ from primepar.partition.pipeline.dependencies import (
     PipelineOrders,
     PlacedMessage,
     Position,
-    communicator,
     placed_messages,
 )
 from primepar.schedule.program import IRecv, ISend, Wait
@@ -173,8 +172,7 @@ class StageLists:
         """Post the blocks of a view on all ranks of a stage, for the same ranks of another."""
         for rank, local, block in self._blocks(view, stage, number):
             to = peer * len(view.held) + local
-            line = communicator(*((stage, peer) if kind is ISend else (peer, stage)))
-            node = kind(to, block, communicator=line, request=_request(kind, to, block))
+            node = kind(to, block, request=_request(kind, to, block))
             self.builder.programs[rank].append(node)
 
     def _wait_view(

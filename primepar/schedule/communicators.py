@@ -43,6 +43,14 @@ def message_members(program: Program) -> dict[str, Members]:
     }
 
 
+def message_peers(program: Program, rank: int) -> dict[str, set[int]]:
+    """Return the ranks with which a rank has messages on each communicator."""
+    peers: dict[str, set[int]] = {}
+    for message in _messages(program.programs[rank]):
+        peers.setdefault(message.communicator, set()).add(message.peer)
+    return peers
+
+
 def communicators(program: Program) -> tuple[Communicator, ...]:
     """Return all communicators of more than one rank, in one order for all ranks."""
     needed = dict.fromkeys(message_members(program).items())

@@ -7,8 +7,10 @@
     order      free: every operation runs as soon as it is posted (gloo, MPI).
                communicator: a rank runs the operations of a communicator one after the other, in
                the order in which it posts them (NCCL). A `group` is one operation.
-               peer: the same, and messages outside of a `group` use a communicator of their two
-               ranks (torch with NCCL, whose batched messages use that of the process group).
+               queue: a rank runs all its operations so, whatever their communicator (NCCL on a GPU
+               with one hardware queue, which holds up what NCCL may hold up anywhere).
+               peer: as communicator, and messages outside of a `group` use a communicator of
+               their two ranks (torch with NCCL; batched messages use that of the process group).
 
 A posted message outside of a `group` is an operation of its own, also next to another one. The
 first row of the table is what a program means; the others are what is asked in addition:
@@ -26,7 +28,7 @@ from msgspec.structs import replace
 
 from primepar.schedule.program import Instruction, Message, Program
 
-Order = Literal["free", "communicator", "peer"]
+Order = Literal["free", "communicator", "peer", "queue"]
 
 
 class Transport(Struct, frozen=True):

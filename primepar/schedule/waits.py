@@ -111,7 +111,8 @@ class WaitGraph:
             if isinstance(post, Collective)
             else self._members[post.communicator]
         )
-        stream = post.communicator, members
+        in_queue = self.transport.order == "queue"
+        stream: Communicator = ("", ()) if in_queue else (post.communicator, members)
         in_order = self.transport.order != "free"
         start = self._add((rank, index), last, streams.get(stream, START) if in_order else START)
         streams[stream] = self._add((rank, index), start)

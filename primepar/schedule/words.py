@@ -61,9 +61,7 @@ TRANSPORT_ADVICE = (
     "post them in one order on both ranks, start them in one group, or give them more slots or "
     "communicators of their own"
 )
-NCCL_ADVICE = (
-    "post them in one order on both ranks, and next to each other only what may wait together"
-)
+NCCL_ADVICE = "post them in one order on both ranks, and in one group only what may wait together"
 
 
 def sentence(violation: Violation, program: Program) -> str:

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.step_programs import lowered_by_first_rank
 from primepar.errors import PlanError, ProgramError
-from primepar.schedule.one_order import out_of_order
+from primepar.schedule.one_queue import out_of_order
 from primepar.schedule.program import Alloc, Compute, IRecv, ISend, Program, Wait
 
 INSTRUCTION = Compute(("b",), "a")

@@ -8,7 +8,7 @@ from typing import Any
 import distributed_program
 import torch
 import torch.distributed as dist
-from nccl_rules import restart
+from nccl_rules import EAGER, restart
 
 CPU = torch.device("cpu")
 
@@ -138,8 +138,12 @@ def answers() -> dict[str, Any]:
 
 def leave_work_behind(rank: int) -> None:
     """Nobody sends: the group is destroyed while the message is on its way."""
+    if dist.get_backend() == EAGER:
+        return  # the last barrier of the world would wait for it in its queue
     group: Any = dist.new_group([0, 1, 2, 3])
-    dist.barrier(group)
-    group._start_coalescing(CPU)
-    group.recv([blocks(0)[0]], (rank + 1) % 4, 0)
-    group._end_coalescing(CPU)
+    for sends in (True, False):
+        group._start_coalescing(CPU)
+        if sends:
+            group.send([blocks(0)[0]], (rank - 1) % 4, 0)
+        group.recv([blocks(0)[0]], (rank + 1) % 4, 0)
+        group._end_coalescing(CPU)

@@ -19,11 +19,10 @@ from primepar.distributed.runtime.running import Running
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
-from primepar.schedule.communicators import communicators
+from primepar.schedule.communicators import communicators, message_peers
 from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.ledger import peak
-from primepar.schedule.one_order import check_order
-from primepar.schedule.own_communicators import own_communicators
+from primepar.schedule.one_queue import check_order, in_one_queue
 from primepar.schedule.program import Program
 
 NOTHING = StepInputs()
@@ -41,8 +40,8 @@ class Executor:
     without a kernel, a block without a size, a block that is used before it exists, an instruction
     that the mesh's backend does not have, or a call of blocks of two dtypes. If the mesh is
     ordered (NCCL), adjacent posts are one batch, a wait is for all messages of its batch, and
-    messages that would hold up others get communicators of their own. A program that would still
-    hang is a `ProgramError`.
+    posts that would hold up others move (`in_one_queue`). A program that would still hang is a
+    `ProgramError`.
     """
 
     def __init__(
@@ -62,9 +61,9 @@ class Executor:
         types = mesh.dtype, mesh.wide_dtype
         BackendRules(mesh.backend, mesh.device.type, types).check(program)
         if mesh.is_ordered:
-            program = own_communicators(program)
+            program = in_one_queue(program)
             check_order(program)
-        mesh.ensure_groups(communicators(program))
+        mesh.ensure_groups(communicators(program), message_peers(program, mesh.rank))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
         self.watch = (

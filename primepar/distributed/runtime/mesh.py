@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from copy import copy
 from datetime import timedelta
 from fractions import Fraction
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -100,6 +101,8 @@ class Mesh:
         self.running: Running[Any] | None = None
         """The list that was started last."""
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
+        self._connected: dict[tuple[str, Ranks], set[int]] = {}
+        """Communicator and its members -> the ranks that NCCL has connected with this one."""
         self._others: dict[torch.dtype, Mesh] = {}
         """This mesh in other dtypes."""
         self.barrier()  # NCCL needs every rank in the first call of a communicator
@@ -114,37 +117,50 @@ class Mesh:
             other.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
         return self._others[dtype]
 
-    def ensure_groups(self, wanted: Iterable[tuple[str, Ranks]]) -> None:
-        """Create the process groups that do not exist yet, with all their connections.
+    def ensure_groups(
+        self,
+        wanted: Iterable[tuple[str, Ranks]],
+        peers: Mapping[str, Collection[int]] = MappingProxyType({}),
+    ) -> None:
+        """Create the process groups that do not exist yet, with their connections.
 
         A collective call: all ranks give the same (communicator, ranks) pairs in the same order,
-        including groups that they are not a member of.
+        including groups that they are not a member of. `peers` are the ranks with which this rank
+        has messages on each communicator.
         """
         for communicator, ranks in wanted:
             members = tuple(sorted(ranks))
-            if len(members) > 1 and (communicator, members) not in self._groups:
+            if len(members) == 1:
+                continue
+            if (communicator, members) not in self._groups:
                 self.synchronize()  # NCCL splits no communicator while its work is outstanding
-                group = self._new_group(communicator, members)
-                self._groups[communicator, members] = group
+                self._groups[communicator, members] = self._new_group(communicator, members)
+                self._connected[communicator, members] = set()
                 if self.is_ordered and self.rank in members:
-                    self._connect(group)
+                    dist.all_reduce(
+                        torch.zeros(1, device=self.device), group=self.group(members, communicator)
+                    )
+            if self.is_ordered and self.rank in members:
+                self._connect(communicator, members, peers.get(communicator, ()))
 
-    def _connect(self, group: dist.ProcessGroup) -> None:
-        """Make what NCCL would make at first use, while all members are here.
+    def _connect(self, communicator: str, members: Ranks, peers: Collection[int]) -> None:
+        """Send to and receive from each new peer, in one batch.
 
-        It makes a communicator in its first call. The connection of two ranks is made in the first
-        batch with a message between them, and holds up the host until the peer is in its first
-        batch too. Ranks 0 and 1 would never return if 0 first sends to 1 on one communicator while
-        1 first sends to 0 on another. So each sends to each, in one batch.
+        NCCL makes the connection of two ranks in their first batch, and holds up the host until
+        both are there. Ranks 0 and 1 would never return if 0 first sends to 1 on one communicator
+        while 1 first sends to 0 on another.
         """
-        one = torch.zeros(1, device=self.device)
-        others = [peer for peer in range(group.size()) if peer != group.rank()]
-        into = [torch.empty_like(one) for _ in others]
-        dist.all_reduce(one, group=group)
+        connected = self._connected[communicator, members]
+        new = sorted({peer for peer in peers if peer in members} - connected)
+        if not new:
+            return
+        connected.update(new)
+        group, given = self.group(members, communicator), torch.zeros(1, device=self.device)
+        taken = [torch.empty_like(given) for _ in new]
         group._start_coalescing(self.device)
-        for peer, room in zip(others, into, strict=True):
-            group.send([one], peer, 0)
-            group.recv([room], peer, 0)
+        for peer, into in zip(new, taken, strict=True):
+            group.send([given], members.index(peer), 0)
+            group.recv([into], members.index(peer), 0)
         group._end_coalescing(self.device).wait()
         self.synchronize()
 

@@ -18,7 +18,7 @@ from primepar.operators.step_options import DEFAULT
 from primepar.plan import Plan
 from primepar.schedule.effects import initial_blocks
 from primepar.schedule.meaning import Box
-from primepar.schedule.own_communicators import own_communicators
+from primepar.schedule.one_queue import in_one_queue
 from primepar.schedule.program import Program
 
 DATA = ("tokens", "targets")
@@ -114,15 +114,15 @@ def update_on_device(
 def lowered_by_first_rank(mesh: Mesh, lower: Callable[[], Program]) -> Program:
     """Return the program that `lower` makes on the first process of the world, on all processes.
 
-    On an ordered mesh (NCCL) its messages have the communicators that it runs with, so that the
-    program that is proved is the one that runs.
+    On an ordered mesh (NCCL) its posts are where they end in one queue, so that the program that is
+    proved is the one that runs.
     A collective call. What `lower` raises is raised there; the others raise `ProgramError`.
     """
     if mesh.ranks == 1:
         return lower()
     if mesh.first + mesh.rank == 0:
         try:
-            program = own_communicators(lower()) if mesh.is_ordered else lower()
+            program = in_one_queue(lower()) if mesh.is_ordered else lower()
         except PrimeParError:
             mesh.broadcast(REFUSED)
             raise

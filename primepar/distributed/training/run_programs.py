@@ -19,7 +19,7 @@ from primepar.distributed.training.settings_layout import sequence_of, sizes_of
 from primepar.errors import MemoryLimitError
 from primepar.operators import Until
 from primepar.plan.replicas import replicas_of
-from primepar.schedule.one_order import check_order
+from primepar.schedule.one_queue import check_order
 from primepar.schedule.program import Program
 
 RankBytes = tuple[float, ...]

@@ -186,15 +186,6 @@ class PlacedMessage(NamedTuple):
     ended: int
 
 
-def communicator(source: int, destination: int) -> str:
-    """Return the communicator of the messages from one stage to another.
-
-    NCCL runs the operations of a communicator in the order of their posts. Each direction of a pair
-    of stages has its own: there both ends post in the order of the sends, and none is held up.
-    """
-    return f"stages.{source}>{destination}"
-
-
 def placed_messages(pipeline: PipelineOrders) -> tuple[PlacedMessage, ...]:
     """All messages with their places, those of each stage in the order of its sends."""
     posted, placed = _posted(pipeline), []

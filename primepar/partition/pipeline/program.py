@@ -22,7 +22,6 @@ from primepar.partition.pipeline.dependencies import (
     ChunkMessage,
     PipelineOrders,
     PlacedMessage,
-    communicator,
     placed_messages,
 )
 from primepar.schedule.operators import block_name
@@ -118,16 +117,14 @@ class _Stage:
         for place, action in enumerate(self.order):
             for message in self.posts[place]:
                 peer, request = message.source.stage, f"receive {message.block}"
-                line = communicator(peer, self.number)
-                yield IRecv(peer, message.block, communicator=line, request=request)
+                yield IRecv(peer, message.block, request=request)
             for message in self.needs[place]:
                 yield Wait(f"receive {message.block}")
             yield from self._sent(place)
             yield from self._computed(action)
             for message in self.sends[place]:
                 peer, request = message.destination.stage, f"send {message.block}"
-                line = communicator(self.number, peer)
-                yield ISend(peer, message.block, communicator=line, request=request)
+                yield ISend(peer, message.block, request=request)
             if action.kind == "W":
                 layer = self.pipeline.layer(self.number, action)
                 yield Free(_rows("x", layer, action.micro_batch))

@@ -15,7 +15,11 @@ What the real one does, with its sources (read, as no GPU was at hand):
 - A send or receive outside a group runs on a communicator of the two ranks, made at the first one
   (`getKeySendRecv`). If a device was bound at the start (`device_id`), it runs on the communicator
   of the process group instead (`eagerInit_`). Both are here: see `rules_group`.
-- The first operation on a communicator makes it, and needs all members (`ncclCommInitRank`).
+- The first operation on a communicator makes it, and needs all members (`ncclCommInitRank`). The
+  first message of two ranks in one direction makes their connection, and holds up both hosts until
+  both are there (`ncclTransportP2pSetup`, within `ncclGroupEnd`; NVIDIA/nccl 783).
+- Streams of several communicators share the hardware queues of a GPU. In the worst case, one queue,
+  each operation of a rank waits for the one before it, on whatever communicator.
 - Tensors are contiguous (`check_gpu_single_tensor`). A barrier is an all-reduce.
 - Members that call different collectives, or other sizes or types, get wrong data or hang. Here
   that is an error which names both calls.

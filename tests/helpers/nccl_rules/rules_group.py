@@ -1,8 +1,10 @@
 """The process groups of the backend: they check what NCCL demands, and post to the server.
 
-`LAZY` makes communicators at their first operation, and one for two ranks for a message outside a
-batch. `EAGER` has the communicators at the start, as torch does where a device is bound; a message
-outside a batch is an operation of its own on the communicator of the group.
+`LAZY` makes communicators at their first operation, connections at the first message between two
+ranks, which holds up the host, and one communicator for two ranks for a message outside a batch.
+`EAGER` has the communicators at the start, as torch does where a device is bound; a message outside
+a batch is an operation of its own on the communicator of the group. It has one queue for each rank,
+in which the operations of all communicators follow each other.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class Link:
 
     current: Link | None = None
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        self.server = Server(size) if rank == 0 else None
+    def __init__(self, store: Any, rank: int, size: int, *, one_queue: bool) -> None:
+        self.server = Server(size, one_queue=one_queue) if rank == 0 else None
         if self.server is not None:
             store.set("nccl_rules", self.server.address)
         self._end: Connection = Client(store.get("nccl_rules").decode(), "AF_UNIX")
@@ -98,9 +100,12 @@ class RulesGroup(BASE):  # type: ignore[misc]
         self._members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
         self._name, self._eager = str(options.group_id), eager
         self._made: set[str] = set()
+        self._connected: set[tuple[str, int, int]] = set()
         self._batch: list[tuple[PeerMessage, torch.Tensor]] | None = None
         if Link.current is None:
-            Link.current = Link(options.store, options.group_rank, options.group_size)
+            Link.current = Link(
+                options.store, options.group_rank, options.group_size, one_queue=eager
+            )
 
     def getBackendName(self) -> str:
         return EAGER if self._eager else LAZY
@@ -152,7 +157,23 @@ class RulesGroup(BASE):  # type: ignore[misc]
     ) -> RulesWork:
         batch = Batch([message for message, _ in messages], set(range(len(messages))))
         into = {place: _into(tensor) for place, (_, tensor) in enumerate(messages)}
+        if not self._eager:
+            self._connect(name, members, batch)
         return self._post(name, members, batch, into)
+
+    def _connect(self, name: str, members: tuple[int, ...], batch: Batch) -> None:
+        """Hold up the host at the first message with a peer in one direction, until it is there."""
+        assert Link.current is not None
+        here = self._members[self.rank()]
+        ways = {
+            (here, message.peer) if message.sends else (message.peer, here)
+            for message in batch.messages
+        }
+        new = sorted(way for way in ways if (name, *way) not in self._connected)
+        if new:
+            self._join(name, members)
+            Link.current.ask("connect", name, new)
+            self._connected |= {(name, *way) for way in new}
 
     def _post(
         self,
@@ -162,10 +183,16 @@ class RulesGroup(BASE):  # type: ignore[misc]
         into: dict[int, Callable[[torch.Tensor], object]],
     ) -> RulesWork:
         assert Link.current is not None
-        if not self._eager and name not in self._made:
+        if not self._eager:
+            self._join(name, members)
+        return RulesWork(Link.current.post(name, operation), into)
+
+    def _join(self, name: str, members: tuple[int, ...]) -> None:
+        """Make a communicator with all its members, at its first operation."""
+        assert Link.current is not None
+        if name not in self._made:
             Link.current.ask("join", name, members)
             self._made.add(name)
-        return RulesWork(Link.current.post(name, operation), into)
 
     # Collectives
 

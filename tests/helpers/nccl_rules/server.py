@@ -19,14 +19,16 @@ PATIENCE = 60.0
 class Server:
     """Serves the ranks of one world; `address` is where they connect."""
 
-    def __init__(self, ranks: int) -> None:
-        self.ranks = ranks
+    def __init__(self, ranks: int, *, one_queue: bool) -> None:
+        self.ranks, self._one_queue = ranks, one_queue
         self._listener = Listener(None, "AF_UNIX", backlog=ranks)
         self.address = str(self._listener.address)
-        self._streams = Streams()
+        self._streams = Streams(one_queue=one_queue)
         self._joined: dict[str, set[int]] = {}
+        self._opened: set[tuple[str, int, int, int]] = set()
+        """Ends of connections: communicator, source, destination, and whose end it is."""
         self._blocked: dict[int, tuple[Any, ...]] = {}
-        """Rank -> what it asked for: a wait, a join or a restart."""
+        """Rank -> what it asked for: a wait, a join, a connection or a restart."""
         self._failure: str | None = None
         self._ends: dict[Connection, int] = {}
         self._gone = 0
@@ -61,6 +63,9 @@ class Server:
             self._blocked[rank] = (kind, *arguments)
             if kind == "join":
                 self._joined.setdefault(arguments[0], set()).add(rank)
+            if kind == "connect":
+                communicator, ways = arguments
+                self._opened |= {(communicator, *way, rank) for way in ways}
             self._answer()
 
     def _post(self, rank: int, number: int, communicator: str, operation: Any) -> None:
@@ -73,7 +78,8 @@ class Server:
     def _answer(self) -> None:
         restarts = [rank for rank, asked in self._blocked.items() if asked[0] == "restart"]
         if len(restarts) == self.ranks - self._gone:
-            self._streams, self._joined, self._failure = Streams(), {}, None
+            self._streams = Streams(one_queue=self._one_queue)
+            self._joined, self._opened, self._failure = {}, set(), None
         for end, rank in list(self._ends.items()):
             asked = self._blocked.get(rank)
             if asked is not None:
@@ -91,9 +97,16 @@ class Server:
         if kind == "join":
             communicator, members = arguments
             return ("done", {}) if self._joined[communicator] >= set(members) else None
+        if kind == "connect":
+            return None if self._missing(rank, *arguments) else ("done", {})
         (number,) = arguments
         done = self._streams.is_done(rank, number)
         return ("done", self._streams.take(rank, number)) if done else None
+
+    def _missing(self, rank: int, communicator: str, ways: Any) -> list[int]:
+        """The ranks that have not opened their ends of connections."""
+        ends = {(source + target - rank, source, target) for source, target in ways}
+        return sorted(peer for peer, *way in ends if (communicator, *way, peer) not in self._opened)
 
     def _all_blocked(self) -> bool:
         return len(self._blocked) == len(self._ends)
@@ -114,4 +127,7 @@ class Server:
             communicator, members = arguments
             missing = sorted(set(members) - self._joined[communicator])
             return f"makes communicator {communicator}: expected ranks {missing} to call it too"
+        if kind == "connect":
+            missing = self._missing(rank, *arguments)
+            return f"sends or receives first on {arguments[0]}: expected ranks {missing} there"
         return f"waits for {self._streams.operation(rank, arguments[0])}"

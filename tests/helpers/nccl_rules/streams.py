@@ -1,7 +1,8 @@
 """The streams of all ranks: one for each communicator and rank, run strictly in order.
 
-Only the head of a stream runs. A message is done when both of its ends are in batches at the heads
-of their streams; a collective when it is at the heads of the streams of all members.
+With one queue a rank has one stream for all its communicators. Only the head of a stream runs. A
+message is done when both of its ends are in batches at the heads of their streams; a collective
+when it is at the heads of the streams of all members.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class RulesError(Exception):
 class Posted:
     """One operation in a stream, with what its rank gets from it."""
 
-    def __init__(self, operation: Batch | CollectiveCall) -> None:
-        self.operation = operation
+    def __init__(self, communicator: str, operation: Batch | CollectiveCall) -> None:
+        self.communicator, self.operation = communicator, operation
         self.done = False
         self.gotten: dict[int, bytes] = {}
         """Position of the message, 0 for a collective -> received bytes."""
@@ -29,7 +30,8 @@ class Posted:
 class Streams:
     """The streams of `ranks` ranks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_queue: bool) -> None:
+        self._one_queue = one_queue
         self._heads: dict[str, dict[int, deque[Posted]]] = {}
         self._posted: dict[tuple[int, int], Posted] = {}
 
@@ -37,8 +39,8 @@ class Streams:
         self, rank: int, number: int, communicator: str, operation: Batch | CollectiveCall
     ) -> None:
         """Append an operation to a rank's stream, and run what can run then."""
-        posted = self._posted[rank, number] = Posted(operation)
-        streams = self._heads.setdefault(communicator, {})
+        posted = self._posted[rank, number] = Posted(communicator, operation)
+        streams = self._heads.setdefault("" if self._one_queue else communicator, {})
         streams.setdefault(rank, deque()).append(posted)
         while self._advance(streams):
             pass
@@ -55,21 +57,23 @@ class Streams:
 
     def waiting(self) -> Iterator[tuple[int, str, str, int]]:
         """Yield (rank, communicator, operation at the head, operations behind it)."""
-        for communicator, streams in self._heads.items():
+        for streams in self._heads.values():
             for rank, stream in streams.items():
                 if stream:
-                    yield rank, communicator, str(stream[0].operation), len(stream) - 1
+                    head = stream[0]
+                    yield rank, head.communicator, str(head.operation), len(stream) - 1
 
     def _advance(self, streams: dict[int, deque[Posted]]) -> bool:
-        """Run the heads of a communicator once; whether anything ran."""
-        heads = {rank: stream[0] for rank, stream in streams.items() if stream}
+        """Run the heads of some streams once; whether anything ran."""
+        first = {rank: stream[0] for rank, stream in streams.items() if stream}
         ran = False
-        for rank, head in heads.items():
+        for rank, head in first.items():
+            heads = {r: h for r, h in first.items() if h.communicator == head.communicator}
             if isinstance(head.operation, CollectiveCall):
                 ran |= _run_collective(head.operation, rank, heads)
             else:
                 ran |= _run_batch(head, head.operation, rank, heads)
-        for rank, head in heads.items():
+        for rank, head in first.items():
             if head.done:
                 streams[rank].popleft()
         return ran
