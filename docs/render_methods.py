@@ -58,6 +58,8 @@ OVERVIEW = {
     },
 }  # fmt: skip
 """Devices -> axes -> sides; a method without such a mesh has no number there."""
+EXERCISES = {"summa": 21, "tesseract": 23, "three_d": 20, "sequence_parallel": 22}
+"""Page -> the exercise in which a part of the method is to be written."""
 HEAD = """---
 description: >-
   Tensor-parallel methods next to one another: what each sends and holds on every device.
@@ -134,6 +136,8 @@ def page(module: str, names: list[str], folder: Path) -> str:
         parts.append(with_papers(prose))
     for name in names:
         parts += section(name, folder) if name in PRIMITIVES else method_section(name, folder)
+    if number := EXERCISES.get(page_name(module).removesuffix(".md")):
+        parts.append(f"Write a part of it yourself: `primepar exercise {number}`.")
     source = f"{module.replace('.', '/')}.py"
     parts.append(f'This page is made from its source:\n\n??? quote "{source}"\n')
     parts[-1] += f'\n    ```python\n    --8<-- "{source}"\n    ```'

@@ -33,7 +33,7 @@ def puzzles() -> Iterator[dict[str, Any]]:
     """Schedules that hang in a cycle, and that end if some lines are moved."""
     for exercise in exercises():
         if isinstance(exercise.schedule, Program):
-            yield from puzzle(exercise.path.stem, exercise.title, exercise.symptom, "",
+            yield from puzzle(exercise.path.stem, exercise.title, exercise.symptom, exercise.hint,
                               exercise.schedule)  # fmt: skip
     for case in CASES.values():
         story = f"{' '.join(case.story)} ({', '.join(case.threads)})"

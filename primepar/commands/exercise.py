@@ -1,9 +1,10 @@
-"""`primepar exercise`: broken schedules to diagnose and to fix."""
+"""`primepar exercise`: broken schedules to diagnose and to fix, and functions to fill in."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from difflib import unified_diff
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,13 +18,14 @@ from primepar.commands.exercise_catalog import (
     exercises,
     misjudged,
     other_work,
+    unfilled,
     verify,
 )
 from primepar.commands.verify import EXIT_CODES
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.space_time import grid_text, space_time
-from primepar.schedule import Primitive, Program, Sequence, lower
+from primepar.schedule import Primitive, Program, Sequence, load_program, lower
 from primepar.schedule.equations import map_equations
 from primepar.schedule.program_file import instruction_text
 from primepar.schedule.properties import HOLDS
@@ -42,7 +44,8 @@ def exercise(
         str | None,
         typer.Argument(
             metavar="ANSWER",
-            help="Your fixed program.json, or file.py:Class where the exercise is a primitive.",
+            help="Your fixed program.json, file.py:Class where the exercise is a primitive, or "
+            "file.py where functions are to be filled in.",
             show_default=False,
         ),
     ] = None,
@@ -55,6 +58,10 @@ def exercise(
             show_default=False,
         ),
     ] = None,
+    hint: Annotated[bool, typer.Option("--hint", help="Print where to look.")] = False,
+    solution: Annotated[
+        bool, typer.Option("--solution", help="Print what a right answer changes.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -65,13 +72,15 @@ def exercise(
         bool, typer.Option("--force", help="With -o: overwrite a file that exists.")
     ] = False,
 ) -> None:
-    """List broken schedules, show one with what users report of it, or check your answer.
+    """List exercises, show one, or check your answer.
+
+    The first are broken schedules with what users report of them, the others functions to fill in.
 
     An answer has to do the same work: of a program the mesh, the grid, the layouts at the start
     and at the end, and the bounds stay as they are. Ends with 0 if it is fixed or diagnosed, with
     1 if not, 3 if something is unknown.
     """
-    asked = sum(value is not None for value in (answer, diagnose, output))
+    asked = sum(value not in (None, False) for value in (answer, diagnose, output, hint, solution))
     if number is None and asked:
         raise TargetError(
             "expected the number of an exercise, got none: write primepar exercise 1 "
@@ -79,7 +88,8 @@ def exercise(
         )
     if asked > 1:
         raise TargetError(
-            "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
+            "expected one of ANSWER, --diagnose, --hint, --solution and --output, got more: ask "
+            "one after another"
         )
     if force and output is None:
         raise TargetError("--force: expected -o FILE with it, got none: leave it out")
@@ -91,13 +101,21 @@ def exercise(
         raise typer.Exit(_check(broken, answer))
     if diagnose is not None:
         raise typer.Exit(_diagnose(broken, diagnose))
-    if output is not None:
+    if hint:
+        typer.echo(broken.hint)
+    elif solution:
+        typer.echo("\n".join(_solution(broken)))
+    elif output is not None:
         _write(broken, output, force)
     else:
         typer.echo("\n".join(_task(broken)))
 
 
 def _check(broken: Exercise, answer: str) -> int:
+    if broken.blank is not None:
+        wrong = unfilled(broken.blank, answer)
+        typer.echo(f"exercise {broken.number}: " + (f"not yet\n  {wrong}" if wrong else "right"))
+        return RIGHT if wrong is None else WRONG
     schedule = resolve(answer)
     other = other_work(broken, schedule)
     if other is not None:
@@ -120,7 +138,29 @@ def _left(report: Report) -> Iterator[str]:
             yield from (f"      {line}" for line in detail.splitlines())
 
 
+def _solution(broken: Exercise) -> Iterator[str]:
+    """The lines of a solution, or the instructions of a program that it changes."""
+    schedule = broken.schedule
+    if not isinstance(schedule, Program):
+        yield broken.solution.read_text(encoding="utf-8").rstrip()
+        return
+    fixed = load_program(broken.solution)
+    for rank, nodes in enumerate(zip(schedule.programs, fixed.programs, strict=True)):
+        before, after = ([*map(instruction_text, side)] for side in nodes)
+        if before != after:
+            yield f"rank {rank}"
+            # The first three lines of a diff name its files and the place
+            yield from (
+                f"  {line}" for line in [*unified_diff(before, after, n=1, lineterm="")][3:]
+            )
+
+
 def _diagnose(broken: Exercise, diagnosis: str) -> int:
+    if broken.schedule is None:
+        raise TargetError(
+            f"exercise {broken.number}: expected a file with the functions filled in, got "
+            f"--diagnose: primepar exercise {broken.number} -o FILE writes it"
+        )
     wrong = misjudged(verify(broken.schedule, str(broken.path)), diagnosis)
     typer.echo(f"exercise {broken.number}: {wrong or 'diagnosed'}")
     return RIGHT if wrong is None else WRONG
@@ -146,20 +186,23 @@ def _write(broken: Exercise, output: Path, force: bool) -> None:
 def _task(broken: Exercise) -> Iterator[str]:
     """The symptom, the picture, and what may be done next."""
     schedule, columns = broken.schedule, shutil.get_terminal_size((100, 24)).columns
-    mine = f"mine{broken.path.suffix}"
+    mine = answer = f"mine{broken.path.suffix}"
     yield f"{broken.number}. {broken.title}"
     yield f"\n{broken.symptom}\n"
     if isinstance(schedule, Program):
         yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
         yield from _instructions(schedule)
-        answer = mine
-    else:
+    elif isinstance(schedule, Primitive):
         yield from (f"{phase:9} {text}" for phase, text in map_equations(schedule).items())
         program = lower(Sequence.of(schedule, *(2 for _ in schedule.side_names)))
         yield "\n" + grid_text(space_time(program, f"{program.ranks} devices"), columns)
         answer = f"{mine}:{PRIMITIVE}"
-    yield f"primepar exercise {broken.number} -o {mine}   writes the schedule, to fix it"
-    yield f"primepar exercise {broken.number} {answer}   checks your fix"
+    else:
+        yield broken.path.read_text(encoding="utf-8")
+    what, done = ("schedule, to fix it", "fix") if schedule else ("functions, to fill in", "answer")
+    yield f"primepar exercise {broken.number} -o {mine}   writes the {what}"
+    yield f"primepar exercise {broken.number} {answer}   checks your {done}"
+    yield f"primepar exercise {broken.number} --hint   and --solution, when you need them"
 
 
 def _instructions(program: Program) -> Iterator[str]:

@@ -1,8 +1,8 @@
-"""The broken schedules that `primepar exercise` gives: what they are, and what an answer must keep.
+"""The exercises of `primepar exercise`: what they are, and what an answer must keep.
 
 They are stored in `tutorials/exercises/broken`, and packaged through the link `broken` in this
-folder. Of each there is the schedule, a program or a primitive, and the symptom as somebody would
-report it.
+folder. Of each there is a broken schedule, a program or a primitive, or a blank, which is functions
+to fill in; the symptom as somebody would report it, with a hint; and a solution, in `fixed`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 from primepar.api.resolve_target import Target, resolve
 from primepar.errors import TargetError
+from primepar.partition.primitive_file import definitions, last_line
 from primepar.schedule import Primitive, Program, Sequence
 
 if TYPE_CHECKING:
+    from primepar.commands.exercise_blanks import Blank
     from primepar.verify.report import Report
 
 FOLDER = Path(__file__).resolve().parent / "broken"
@@ -35,7 +37,7 @@ SIDES = (2, 3)
 
 @dataclass(frozen=True)
 class Exercise:
-    """One broken schedule."""
+    """One broken schedule, or one blank."""
 
     number: int
     path: Path
@@ -48,16 +50,35 @@ class Exercise:
 
     @cached_property
     def symptom(self) -> str:
-        """What somebody would report, in a few sentences."""
-        return self._text.partition("\n")[2].strip()
+        """What somebody would report, or what is to be written, in a few sentences."""
+        return self._text.partition("\n")[2].partition("Hint: ")[0].strip()
+
+    @cached_property
+    def hint(self) -> str:
+        """Where to look."""
+        return self._text.partition("Hint: ")[2].strip()
+
+    @property
+    def solution(self) -> Path:
+        """A file that is right."""
+        return FOLDER / "fixed" / self.path.name
+
+    @cached_property
+    def blank(self) -> Blank | None:
+        """What its functions have to do; None of a schedule."""
+        from primepar.commands.exercise_blanks import BLANKS
+
+        return BLANKS.get(self.path.stem)
 
     @cached_property
     def _text(self) -> str:
         return self.path.with_suffix(".txt").read_text(encoding="utf-8")
 
     @cached_property
-    def schedule(self) -> Program | Primitive:
-        """The schedule, read."""
+    def schedule(self) -> Program | Primitive | None:
+        """The schedule, read; None of a blank."""
+        if self.blank is not None:
+            return None
         schedule = resolve(str(self.path) + f":{PRIMITIVE}" * (self.path.suffix == ".py"))
         assert isinstance(schedule, Program | Primitive)
         return schedule
@@ -87,6 +108,28 @@ def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) ->
     if isinstance(schedule, Program):
         return verify_program(schedule, target, timeout=timeout)
     return verify_primitive(schedule, target, timeout)
+
+
+def unfilled(blank: Blank, file: str) -> str | None:
+    """State what is wrong with the functions of a file first; None if nothing is.
+
+    Raises `TargetError` for a file without them, or in which one of them raises.
+    """
+    defined = definitions(file)
+    functions = [defined.get(name) for name in blank.functions]
+    for name, function in zip(blank.functions, functions, strict=True):
+        if not callable(function):
+            raise TargetError(
+                f"{file}: expected a function {name}, got none: write def {name}(...)"
+            )
+    try:
+        return next(blank.wrong(*functions), None)
+    except Exception as error:
+        line = last_line(error, file)
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if not line:
+            return f"expected what the docstrings ask for, got {what}"
+        raise TargetError(f"{file}:{line}: expected functions that return, got {what}") from None
 
 
 def other_work(exercise: Exercise, answer: Target) -> str | None:

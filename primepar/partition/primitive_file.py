@@ -72,6 +72,11 @@ def load_primitive(text: str) -> Primitive:
     """
     file, _, name = text.partition(":")
     name = name.removeprefix(":")
+    return primitive_of(text, _class_of(text, file, name, definitions(file)))
+
+
+def definitions(file: str) -> Mapping[str, object]:
+    """What a Python file defines. Raises `TargetError` or, if the file raises, `PrimitiveError`."""
     path = Path(file)
     if not path.is_file():
         raise TargetError(f"{file}: expected a Python file, {_other_file(path)}")
@@ -79,8 +84,7 @@ def load_primitive(text: str) -> Primitive:
         content = read_bytes(path)
     except OSError as error:
         raise TargetError(f"{file}: expected a file to read, got {reason(error)}") from None
-    namespace = _namespace(file, path.resolve(), content)
-    return primitive_of(text, _class_of(text, file, name, namespace))
+    return _namespace(file, path.resolve(), content)
 
 
 @lru_cache(maxsize=64)
@@ -89,7 +93,7 @@ def _namespace(file: str, path: Path, content: bytes) -> Mapping[str, object]:
     try:
         return runpy.run_path(file, run_name=path.stem)
     except (Exception, SystemExit) as error:
-        line = _last_line(error, file)
+        line = last_line(error, file)
         raise PrimitiveError(
             f"{file}:{line}: expected a file that can be imported, "
             f"got {type(error).__name__}: {' '.join(str(error).split())}{_install(error)}"
@@ -181,7 +185,7 @@ def _as_tuple(axes: object) -> str:
     return f": write ({listed})"
 
 
-def _last_line(error: BaseException, path: str) -> int:
+def last_line(error: BaseException, path: str) -> int:
     """Line of `path` where the error arose."""
     if isinstance(error, SyntaxError):
         return error.lineno or 0

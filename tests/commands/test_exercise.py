@@ -1,4 +1,4 @@
-"""Broken schedules: wrong as given, fixed by the answers kept here, and by nothing less."""
+"""Exercises: wrong as given, right by the solutions that come with them, and by nothing less."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from command import Done, run
 from msgspec.structs import replace
 from profiles import few
 
-from primepar.commands.exercise_catalog import QUESTIONS, Exercise, exercises, verify
+from primepar.commands.exercise_blanks import BLANKS
+from primepar.commands.exercise_catalog import FOLDER, QUESTIONS, Exercise, exercises, verify
 from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.signature import Bound, Signature, Tensor
 from primepar.verify.report import PROPERTIES
 
-FIXED = Path(__file__).parents[1] / "fixed"
+FIXED = FOLDER / "fixed"
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 DIAGNOSES = {
     1: "deadlock-freedom:0,0",
@@ -31,7 +32,9 @@ DIAGNOSES = {
     11: "alignment:0,16",
     12: "alignment:0,15",
 }
-ALL = exercises()
+EVERY = exercises()
+ALL = [exercise for exercise in EVERY if exercise.blank is None]
+FILLED = [exercise for exercise in EVERY if exercise.blank is not None]
 
 
 def asked(exercise: Exercise) -> Exercise:
@@ -48,8 +51,10 @@ def target(exercise: Exercise, folder: Path) -> str:
 
 def test_there_are_twelve_with_a_symptom_each_and_they_cover_all_properties() -> None:
     assert [exercise.number for exercise in ALL] == list(range(1, 13)) == list(DIAGNOSES)
-    assert all(exercise.title and exercise.symptom for exercise in ALL)
-    assert {path.name for path in FIXED.iterdir()} == {exercise.path.name for exercise in ALL}
+    assert [exercise.number for exercise in EVERY] == list(range(1, len(EVERY) + 1))
+    assert all(exercise.title and exercise.symptom and exercise.hint for exercise in EVERY)
+    assert {path.name for path in FIXED.iterdir()} == {exercise.path.name for exercise in EVERY}
+    assert {exercise.path.stem for exercise in FILLED} == {*BLANKS}
     assert {text.partition(":")[0] for text in DIAGNOSES.values()} == {
         "coverage", "placement", "completion", "alignment", "deadlock-freedom", "races", "memory",
         "traffic",
@@ -64,6 +69,7 @@ def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercis
     done = run("exercise", str(number), target(exercise, exercise.path.parent))
     assert (done.code, done.err) == (1, "")
     assert done.out.startswith(f"exercise {number}: not yet\n  ")
+    assert exercise.schedule is not None
     report = verify(exercise.schedule, "broken")
     wrong = report[diagnosis.partition(":")[0]].counterexample
     assert wrong is not None
@@ -74,6 +80,88 @@ def test_it_is_refuted_as_diagnosed_and_no_answer_as_it_stands(exercise: Exercis
 def test_an_answer_fixes_it(exercise: Exercise) -> None:
     done = run("exercise", str(exercise.number), target(exercise, FIXED))
     assert done == Done(0, f"exercise {exercise.number}: fixed\n", "")
+
+
+NOT_YET = {
+    13: "2 devices, device 1: waits for the rows of device 0 before its first product",
+    14: "1 workers, 2 tiles of 1: expected pieces that join to 0 to 2, got [(0, 1)]",
+    15: "costs [6, 6], way [[8, 7], [6, 4]], operator [0, 4]: expected [12, 14], the least of all "
+    "chains, got [0, 4]",
+    16: "M4, slices {'M': 4, 'N': 1, 'K': 1}, sizes {'M': 16, 'N': 8, 'K': 32}: expected 768, got "
+    "0",
+    17: "2 workers, 4 steps, an average every 2: expected 18057/16384, got 71857/65536",
+    18: "2 keys with scores up to 1: expected 0.216571, got 0.016871",
+    19: "2 devices, there: device 0 sends what it has not: [(0, 0), (1, 0)]",
+    20: "s=2: 4 blocks of W are at home on a second device",
+    21: "s=2: device (0, 0) needs I[0, 1] at step 1, and (0, 0) is at home to another block",
+    22: "s=2: 1 blocks of I are at home on a second device",
+    23: "4 devices, M=1024 N=256 K=64: depth 1 sends 208896 elements, another 24576",
+}
+OTHERS = {
+    (13, "return (rank + step) % 2"): "3 devices, device 0: expected the rows of each device once, "
+    "got [0, 1, 0]",
+    (13, "return step if rank == 0 else (rank - step) % devices"): "3 devices, step 1: two of them "
+    "receive from one: [1, 0, 1]",
+    (14, "return worker * tiles * iterations // workers, (worker + 1) * tiles * iterations // "
+     "workers\ndef owner(tile, *sizes):\n    return 7"): "1 workers, 1 tiles of 1: worker 7 owns "
+    "tile 0, and does nothing of it",
+    (19, "return rank, member\ndef back(rank, member):\n    return rank, member"): "2 devices, "
+    "back: device 0 sends what it has not: [(0, 0), (0, 1)]",
+    (20, "return {'I': dict(M=(i, j), N=l), 'W': dict(N=(l, i), K=j), 'O': dict(M=(i, j), K=l)}"
+     "[tensor]"): "s=2: a device sends 1296 elements, and 972 are enough",
+    (21, "return None"): "expected what the docstrings ask for, got TypeError: 'NoneType' object "
+    "is not iterable",
+    (23, "return 3"): "1 devices have no mesh of depth 3",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", FILLED, ids=lambda exercise: exercise.path.stem)
+def test_functions_are_refused_as_they_stand_and_right_as_in_the_solution(
+    exercise: Exercise, tmp_path: Path
+) -> None:
+    number, known = exercise.number, exercise.path.read_text()
+    done = run("exercise", str(number), str(exercise.path))
+    assert done == Done(1, f"exercise {number}: not yet\n  {NOT_YET[number]}\n", "")
+    done = run("exercise", str(number), str(exercise.solution))
+    assert done == Done(0, f"exercise {number}: right\n", "")
+    shown = run("exercise", str(number), "--solution").out
+    assert shown.rstrip("\n") == exercise.solution.read_text().rstrip("\n")
+    assert known in run("exercise", str(number)).out
+    mine = tmp_path / "mine.py"
+    for (other, body), why in OTHERS.items():
+        if other == number:
+            heads = [line for line in known.splitlines() if line.startswith("def ")]
+            mine.write_text(f"{heads[0]}\n    {body}\n")
+            done = run("exercise", str(number), str(mine))
+            assert done == Done(1, f"exercise {number}: not yet\n  {why}\n", "")
+            mine.unlink()
+
+
+def test_functions_that_raise_end_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def rows_of(rank, step, devices):\n    return 1 // 0\n")
+    assert refused("13", "mine.py") == (
+        "mine.py:2: expected functions that return, got ZeroDivisionError: integer division or "
+        "modulo by zero"
+    )
+    assert refused("14", "mine.py") == (
+        "mine.py: expected a function piece, got none: write def piece(...)"
+    )
+    assert refused("14", "none.py").startswith("none.py: expected a Python file, found none")
+    assert refused("13", "--diagnose", "races") == (
+        "exercise 13: expected a file with the functions filled in, got --diagnose: primepar "
+        "exercise 13 -o FILE writes it"
+    )
+
+
+def test_a_hint_and_a_solution_are_printed() -> None:
+    assert run("exercise", "8", "--hint") == Done(
+        0, "Each row is needed on one device. Where does an all-reduce put it?\n", ""
+    )
+    assert run("exercise", "1", "--solution").out.startswith("rank 0\n  ")
+    assert run("exercise", "10", "--solution").out == (FIXED / "10_walk.py").read_text()
 
 
 @few
@@ -174,15 +262,16 @@ def refused(*arguments: str) -> str:
 
 def test_wrong_input_ends_in_one_line() -> None:
     known = ", ".join(PROPERTIES)
-    assert refused("13") == (
-        "expected an exercise from 1 to 12, got 13: primepar exercise lists them"
+    assert refused("24") == (
+        "expected an exercise from 1 to 23, got 24: primepar exercise lists them"
     )
     assert refused("--diagnose", "races") == (
         "expected the number of an exercise, got none: write primepar exercise 1 "
         "--diagnose races:0,3"
     )
     assert refused("1", "K", "-o", "x.json") == (
-        "expected one of ANSWER, --diagnose and --output, got more: ask one after another"
+        "expected one of ANSWER, --diagnose, --hint, --solution and --output, got more: ask one "
+        "after another"
     )
     assert refused("1", "--diagnose", "hang:0") == (
         f"--diagnose: expected PROPERTY[:RANK[,INSTRUCTION]] with a property out of {known}, got "
@@ -293,4 +382,4 @@ def test_no_file_of_another_kind_ends_in_a_traceback(
 def test_the_list_has_a_line_for_each() -> None:
     done = run("exercise")
     assert (done.code, done.err) == (0, "")
-    assert done.out.splitlines() == [f"{exercise.number:2}  {exercise.title}" for exercise in ALL]
+    assert done.out.splitlines() == [f"{exercise.number:2}  {exercise.title}" for exercise in EVERY]

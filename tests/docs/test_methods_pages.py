@@ -73,6 +73,7 @@ def test_a_page_has_words_equations_pictures_and_counts_next_to_the_formula(
         "| sent over the [lower bound](../lower-bounds.md) |\n|---|--:|--:|--:|--:|--:|--:|\n"
         "| `S2x2` | 4 | 60 | 60 | 20 | 108 | 1.64 |\n\n"
         "`primepar verify summa`: proved for every s >= 1 (axes r, c).\n\n"
+        "Write a part of it yourself: `primepar exercise 21`.\n\n"
         "This page is made from its source:\n\n"
         '??? quote "primepar/partition/summa.py"\n\n'
         '    ```python\n    --8<-- "primepar/partition/summa.py"\n    ```\n'

@@ -171,7 +171,7 @@ CALLS = {
     "write --plan",
     "train --data nowhere.txt": "nowhere.txt: expected a file of text to train on, got no such "
     "file or directory: check --data",
-    "exercise 99": "expected an exercise from 1 to 12, got 99: primepar exercise lists them",
+    "exercise 99": "expected an exercise from 1 to 23, got 99: primepar exercise lists them",
     "exercise one": "N: expected an integer, got 'one': see primepar exercise --help",
     "show primepar --side 2 -o out.png": "--output: expected a name that ends with .svg (the "
     "picture) or .json (the trace), got out.png",

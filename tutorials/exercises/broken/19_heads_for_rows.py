@@ -1,0 +1,8 @@
+def there(rank, member):
+    """Return (rows, heads): the piece that device `rank` sends to `member` before attention."""
+    return member, rank
+
+
+def back(rank, member):
+    """Return (rows, heads): the piece that device `rank` sends to `member` after attention."""
+    return member, rank

@@ -1,0 +1,3 @@
+def roots(r, c, t):
+    """Return the devices from which (r, c) receives at step t: of its block of I, of that of W."""
+    return (r, t), (t, c)
