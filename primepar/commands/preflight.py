@@ -59,7 +59,7 @@ def preflight(
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = TIMEOUT,
     order: Annotated[
-        str, typer.Option(metavar="ORDER", help="free, or the order of NCCL: communicator, peer.")
+        str, typer.Option(metavar="ORDER", help="free, or of NCCL: communicator, peer, queue.")
     ] = "free",
     slots: Annotated[
         str, typer.Option(metavar="K", help="Sends that a receiver may be behind, or any.")

@@ -5,12 +5,13 @@ A communicator is a name and its members. Those of a collective are its group. T
 two stages of a pipeline need no other rank. Backends that run the operations of a communicator in
 the order of the posts (NCCL) start adjacent posts as one batch, as ncclGroupStart and ncclGroupEnd
 do. Example: `isend a; irecv b; wait` is a batch of two messages, of which neither waits for the
-other; `isend a; compute; irecv b` is two batches, and b starts when a has ended.
+other; `isend a; compute; irecv b` is two batches, and b starts when a has ended. So is `isend a;
+isend b` to one peer: NCCL runs these one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast, get_args
 
 from primepar.schedule.program import (
@@ -21,12 +22,17 @@ from primepar.schedule.program import (
     ISend,
     Message,
     Program,
+    Recv,
+    Send,
 )
 
 Members = tuple[int, ...]
 Communicator = tuple[str, Members]
 """A name, and the members in ascending order."""
 WORLD = "world"
+Post = ISend | IRecv | Send | Recv
+ROUNDS = 8
+"""Rounds of messages that NCCL runs together (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`)."""
 _MESSAGES, _COLLECTIVES = frozenset(get_args(Message)), frozenset(get_args(Collective))
 """A lookup of the type is several times faster than `isinstance` of a union."""
 
@@ -70,19 +76,33 @@ def _messages(instructions: Iterable[Instruction]) -> Iterator[Message]:
             yield from node.body
 
 
-def batches(instructions: Iterable[Instruction]) -> Iterator[tuple[Instruction, ...]]:
-    """Yield the instructions in order, adjacent posts of one communicator together."""
+def joins(batch: Sequence[Post], post: Post, ranks: int) -> bool:
+    """Whether a message may be in one batch with others of its communicator on NCCL.
+
+    NCCL numbers the messages of a batch in rounds, by the distance of the two ranks, and runs two
+    of one round one after the other, as they use one connection (`addWorkBatchToPlan`). So a second
+    message to a peer would wait for all of the first round, with it for receives that the peer may
+    send later. Rounds from the ninth on wait for the eight before them: with more than `ROUNDS`
+    `ranks` a batch has one peer.
+    """
+    if any((type(other), other.peer) == (type(post), post.peer) for other in batch):
+        return False
+    return ranks <= ROUNDS or all(other.peer == post.peer for other in batch)
+
+
+def batches(instructions: Iterable[Instruction], ranks: int) -> Iterator[tuple[Instruction, ...]]:
+    """Yield the instructions in order, adjacent posts that are one batch together."""
     posts: list[ISend | IRecv] = []
     for node in instructions:
-        if type(node) is ISend or type(node) is IRecv:
-            if posts and posts[0].communicator != node.communicator:
-                yield tuple(posts)
-                posts = []
-            posts.append(node)
-            continue
-        if posts:
+        post = node if isinstance(node, ISend | IRecv) else None
+        if posts and not (
+            post and post.communicator == posts[0].communicator and joins(posts, post, ranks)
+        ):
             yield tuple(posts)
             posts = []
-        yield (node,)
+        if post:
+            posts.append(post)
+        else:
+            yield (node,)
     if posts:
         yield tuple(posts)

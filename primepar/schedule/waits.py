@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from primepar.schedule.communicators import Communicator, message_members
+from primepar.schedule.communicators import Communicator, joins, message_members
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import Post
 from primepar.schedule.evidence import Cycle, Place, Side
@@ -84,23 +84,33 @@ class WaitGraph:
         """Add the returns of a rank in their order, and the operations in its streams."""
         last, starts = START, list[int]()
         streams: dict[Communicator, int] = {}
-        batch: tuple[str, int] | None = None
-        """The communicator and the start of the operation that the next post may join."""
+        batch: list[Post] = []
+        """The messages of the last operation, which the next post may join."""
         for index, of in enumerate(self.matches.effects[rank]):
             starts.append(last)
             if not self.transport.is_plain:
-                joins = (
+                joining = (
                     joins_posts and len(of.posts) == 1 and isinstance(of.posts[0], ISend | IRecv)
                 )
-                batch = batch if joins else None
+                batch = batch if joining else []
                 for part, post in enumerate(of.posts):
-                    if batch is None or batch[0] != post.communicator:
-                        batch = post.communicator, self._start(rank, index, post, last, streams)
-                    self.operations[rank, index, part] = batch[1]
-                batch = batch if joins else None
+                    if not self._joins(batch, post):
+                        batch, operation = [], self._start(rank, index, post, last, streams)
+                    batch.append(post)
+                    self.operations[rank, index, part] = operation
+                batch = batch if joining else []
             if of.blocks:
                 last = self.returns[rank, index] = self._add((rank, index), last)
         self.starts.append(starts)
+
+    def _joins(self, batch: Sequence[Post], post: Post) -> bool:
+        """Whether a post is part of the last operation: of one group, or of adjacent posts."""
+        if not batch or batch[0].communicator != post.communicator:
+            return False
+        if self.transport.order != "queue" or isinstance(post, Collective):
+            return True
+        messages = [other for other in batch if not isinstance(other, Collective)]
+        return joins(messages, post, self.matches.program.ranks)
 
     def _start(
         self, rank: int, index: int, post: Post, last: int, streams: dict[Communicator, int]

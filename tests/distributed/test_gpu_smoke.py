@@ -7,6 +7,7 @@ import torch
 from backends import BACKENDS, gpu
 from distributed_program import RANKS, run_program
 from distributed_ranks import device_of_rank, on_ranks
+from nccl_rules import LAZY
 from test_distributed_linear import are_defined
 
 from primepar.distributed import Mesh
@@ -15,14 +16,15 @@ from primepar.partition import parse_sequence
 PAIR = (0, 1)
 
 
-def crossing() -> float:
+def crossing(connected: bool = True) -> float:
     """Rank 0 first sends to rank 1 on `up`, while rank 1 first sends to rank 0 on `down`.
 
     Without connections that were made before, the host of each waits for the other in its first
     batch.
     """
     mesh = Mesh(parse_sequence("K2"), device_of_rank())
-    mesh.ensure_groups((("up", PAIR), ("down", PAIR)))
+    peers = {name: {1 - mesh.rank} for name in ("up", "down") if connected}
+    mesh.ensure_groups((("up", PAIR), ("down", PAIR)), peers)
     given, taken = (torch.full((3,), value, device=mesh.device) for value in (1.0 + mesh.rank, 0.0))
     works = []
     for name in ("up", "down") if mesh.rank == 0 else ("down", "up"):
@@ -40,9 +42,19 @@ def crossing() -> float:
     return float(taken.sum())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", [*BACKENDS, LAZY])
 def test_first_messages_that_cross_on_two_communicators_arrive(backend: str) -> None:
     assert on_ranks(2, crossing, backend=backend) == [6.0, 3.0]
+
+
+def test_without_connections_they_hang() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        on_ranks(2, crossing, False, backend=LAZY)
+    assert str(caught.value).endswith(
+        "RuntimeError: deadlock under the rules of NCCL: no rank can go on\n"
+        "  rank 0 sends or receives first on 1: expected ranks [1] there\n"
+        "  rank 1 sends or receives first on 2: expected ranks [0] there\n"
+    )
 
 
 @gpu

@@ -85,6 +85,14 @@ def test_a_deadlock_names_the_head_of_every_stream(backend: str) -> None:
     ]  # fmt: skip
 
 
+def test_a_second_message_with_a_peer_waits_for_the_first_round_of_its_batch() -> None:
+    for result in results(EAGER, "a_second_message_with_a_peer")[:2]:
+        assert result.splitlines()[-2:] == [
+            "  rank 0, communicator 0: send to 1 of 2 float32 + recv from 1 of 2 float32",
+            "  rank 1, communicator 0: recv from 0 of 2 float32",
+        ]
+
+
 def test_a_communicator_is_made_by_all_of_its_members() -> None:
     first = results(LAZY, "members_that_stay_away")[0]
     assert first.splitlines()[0] == HUNG

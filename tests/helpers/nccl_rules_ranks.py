@@ -101,6 +101,16 @@ def a_message_before_a_collective(rank: int) -> None:
             batch(("recv", given, 0)).wait()
 
 
+def a_second_message_with_a_peer(rank: int) -> None:
+    """Rank 1 sends c when it has b, which rank 0 sends in a second round, after it has c."""
+    a, b, c = blocks(1, 2, 3)
+    if rank == 0:
+        batch(("send", a, 1), ("send", b, 1), ("recv", c, 1)).wait()
+    elif rank == 1:
+        for message in (("recv", a, 0), ("recv", b, 0), ("send", c, 0)):
+            batch(message).wait()
+
+
 def strides(rank: int) -> None:
     dist.all_reduce(torch.zeros(4, 4)[:, 1])
 
@@ -116,7 +126,8 @@ def a_call_that_is_not_modelled(rank: int) -> None:
 RIGHT: tuple[Callable[[int], Any], ...] = (batched_ring, tags_select_nothing)
 WRONG: tuple[Callable[[int], Any], ...] = (
     unbatched_ring, a_send_without_a_receive, members_that_stay_away, different_collectives,
-    different_sizes, different_types, a_message_before_a_collective, strides,
+    different_sizes, different_types, a_message_before_a_collective,
+    a_second_message_with_a_peer, strides,
     a_type_that_nccl_has_not, a_call_that_is_not_modelled,
 )  # fmt: skip
 

@@ -34,7 +34,8 @@ def test_dumps_of_a_hang_are_refuted() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--order", "nccl", SCHEDULE], "--order: expected free, communicator, peer, got 'nccl'"),
+        (["--order", "nccl", SCHEDULE],
+         "--order: expected free, communicator, peer, queue, got 'nccl'"),
         (["--slots", "-1", SCHEDULE], "--slots: expected a number from 0, or any, got '-1'"),
         (["-n", "2", SCHEDULE], f"{SCHEDULE}: expected a file alone, as it has its ranks, got "
          "--ranks 2 too: leave it out"),

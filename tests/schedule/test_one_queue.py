@@ -20,6 +20,7 @@ from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 from profiles import IS_LONG, few
 
 from primepar.schedule import Program
+from primepar.schedule.communicators import batches
 from primepar.schedule.matching import Matches
 from primepar.schedule.one_queue import in_one_queue, out_of_order
 from primepar.schedule.program import Alloc, Group, Instruction, IRecv, ISend, Recv, Send, Wait
@@ -197,6 +198,26 @@ def test_adjacent_posts_are_one_batch() -> None:
     assert out_of_order(program_of(ring)) is None
     apart = [[nodes[0], Alloc("y0[0]"), *nodes[1:]] for nodes in ring]
     assert out_of_order(program_of(apart)) is not None
+
+
+def test_a_second_message_to_a_peer_begins_a_batch() -> None:
+    """As one batch they would hang: rank 1 sends y when it has the second block."""
+    first: list[Instruction] = [
+        ISend(1, "x0[0]", request="one"), ISend(1, "z0[0]", request="two"),
+        IRecv(1, "x0.got[0]", request="in"), *map(Wait, ("one", "two", "in")),
+    ]  # fmt: skip
+    second: list[Instruction] = [Recv(0, "x1.got[0]"), Recv(0, "z1.got[0]"), Send(0, "x1[0]")]
+    assert [len(nodes) for nodes in batches(first, 2)] == [1, 2, 1, 1, 1]
+    assert out_of_order(program_of([first, second])) is None
+
+
+def test_with_more_than_eight_ranks_a_batch_has_one_peer() -> None:
+    posts: list[Instruction] = [
+        IRecv(1, "x1[0]", request="one"), IRecv(2, "x2[0]", request="two"),
+        ISend(2, "x0[0]", request="out"),
+    ]  # fmt: skip
+    assert [len(nodes) for nodes in batches(posts, 8)] == [3]
+    assert [len(nodes) for nodes in batches(posts, 9)] == [1, 2]
 
 
 @few

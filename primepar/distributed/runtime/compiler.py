@@ -117,7 +117,7 @@ class Compiler:
 
     def _steps(self) -> Iterator[CompiledStep]:
         place, alone = 0, ((node,) for node in self.instructions)
-        for nodes in batches(self.instructions) if self.mesh.is_ordered else alone:
+        for nodes in batches(self.instructions, self.mesh.ranks) if self.mesh.is_ordered else alone:
             self.places.place = place
             for node in nodes:
                 yield from self._copies.arrivals(node)

@@ -8,8 +8,10 @@ What the real one does, with its sources (read, as no GPU was at hand):
   (`syncStream`), so that a wait holds up all that comes after it. Here it holds up the process.
 - There are no tags. Messages of two ranks on a communicator match in the order of the calls.
 - `batch_isend_irecv` is `_start_coalescing`, the calls, `_end_coalescing`: ncclGroupStart and
-  ncclGroupEnd. The messages of a group never block each other, and the group ends when all have
-  ended (NCCL user guide, "Point-to-point communication").
+  ncclGroupEnd. The messages of a group do not block each other, and the group ends when all have
+  ended (NCCL user guide, "Point-to-point communication"). But a second message with a peer in one
+  direction uses the same connection, and begins when the first round of messages has ended
+  (`addWorkBatchToPlan` in its `src/enqueue.cc`; seen on an H200).
 - A send ends only after its receive has begun: nothing here is buffered. NCCL does buffer small
   messages, but promises none of it.
 - A send or receive outside a group runs on a communicator of the two ranks, made at the first one

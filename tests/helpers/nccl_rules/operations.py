@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -57,11 +58,22 @@ class Batch:
     left: set[int] = field(default_factory=set)
 
     def first(self, peer: int, *, sends: bool) -> int | None:
-        """Return the position of the next message of one kind with a peer."""
+        """Return the position of the next message of one kind with a peer, if its round runs.
+
+        The second messages with all peers are a round, which begins when the first ones have ended.
+        """
+        seen = Counter[tuple[int, bool]]()
+        rounds = []
+        for message in self.messages:
+            rounds.append(seen[message.peer, message.sends])
+            seen[message.peer, message.sends] += 1
+        running = min((rounds[place] for place in self.left), default=0)
         places = (
             place
             for place, message in enumerate(self.messages)
-            if place in self.left and (message.peer, message.sends) == (peer, sends)
+            if place in self.left
+            and rounds[place] == running
+            and (message.peer, message.sends) == (peer, sends)
         )
         return next(places, None)
 
