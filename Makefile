@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants attack gpu wheels wheel clean
+.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on to
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/mutation_score.py
+
+code-mutants: $(STAMP) ## one token of the product changed at a time: which test sees it (ONLY='--rooms verify --count 6')
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/code_mutants.py $(ONLY)
 
 attack: $(STAMP) ## generated primitives against an independent oracle, and altered certificates
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py

@@ -92,6 +92,8 @@ EVIDENCE = {"evidence", "words", "counterexample", "report", "findings", "Report
 
 def reads_evidence_and_has_patterns(text: str) -> bool:
     """Whether a module handles what is wrong, as data, and could look for it in its sentence."""
+    if not re.search(r"^\s*(?:import|from) re\b", text, re.MULTILINE):
+        return False
     imports = [
         node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)
     ]

@@ -13,6 +13,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ RULES = [
 ]
 
 
+NAME = re.compile(r"[A-Za-z_]\w*")
+# Followed by a sign or by `in`, as a name is that holds data.
+VAGUE = re.compile(
+    rf"\b(?:{'|'.join(LIST['vague']['names'])})(?:\s*[^\w\s.]|\s+in\b|\s*$)", re.MULTILINE
+)
+# A whole file without these has none in a passage either: a phrase may go on in the next string.
+GAP = r"(?:\W|\b[rbfu]{1,2}(?=[\"']))+"
+ANY = re.compile(
+    "|".join(
+        rf"\b(?:{'|'.join(rule['words'])})\b".replace(" ", GAP) for rule in LIST["banned"]
+    ),
+    re.IGNORECASE,
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Hit:
     """One banned word: where, what, and what to write instead."""
@@ -74,13 +90,14 @@ class Hit:
 
 def hits(path: str, text: str, *, vague: bool = False, blocks: bool = False) -> list[Hit]:
     """Return the banned words of a text, read as the kind of file that `path` names."""
-    python = path.endswith(".py")
-    readers = {".py": python_passages} if blocks else {".py": python_passages, ".md": outside_code}
-    read = readers.get(Path(path).suffix)
-    passages = read(text) if read else [Passage(1, text)]
-    kept = [hit for passage in passages for hit in in_passage(path, passage)]
-    if python:
-        kept += [hit for name in names(text) for hit in in_name(path, name)]
+    python, kept = path.endswith(".py"), list[Hit]()
+    if ANY.search(text) or (python and any(map(is_banned, set(NAME.findall(text))))):
+        others = {} if blocks else {".md": outside_code}
+        read = ({".py": python_passages} | others).get(Path(path).suffix)
+        passages = read(text) if read else [Passage(1, text)]
+        kept += [hit for passage in passages for hit in in_passage(path, passage)]
+        if python:
+            kept += [hit for name in names(text) for hit in in_name(path, name)]
     if python and vague:
         kept += list(vague_names(path, text))
     return sorted(set(kept), key=lambda hit: (hit.path, hit.line, hit.word))
@@ -96,14 +113,25 @@ def in_passage(path: str, passage: Passage) -> Iterator[Hit]:
 
 def in_name(path: str, name: Passage) -> Iterator[Hit]:
     """Yield the banned words of an identifier."""
-    for word in parts(name.text):
-        for rule in RULES:
-            if rule.names and rule.pattern.fullmatch(word):
-                yield Hit(path, name.line, name.text, rule.write)
+    for rule in is_banned(name.text):
+        yield Hit(path, name.line, name.text, rule.write)
+
+
+@cache
+def is_banned(name: str) -> tuple[Rule, ...]:
+    """Return the rules that an identifier breaks."""
+    return tuple(
+        rule
+        for word in parts(name)
+        for rule in RULES
+        if rule.names and rule.pattern.fullmatch(word)
+    )
 
 
 def vague_names(path: str, text: str) -> Iterator[Hit]:
     """Yield the names of data that do not show what they hold."""
+    if not VAGUE.search(text):
+        return
     for name in data_names(text):
         if name.text in LIST["vague"]["names"]:
             yield Hit(path, name.line, name.text, LIST["vague"]["write"])
