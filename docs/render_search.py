@@ -8,7 +8,7 @@ minute; a test computes the tables again, without the proofs, and compares them 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from string import ascii_lowercase
 
@@ -16,7 +16,15 @@ from primepar.pictures.svg import GREY, PAPER, RED, element, text
 from primepar.pictures.svg import picture as svg
 from primepar.schedule.lower_bound import training_step
 from primepar.search.measures import amount, costs, formula_text
-from primepar.search.run import SearchClass, candidates, search
+from primepar.search.run import (
+    Placement,
+    PlaneClass,
+    Search,
+    SearchClass,
+    box_classes,
+    plane_classes,
+    search,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE, PICTURE = ROOT / "docs" / "search.md", ROOT / "docs" / "images" / "search.svg"
@@ -33,15 +41,39 @@ MOST_NAMES = 5
 DRAWN = (4096, 4096, 4096, 4)
 HEAD = """---
 description: >-
-  Primitives that nobody wrote down: the affine maps on two axes, in classes, each proved.
+  Primitives that nobody wrote down: the maps on one, two and three axes, in classes, each proved.
 ---
 
 # What a search finds
 
-`primepar search` tries maps (device, step) -> (M, N, K) on two axes of side s, in s steps. This
-page is written by `python -m docs.render_search`. No known primitive is a candidate.
+`primepar search` tries maps (device, step) -> (M, N, K) on one, two or three axes. This page is
+written by `python -m docs.render_search`. No known primitive is a candidate.
 
-## The space
+| axes | stage | maps or triples | what |
+|---|---|---|---|
+"""
+ONE = """
+## One axis, and three
+
+Each axis **cuts** one dim in each phase and at home, in one step: `MNK` is the cube of 3D. `CutMNK`
+has that cut in all phases, `CutK_N_N` has K in forward and N in backward and gradient. Every
+triple of cuts is a map. Kept are those that send least for one of 37,249 shapes on a mesh of side
+8, with nothing kept, or I, or W, or both. For one cut in all phases, what works it off in s steps
+is kept too: in **panels** that are broadcast, or in a **ring**. `Copy` has replicas along the last
+axis, and `Aligned` has no homes.
+
+On odd sides no map in steps sends less than a cut, also with other coefficients and other homes of
+one copy: the argument is at the top of `primepar/search/boxes.py`. So three axes are searched in
+two parts. The planes of digits are only counted, up to signs and the order of digits. For the
+triples of cuts the home of each tensor is chosen by itself, and 27^3 triples are left of 216^3.
+
+With one copy some shapes are served best by phases that differ, which no registered primitive has.
+`CutK_N_N` is column-parallel in forward and row-parallel after it: W is exchanged once, and then dO
+gathered once. Where I and W are kept, one cut in all phases is best for each of these shapes.
+
+"""
+TWO = """
+## Two axes
 
 - A map is affine in r, c and t: each coefficient, in M, N and K, is from {-1, 0, 1, 2}.
 - With **homes**, one map in all three phases, or Cannon's plane with another choice in each.
@@ -49,12 +81,11 @@ page is written by `python -m docs.render_search`. No known primitive is a candi
 - Without homes (**aligned**), the phases have one plane, and each device goes on along one dim.
   Offsets at the start and at the last step are from {-1, 0, 1, 2}.
 
-Outside of it are other numbers of axes and of steps, indices of several digits, copies that are
-kept, and maps that are not affine. 3D, Tesseract and the rectangular SUMMA are outside.
-
+Outside of it are other numbers of steps, indices of several digits, and copies that are kept. Maps
+that are not affine are outside of all three.
 """
 BOUND = """
-## What no triple with homes can beat
+### What no triple with homes can beat
 
 With homes every map that covers is right, so only the words decide. In each phase two tensors send
 at least `s - 1` of their blocks per device, whatever the affine map and the affine homes of one
@@ -83,8 +114,14 @@ No class uses both directions of its links in every step (the command prints the
 in which it does): each tensor goes one way. Halves of a block that go round in opposite
 directions are two sub-operators a step, which no map of this space is.
 
-Open are one and three axes, sides that differ, several digits, and kept copies. Whether a training
-step of a cube can send less than all-stash is open too: [lower bounds](lower-bounds.md).
+`CutM` is ZeRO-3 (arXiv 1910.02054), and `CutM_RingN` the same with parameters that go round.
+`CutMKM_PanelsN_CopyW` is Tesseract. `CutMNK_PanelsN` is 2.5D multiplication (Solomonik and Demmel,
+2011) with one copy. Its replicas of I and W are found too, but save nothing and are not kept.
+`CutMNK` is 3D (Agarwal et al., 1995), AxoNN's (arXiv 2305.13525) and Al Daas et al.'s grid.
+
+Open are several digits and kept copies on two axes, four axes, and directions of t that differ
+between the phases of one triple. Whether a training step of a cube can send less than all-stash is
+open too: [lower bounds](lower-bounds.md).
 """
 
 
@@ -95,16 +132,19 @@ def table(head: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> Iterator
     yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
 
 
-def frontier_rows(classes: Iterable[SearchClass]) -> list[tuple[str, str]]:
-    """The words of the triples with homes, and the classes that send them."""
+def by_words(
+    classes: Iterable[SearchClass], known: Mapping[str, Placement] | None = None
+) -> list[tuple[str, str]]:
+    """What is sent, and the classes that send it, with the registered primitives among them."""
     names: dict[str, list[str]] = {}
     for entry in classes:
-        if entry.triple.homes:
-            names.setdefault(formula_text(entry.words), []).append(f"`{entry.name}`")
-    return [(words, ", ".join(several)) for words, several in sorted(names.items())]
+        members = [f"`{n}`" for n, place in (known or {}).items() if place.member_of == entry.name]
+        text = f"`{entry.name}`" + (f" ({', '.join(members)})" if members else "")
+        names.setdefault(entry.formula.removesuffix(", over s^2"), []).append(text)
+    return [(formula, ", ".join(several)) for formula, several in names.items()]
 
 
-def class_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, str, str, str, str]]:
+def class_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, str, str, str, str]]:
     """What each class costs for the drawn shape; those that send least first."""
     *shape, side = DRAWN
     sizes = shape[0], shape[1], shape[2]
@@ -119,7 +159,7 @@ def class_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, str, str, 
                f"{float(held) / copies:.2f}", f"{float(messages):.2f}")  # fmt: skip
 
 
-def shape_rows(classes: Iterable[SearchClass]) -> Iterator[tuple[str, ...]]:
+def shape_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, ...]]:
     """For each of the shapes the classes that send least, over the bound."""
     classes = tuple(classes)
     for M, N, K, side in SHAPES:
@@ -168,17 +208,22 @@ def picture(rows: Iterable[tuple[str, ...]]) -> str:
     return svg(760, 350, marks, "Words against memory of the classes")
 
 
-def tables(classes: tuple[SearchClass, ...]) -> str:
+def tables(classes: tuple[PlaneClass, ...]) -> str:
     """All that needs no proof."""
     M, N, K, side = DRAWN
     parts = (
         BOUND,
-        "\n".join(table(("sent per device, times 1 / s^2", "classes"), frontier_rows(classes))),
+        "\n".join(
+            table(
+                ("sent per device, times 1 / s^2", "classes"),
+                sorted(by_words(entry for entry in classes if entry.triple.homes)),
+            )
+        ),
         "\n\nFor five shapes, what the best classes send over the joint "
         "[bound](lower-bounds.md):\n\n",
         "\n".join(table(("M, N, K", "devices", "words / bound", "classes"), shape_rows(classes))),
-        f"\n\n## All classes\n\nFor {M}, {N}, {K} on {side} x {side} devices. *words* are over\n"
-        "the joint bound, *memory* is the peak over one copy of all tensors and gradients,\n"
+        f"\n\n### All on two axes\n\nFor {M}, {N}, {K} on {side} x {side} devices. *words* are over"
+        "\nthe joint bound, *memory* is the peak over one copy of all tensors and gradients,\n"
         "*messages* are of a device per step. In a name is what stays in forward, backward and\n"
         "gradient, and after `b` what is broadcast.\n\n"
         "![Words against memory](images/search.svg)\n\n",
@@ -192,23 +237,40 @@ def tables(classes: tuple[SearchClass, ...]) -> str:
     return "".join(parts)
 
 
+def box_table(axes: int, known: Mapping[str, Placement]) -> str:
+    """The classes of one axis or of three by what they send, which needs no proof."""
+    rows = by_words(box_classes(axes), known)
+    return "\n".join(table(("sent per device", "classes"), rows)) + "\n"
+
+
 def main() -> None:
     """Search, and write the page and its picture."""
-    result = search()
-    counts = result.counts
-    rows = (
-        ("maps tried", f"{counts.maps:,}"), ("covering", f"{counts.covering:,}"),
-        ("distinct", f"{counts.distinct} ({counts.exchanged} where M, N, K are exchanged)"),
-        ("aligned triples without homes", f"{counts.aligned:,}"),
-        ("kept", f"{counts.kept} ({counts.classes} where M, N, K are exchanged)"),
-        ("proved for every side, certified", counts.proved),
-    )  # fmt: skip
-    known = table(("registered", "where it is"),
-                  ((f"`{name}`", place.text) for name, place in result.known.items()))  # fmt: skip
-    page = (HEAD + "\n".join(table(("", "maps or triples"), rows)) + "\n" + tables(candidates())
-            + FOUND + "\n".join(known) + "\n" + OPEN)  # fmt: skip
+    results: dict[int, Search] = {axes: search(axes) for axes in (1, 2, 3)}
+    counts = (
+        f"| {axes} | {count.name} | {count.number:,} | {count.what} |\n"
+        for axes, result in results.items()
+        for count in result.counts
+    )
+    known = {name: place for result in results.values() for name, place in result.known.items()}
+    page = (
+        HEAD
+        + "".join(counts)
+        + ONE
+        + "\n".join(box_table(axes, known) for axes in (1, 3))
+        + TWO
+        + tables(plane_classes())
+        + FOUND
+        + "\n".join(
+            table(
+                ("registered", "where it is"),
+                ((f"`{name}`", place.text) for name, place in known.items()),
+            )
+        )
+        + "\n"
+        + OPEN
+    )
     PAGE.write_text(page, encoding="utf-8")
-    PICTURE.write_text(picture(class_rows(result.classes)), encoding="utf-8")
+    PICTURE.write_text(picture(class_rows(plane_classes())), encoding="utf-8")
 
 
 if __name__ == "__main__":

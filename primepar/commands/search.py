@@ -18,10 +18,10 @@ from primepar.schedule import Primitive
 
 if TYPE_CHECKING:
     from primepar.search.ranking import Ranked
-    from primepar.search.run import Placement, SearchCounts
+    from primepar.search.run import Placement
 
-AXES = (2,)
-"""The numbers of axes that are searched."""
+SIDES = {1: 4, 2: 4, 3: 2}
+"""Axes that are searched -> side of the mesh of the ranking."""
 
 
 def search(
@@ -33,11 +33,16 @@ def search(
             show_default=False,
         ),
     ] = None,
-    axes: Annotated[int, typer.Option(help="Axes of the mesh, all of side s.")] = 2,
+    axes: Annotated[int, typer.Option(help="Axes of the mesh: 1, 2 or 3.")] = 2,
     shape: Annotated[
         str, typer.Option(metavar="M,N,K", help="Rank by what is sent for this product.")
     ] = "4096,4096,4096",
-    side: Annotated[int, typer.Option(min=2, help="Side of the mesh of the ranking.")] = 4,
+    side: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Side of the mesh of the ranking. [default: 4, with three axes 2]"
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -56,10 +61,9 @@ def search(
     tried. A TARGET is proved first: one that is wrong for some side is refused with its
     counterexample, and ends with 1.
     """
-    if axes not in AXES:
-        raise TargetError(
-            f"--axes: expected {' or '.join(map(str, AXES))}, got {axes}: write --axes {AXES[-1]}"
-        )
+    if axes not in SIDES:
+        raise TargetError(f"--axes: expected 1, 2 or 3, got {axes}: write --axes 3")
+    side = side or SIDES[axes]
     if output is not None and output.suffix != ".py":
         raise TargetError(f"--output: expected a name that ends with .py, got {output}")
     product = operator_of(shape)
@@ -71,7 +75,7 @@ def search(
     from primepar.search.written import python_text
 
     with progress() as tick:
-        result = searched(tick)
+        result = searched(axes, tick)
     rows = ranked(result.classes, side, sizes, result.known)
     if output is not None:
         write_text(output, python_text(result.classes))
@@ -82,7 +86,7 @@ def search(
                     "axes": axes,
                     "side": side,
                     "shape": sizes,
-                    "counts": result.counts,
+                    "counts": {count.name: count.number for count in result.counts},
                     "classes": rows,
                     "known": {name: place.text for name, place in result.known.items()},
                 }
@@ -93,9 +97,9 @@ def search(
         typer.echo(
             "\n".join(
                 [
-                    *_count_lines(result.counts),
+                    *(f"{c.name:11} {c.number:>11,}  {c.what}" for c in result.counts),
                     "",
-                    *_table(rows, side, sizes),
+                    *_table(rows, " x ".join([str(side)] * axes), sizes),
                     "",
                     *(f"{name:20} {place.text}" for name, place in result.known.items()),
                 ]
@@ -103,7 +107,7 @@ def search(
         )
         if output is not None:
             typer.echo(f"wrote {output}")
-    raise typer.Exit(0 if result.counts.proved == result.counts.kept else 3)
+    raise typer.Exit(0 if result.is_complete else 3)
 
 
 def _place(target: str, json: bool) -> None:
@@ -120,7 +124,8 @@ def _place(target: str, json: bool) -> None:
     report = verify_primitive(primitive, target)
     place: Placement | None = None
     if report.verdict == "proved":
-        place = placed(primitive, candidates())
+        axes = len(primitive.axis_sides)
+        place = placed(primitive, candidates(axes) if axes in SIDES else ())
     if json:
         answer = {"target": target, "verdict": report.verdict, "placed": place and place.text}
         typer.echo(json_text({**answer, "near": place and place.near}), nl=False)
@@ -132,24 +137,14 @@ def _place(target: str, json: bool) -> None:
     raise typer.Exit(EXIT_CODES[report.verdict])
 
 
-def _count_lines(counts: SearchCounts) -> Iterator[str]:
-    rows = (
-        ("maps tried", counts.maps, "coefficients of r, c and t in M, N and K from -1, 0, 1, 2"),
-        ("covering", counts.covering, "on every mesh"),
-        ("distinct", counts.distinct, f"{counts.exchanged} where M, N and K may be exchanged"),
-        ("aligned", counts.aligned, "triples without homes"),
-        ("kept", counts.kept, f"{counts.classes} where M, N and K may be exchanged"),
-        ("proved", counts.proved, "for every side, each certified"),
-    )
-    yield from (f"{name:11} {count:>9,}  {what}" for name, count, what in rows)
-
-
-def _table(rows: list[Ranked], side: int, sizes: tuple[int, int, int]) -> Iterator[str]:
+def _table(rows: list[Ranked], mesh: str, sizes: tuple[int, int, int]) -> Iterator[str]:
     M, N, K = sizes
-    yield f"for M={M} N={N} K={K} on {side} x {side} devices, elements per device:"
-    head = f"{'class':13} {'sent':>12} {'/bound':>6} {'held':>12} {'messages':>8} {'both ways':>9}"
-    yield f"{head}  words over s^2"
+    yield f"for M={M} N={N} K={K} on {mesh} devices, elements per device:"
+    width = max(len(row.name) for row in rows)
+    head = f"{'class':{width}} {'sent':>12} {'/bound':>6} {'held':>12} {'messages':>8}"
+    yield f"{head} {'both ways':>9}  words"
     for row in rows:
         known = f"  = {', '.join(row.known)}" if row.known else ""
-        costs = f"{row.sent:>12,} {row.over_bound:>6.2f} {row.held:>12,} {row.messages:>8.2f}"
-        yield f"{row.name:13} {costs} {row.both_ways:>9.0%}  {row.words}{known}"
+        over = "" if row.over_bound is None else f"{row.over_bound:.2f}"
+        costs = f"{row.sent:>12,} {over:>6} {row.held:>12,} {row.messages:>8.2f}"
+        yield f"{row.name:{width}} {costs} {row.both_ways:>9.0%}  {row.words}{known}"

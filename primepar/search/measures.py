@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from math import prod
 
 from primepar.schedule.instructions import Compute
 from primepar.schedule.ledger import live_elements, sent_blocks
@@ -42,11 +43,12 @@ class Costs:
 
 def costs(primitive: Primitive, side: int, shape: tuple[int, int, int]) -> Costs:
     """Count in the program of a mesh. `shape` is M, N and K."""
-    sequence = Sequence.of(primitive, side)
+    sequence = on_side(primitive, side)
     program = lower(sequence)
     sizes = dict(zip(("M", "N", "K"), shape, strict=True))
     blocks = {
-        tensor: Fraction(sizes[dims[0]] * sizes[dims[1]], side**2) for tensor, dims in SIZES.items()
+        tensor: prod((Fraction(sizes[d], sequence.grid.get(d, 1)) for d in dims), start=Fraction(1))
+        for tensor, dims in SIZES.items()
     }
 
     def elements(block: str) -> Fraction:
@@ -58,13 +60,18 @@ def costs(primitive: Primitive, side: int, shape: tuple[int, int, int]) -> Costs
     messages = sum(isinstance(node, Send | ISend) for nodes in program.programs for node in nodes)
     held = max(max(live_elements(program, rank, elements)) for rank in range(program.ranks))
     steps = [step for step in _directions(sequence, program) if step]
-    both = sum(any((-r % side, -c % side) in step for r, c in step) for step in steps)
+    both = sum(any(tuple(-x % side for x in along) in step for along in step) for step in steps)
     return Costs(
         sent / program.ranks,
         held,
-        Fraction(messages, program.ranks * 3 * side),
+        Fraction(messages, program.ranks * 3 * sequence.steps),
         Fraction(both, max(len(steps), 1)),
     )
+
+
+def on_side(primitive: Primitive, side: int) -> Sequence:
+    """The primitive alone, on a mesh with one side along all axes."""
+    return Sequence.of(primitive, *[side] * len(primitive.side_names))
 
 
 def _tensor(block: str) -> str:
@@ -89,20 +96,23 @@ def _directions(sequence: Sequence, program: Program) -> Iterator[set[tuple[int,
 
 def words_of(primitive: Primitive) -> Words:
     """The words of a primitive on two axes of side s, from the programs of two meshes."""
-    few, many = (_counted(primitive, side) for side in READ_ON)
+    few, many = (parts_sent(primitive, side) for side in READ_ON)
     slopes = [b - a for a, b in zip(few, many, strict=True)]
     return tuple(
         (int(slope), int(low - READ_ON[0] * slope)) for slope, low in zip(slopes, few, strict=True)
     )
 
 
-def _counted(primitive: Primitive, side: int) -> list[Fraction]:
-    """Blocks of I, W and O that leave each device."""
-    program = lower(Sequence.of(primitive, side))
+def parts_sent(primitive: Primitive, side: int) -> list[Fraction]:
+    """Parts of I, W and O that leave each device, of which it has one where nothing is copied."""
+    sequence = on_side(primitive, side)
     total = dict.fromkeys(SIZES, Fraction(0))
-    for block, times in sent_blocks(program).items():
+    for block, times in sent_blocks(lower(sequence)).items():
         total[_tensor(block)] += times
-    return [count / program.ranks for count in total.values()]
+    grid = sequence.grid
+    return [
+        total[tensor] / prod(grid.get(dim, 1) for dim in dims) for tensor, dims in SIZES.items()
+    ]
 
 
 def amount(words: Words, side: int, shape: tuple[int, int, int]) -> Fraction:

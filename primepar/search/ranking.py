@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from msgspec import Struct
 
 from primepar.schedule.equations import home_equations, map_equations
-from primepar.schedule.lower_bound import training_step
+from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Index
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.sequence import Sequence
-from primepar.search.measures import costs, formula_text
+from primepar.search.measures import SIZES, Costs, costs, on_side
 from primepar.search.run import Placement, SearchClass
 
-FITTED = 5
-"""Side of the mesh on which layouts are compared."""
+FITTED = {1: (4, 16), 2: (5, 5), 3: (2, 16)}
+"""Axes -> side of the mesh on which layouts are compared, and the most slices of a dim there."""
 
 
 class Ranked(Struct, frozen=True):
@@ -24,11 +24,14 @@ class Ranked(Struct, frozen=True):
 
     name: str
     words: str
-    """Sent per device, times 1 / s^2, from side 3 on."""
+    """Sent per device; where two axes have side s from side 3 on."""
     sent: int
     """Elements that leave a device in a training step of the shape, on average, rounded up."""
-    over_bound: float
-    """`sent` over what no schedule of a training step sends less than (`lower_bound`)."""
+    over_bound: float | None
+    """`sent` over what no schedule of a training step sends less than (`lower_bound`).
+
+    None where an operand starts replicated.
+    """
     held: int
     """Elements live at once on a device at most."""
     messages: float
@@ -53,16 +56,15 @@ def ranked(
     classes = tuple(classes)
     layouts = {entry.name: _layouts(entry.primitive) for entry in classes}
     rows = []
-    least = training_step(*shape, side**2)
     for entry in classes:
         cost = costs(entry.primitive, side, shape)
         names = tuple(name for name, place in known.items() if place.member_of == entry.name)
         rows.append(
             Ranked(
                 entry.name,
-                formula_text(entry.words),
+                entry.formula,
                 -int(-cost.sent // 1),
-                round(float(cost.sent) / least, 3),
+                _over_bound(entry.primitive, side, shape, cost),
                 -int(-cost.held // 1),
                 round(float(cost.messages), 3),
                 round(float(cost.both_ways), 3),
@@ -75,17 +77,39 @@ def ranked(
     return sorted(rows, key=lambda row: (row.sent, row.held, row.name))
 
 
-Layouts = dict[str, list[Index]]
-"""Where I and dO have to be and O and dI end -> the block of each device, on one small mesh."""
+def _over_bound(
+    primitive: Primitive, side: int, shape: tuple[int, int, int], cost: Costs
+) -> float | None:
+    sequence = on_side(primitive, side)
+    if starts_replicated(Movement(sequence)):
+        return None
+    return round(float(cost.sent) / training_step(*shape, sequence.ranks), 3)
+
+
+Cells = frozenset[tuple[int, int]]
+Layouts = dict[str, list[Cells]]
+"""Where I and dO have to be and O and dI end -> what each device holds, on one small mesh."""
+_PAIRS = (("O", "I"), ("I", "O"), ("dO", "dI"), ("dI", "dO"))
 
 
 def _layouts(primitive: Primitive) -> Layouts:
-    movement = Movement(Sequence.of(primitive, FITTED))
+    side, fine = FITTED[len(primitive.axis_sides)]
+    sequence = on_side(primitive, side)
+    movement, grid = Movement(sequence), sequence.grid
     layouts = {
         "I": movement.start("forward", "I"), "O": movement.end("forward", "O"),
         "dO": movement.start("backward", "dO"), "dI": movement.end("backward", "dI"),
     }  # fmt: skip
-    return {tensor: [min(blocks) for blocks in held] for tensor, held in layouts.items()}
+
+    def cells(tensor: str, blocks: Iterable[Index]) -> Cells:
+        high, wide = (fine // grid.get(dim, 1) for dim in SIZES[tensor.removeprefix("d")])
+        return frozenset(
+            (row * high + y, column * wide + x)
+            for row, column in blocks
+            for y, x in product(range(high), range(wide))
+        )
+
+    return {tensor: [cells(tensor, blocks) for blocks in held] for tensor, held in layouts.items()}
 
 
 def follows(first: Layouts, second: Layouts) -> bool:
@@ -95,7 +119,14 @@ def follows(first: Layouts, second: Layouts) -> bool:
     the first. The devices of the second may have other names, in all tensors the same. Slices are
     counted as the triples do: another member of a class may fit where this one does not.
     """
-    device_of = {block: device for device, block in enumerate(second["I"])}
-    same = [device_of[block] for block in first["O"]]
-    pairs = (("dO", "dI"), ("I", "O"), ("dI", "dO"))
-    return all(first[one] == [second[other][device] for device in same] for one, other in pairs)
+    for pair in _PAIRS:
+        one, other = pair
+        device_of = {held: device for device, held in enumerate(second[other])}
+        if len(device_of) == len(second[other]):
+            break
+    else:
+        return False
+    if set(first[one]) != set(device_of):
+        return False
+    same = [device_of[held] for held in first[one]]
+    return all(first[a] == [second[b][device] for device in same] for a, b in _PAIRS)

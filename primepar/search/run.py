@@ -10,40 +10,64 @@ Kept of triples with homes is a frontier: no other sends less of one tensor and 
 those that send the same one is kept for each choice of the tensors that are broadcast, the one with
 the smallest coefficients. Of triples without homes the one with the fewest hops is kept for each
 choice of the tensor that stays in forward, backward and gradient. What is not kept is counted.
+
+That is for two axes of side s. One axis, and three, are searched by `boxes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import permutations, product
+
+import numpy as np
+from msgspec import Struct
 
 from primepar.certify.certificate_format import PrimitiveCertificate
 from primepar.certify.primitive import certify_primitive
 from primepar.partition import PRIMITIVES
+from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Primitive
-from primepar.search import aligned, homes
-from primepar.search.affine import TENSORS, Affine, Map, OtherShapeError, Triple, triple_of
+from primepar.search import aligned, boxes, homes
+from primepar.search.affine import DIMS, TENSORS, Affine, Map, OtherShapeError, Triple, triple_of
+from primepar.search.boxes import Cuts
 from primepar.search.covering import MAPS, covers, distinct, exchanged
-from primepar.search.measures import Words, beats, formula_text, words_of
+from primepar.search.measures import (
+    Words,
+    beats,
+    formula_text,
+    on_side,
+    parts_sent,
+    words_of,
+)
 from primepar.search.symmetry import Key, key
 from primepar.verify.primitive.proof import prove
+
+SMALL = {1: 3, 2: 3, 3: 2}
+"""Axes -> side of the mesh on which classes of one axis and of three are compared."""
+NAMED = 5
+"""Of classes that send less or the same, in a sentence."""
 
 
 @dataclass(frozen=True)
 class SearchClass:
-    """A class: one of its triples, what it sends, and the certificate of its proof."""
+    """A class: one of its primitives, what it sends, and the certificate of its proof."""
 
     name: str
     """`AlignedOIW`, or `HomesOOObW`: what stays in each phase, and what is broadcast."""
+    primitive: Primitive
+    formula: str
+    """What leaves each device, times the parts of a tensor."""
+    certificate: PrimitiveCertificate | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class PlaneClass(SearchClass):
+    """A class on two axes."""
+
     triple: Triple
     words: Words
-    certificate: PrimitiveCertificate | None = None
-
-    @cached_property
-    def primitive(self) -> Affine:
-        """The primitive of its triple."""
-        return Affine(self.triple, self.name)
 
     @cached_property
     def key(self) -> Key:
@@ -52,19 +76,23 @@ class SearchClass:
 
 
 @dataclass(frozen=True)
-class SearchCounts:
-    """How many maps and triples were tried, and what was left at each stage."""
+class BoxClass(SearchClass):
+    """A class on one axis or on three."""
 
-    maps: int
-    covering: int
-    distinct: int
-    exchanged: int
-    """Distinct, where the exchange of M, N and K is no difference either."""
-    aligned: int
-    kept: int
-    classes: int
-    """Kept, where the exchange of M, N and K is no difference."""
-    proved: int
+    cuts: Cuts
+
+    @cached_property
+    def key(self) -> frozenset[bytes]:
+        """The work of all devices on a small mesh, under each order of the axes."""
+        return work(self.primitive)
+
+
+class Counted(Struct, frozen=True):
+    """How many maps or triples were tried, or left at one stage."""
+
+    name: str
+    number: int
+    what: str
 
 
 @dataclass(frozen=True)
@@ -72,60 +100,102 @@ class Search:
     """The result: the classes, what is known of them by name, and the counts."""
 
     classes: tuple[SearchClass, ...]
-    counts: SearchCounts
+    counts: tuple[Counted, ...]
     known: dict[str, Placement]
-    """Name of a registered primitive -> where it is placed."""
+    """Name of a registered primitive with as many axes -> where it is placed."""
+    is_complete: bool
+    """Whether all that is kept is proved."""
 
 
-def search(tick: Callable[[str], object] = str) -> Search:
-    """Search the maps on two axes of side s in s steps, and prove what is kept."""
-    kept = candidates()
-    classes = []
+def search(axes: int = 2, tick: Callable[[str], object] = str) -> Search:
+    """Search the maps on one axis, on two of side s, or on three, and prove what is kept."""
+    kept, classes = candidates(axes), []
     for entry in kept:
         tick(entry.name)
         certificate = prove(entry.primitive).certificate
         if certificate is not None:
             certify_primitive(certificate, entry.primitive)
-        classes.append(SearchClass(entry.name, entry.triple, entry.words, certificate))
-    proved = tuple(entry for entry in classes if entry.certificate is not None)
-    shapes = distinct()
-    counts = SearchCounts(
-        len(MAPS),
-        int(covers().sum()),
-        len(shapes),
-        len({*map(exchanged, shapes)}),
-        aligned.triples(),
-        len(kept),
-        len({key(entry.triple, exchange=True) for entry in kept}),
-        len(proved),
+            classes.append(replace(entry, certificate=certificate))
+    counts = (
+        *(_plane_counts() if axes == 2 else _box_counts(axes)),
+        Counted("proved", len(classes), "for every side, each certified"),
     )
-    known = {name: placed(kind(), proved) for name, kind in PRIMITIVES.items()}
-    return Search(proved, counts, known)
+    known = {
+        name: placed(kind(), tuple(classes))
+        for name, kind in PRIMITIVES.items()
+        if len(kind().axis_sides) == axes
+    }
+    return Search(tuple(classes), counts, known, len(classes) == len(kept))
 
 
 @cache
-def candidates() -> tuple[SearchClass, ...]:
+def candidates(axes: int = 2) -> tuple[SearchClass, ...]:
     """What is kept, before it is proved."""
+    return plane_classes() if axes == 2 else box_classes(axes)
+
+
+@cache
+def plane_classes() -> tuple[PlaneClass, ...]:
+    """What is kept on two axes of side s, in s steps."""
     return (*_without_homes(), *_with_homes())
 
 
-def _without_homes() -> Iterator[SearchClass]:
+@cache
+def box_classes(axes: int) -> tuple[BoxClass, ...]:
+    """What is kept where each axis cuts one dim."""
+    every = (*boxes.aligned(axes), *boxes.in_one_step(axes), *boxes.in_steps(axes))
+    return tuple(
+        BoxClass(cuts.name, boxes.CutPrimitive(cuts), boxes.formula_text(cuts), cuts)
+        for cuts in every
+    )
+
+
+def _plane_counts() -> Iterator[Counted]:
+    kept, shapes = plane_classes(), distinct()
+    exchange = "where M, N and K may be exchanged"
+    yield Counted("maps tried", len(MAPS), "coefficients of r, c and t from -1, 0, 1, 2")
+    yield Counted("covering", int(covers().sum()), "on every mesh")
+    yield Counted("distinct", len(shapes), f"{len({*map(exchanged, shapes)})} {exchange}")
+    yield Counted("aligned", aligned.triples(), "triples without homes")
+    keys = {key(entry.triple, exchange=True) for entry in kept}
+    yield Counted("kept", len(kept), f"{len(keys)} {exchange}")
+
+
+def _box_counts(axes: int) -> Iterator[Counted]:
+    tried, covering, different, good = boxes.planes(axes)
+    cuts = 3**axes
+    yield Counted(
+        "maps tried", tried + cuts, f"planes of digits in s steps, and {cuts} cuts in one"
+    )
+    yield Counted("covering", covering + cuts, "on every mesh")
+    yield Counted("distinct", different, f"in steps, of which {good:,} send as little as a cut")
+    yield Counted("triples", 216**axes, "of cuts in each phase and at home")
+    yield Counted("aligned", cuts, f"of {27**axes:,} without homes: nests of one axis")
+    yield Counted("kept", len(box_classes(axes)), "in one step and in several")
+
+
+def _plane(name: str, triple: Triple, words: Words) -> PlaneClass:
+    text = f"{formula_text(words)}, over s^2"
+    return PlaneClass(name, Affine(triple, name), text, triple, words)
+
+
+def _without_homes() -> Iterator[PlaneClass]:
     for stays, hops, triple in aligned.fewest_hops():
         words: Words = tuple((a, b - 2 * a) for a, b in zip(hops.often, hops.once, strict=True))
-        yield SearchClass(f"Aligned{''.join(stays)}", triple, words)
+        yield _plane(f"Aligned{''.join(stays)}", triple, words)
 
 
-def _with_homes() -> Iterator[SearchClass]:
+def _with_homes() -> Iterator[PlaneClass]:
     triples = [*homes.one_map(), *homes.several_maps()]
     sent = {triple: _affine(triple) for triple in triples}
     known = {words for words in sent.values() if words is not None}
     frontier = {words for words in known if not any(beats(other, words) for other in known)}
-    best: dict[str, SearchClass] = {}
+    best: dict[str, PlaneClass] = {}
     for triple, affine in sent.items():
         if affine is not None and affine in frontier:
             name = homes_name(triple)
             if name not in best or _size(triple) < _size(best[name].triple):
-                best[name] = SearchClass(name, triple, affine)
+                best[name] = _plane(name, triple, affine)
     yield from best.values()
 
 
@@ -186,7 +256,12 @@ class Placement:
 
 
 def placed(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
-    """Place a primitive that is right for every side among the classes."""
+    """Place a primitive that is right for every side among the classes of as many axes."""
+    planes = tuple(entry for entry in classes if isinstance(entry, PlaneClass))
+    return _on_plane(primitive, planes) if planes else _among_boxes(primitive, classes)
+
+
+def _on_plane(primitive: Primitive, classes: tuple[PlaneClass, ...]) -> Placement:
     try:
         triple = triple_of(primitive)
     except OtherShapeError as error:
@@ -197,8 +272,69 @@ def placed(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
             return Placement(f"is {entry.name}", (entry.name,), entry.name)
     less = tuple(entry.name for entry in classes if beats(entry.words, words))
     same = tuple(entry.name for entry in classes if entry.words == words)
+    return _near(f"in the space, {formula_text(words)}", less, same)
+
+
+def _among_boxes(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
+    """By what the devices compute, keep and send on meshes of one side."""
+    side = SMALL.get(len(primitive.axis_sides))
+    if side is None or not classes:
+        return Placement(f"outside of the space: {len(primitive.axis_sides)} axes")
+    sent = parts_sent(primitive, side)
+    form = min(work(primitive))
+    less, same = [], []
+    for entry in classes:
+        if not isinstance(entry, BoxClass):
+            continue
+        parts = boxes.amounts(entry.cuts, side)
+        if parts == sent:
+            if form in entry.key:
+                return Placement(f"is {entry.name}", (entry.name,), entry.name)
+            same.append(entry.name)
+        elif all(one <= other for one, other in zip(parts, sent, strict=True)):
+            less.append(entry.name)
+    return _near("no class", tuple(less), tuple(same))
+
+
+def _near(text: str, less: tuple[str, ...], same: tuple[str, ...]) -> Placement:
     near, what = (less, "less") if less else (same, "the same")
-    text = f"in the space, {formula_text(words)}"
     if near:
-        text += f": {', '.join(near)} send{'s' * (len(near) == 1)} {what}"
+        more = f" and {len(near) - NAMED} more" if len(near) > NAMED else ""
+        text += f": {', '.join(near[:NAMED])}{more} send{'s' * (len(near) == 1)} {what}"
     return Placement(text, near)
+
+
+def work(primitive: Primitive) -> frozenset[bytes]:
+    """Which devices and steps share a slice of M, N and K, for all orders of the axes.
+
+    Slices have no names in it, as devices have none: of several orders each gives its bytes. Rows
+    of a batch are rows. An axis may be counted backwards.
+    """
+    axes = len(primitive.axis_sides)
+    sequence = on_side(primitive, SMALL[axes])
+    shape = (3, sequence.steps, *[SMALL[axes]] * axes)
+    numbers: dict[str, dict[object, int]] = {dim: {} for dim in DIMS}
+    grids = {dim: np.zeros(shape, dtype=np.int64) for dim in DIMS}
+    for phase, name in enumerate(PHASES):
+        for step in range(sequence.steps):
+            for rank, device in enumerate(sequence.coordinates):
+                for dim, grid in grids.items():
+                    block = tuple(
+                        sequence.slices(name, rank, step).get(part, (0,))
+                        for part in (("B", "M") if dim == "M" else (dim,))
+                    )
+                    known = numbers[dim].setdefault(block, len(numbers[dim]))
+                    grid[(phase, step, *device)] = known
+    kept = ",".join(sorted(primitive.keeps)) + ("" if primitive.home else " stays")
+    forms = set()
+    for order in permutations(range(axes)):
+        for back in product((1, -1), repeat=axes):
+            text = kept.encode()
+            for grid in grids.values():
+                turned = grid.transpose(0, 1, *(2 + axis for axis in order))
+                for axis, way in enumerate(back):
+                    turned = np.roll(np.flip(turned, 2 + axis), 1, 2 + axis) if way < 0 else turned
+                _, first, names = np.unique(turned, return_index=True, return_inverse=True)
+                text += first.argsort().argsort()[names.ravel()].tobytes()
+            forms.add(text)
+    return frozenset(forms)

@@ -23,7 +23,7 @@ from primepar.schedule.movement import NEXT_USE
 from primepar.schedule.operators import PHASES, PRODUCTS
 from primepar.search.affine import TENSORS, Affine, Map, Row, Triple
 from primepar.search.covering import Array
-from primepar.search.run import candidates
+from primepar.search.run import plane_classes
 from primepar.search.symmetry import key
 from primepar.search.verdict import fault
 from primepar.verify.primitive.proof import prove
@@ -122,7 +122,7 @@ def program_key(triple: Triple, s: int) -> list[bytes]:
 
 def attack(count: int, seed: int = 0) -> Counter[str]:
     """Compare verdicts on `count` triples; returns how many there were of each kind."""
-    rng, classes = random.Random(seed), [entry.triple for entry in candidates()]
+    rng, classes = random.Random(seed), [entry.triple for entry in plane_classes()]
     counts: Counter[str] = Counter()
     for _ in range(count):
         triple = drawn(rng, classes)
@@ -136,7 +136,7 @@ def attack(count: int, seed: int = 0) -> Counter[str]:
 def compared_keys(count: int, seed: int = 0) -> Counter[str]:
     """Compare keys with isomorphism on sides 2 and 3, of classes under other names and changed."""
     rng = random.Random(seed)
-    classes = [entry.triple for entry in candidates() if entry.name.startswith("Aligned")]
+    classes = [entry.triple for entry in plane_classes() if entry.name.startswith("Aligned")]
     counts: Counter[str] = Counter()
     for _ in range(count):
         one = rng.choice(classes)
