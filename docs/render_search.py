@@ -47,7 +47,8 @@ description: >-
 # What a search finds
 
 `primepar search` tries maps (device, step) -> (M, N, K) on one, two or three axes. This page is
-written by `python -m docs.render_search`. No known primitive is a candidate.
+written by `python -m docs.render_search`. No known primitive is a candidate. A
+[tutorial](tutorials/12_search_for_a_primitive.md) makes the search of one axis by hand.
 
 | axes | stage | maps or triples | what |
 |---|---|---|---|
