@@ -20,8 +20,8 @@ from benchmarks.external.predicted import priced_by
 from primepar.models.config import flops_per_token
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
-from primepar.plan.pipeline.splits import Split, Splits
-from primepar.plan.pipeline.stage_cost import Recompute, Shard, TrainingOptions
+from primepar.plan.search.splits import Split, Splits
+from primepar.plan.search.stage_cost import Recompute, Shard, TrainingOptions
 
 DTYPE = "bfloat16"
 POSITIONS = 8192

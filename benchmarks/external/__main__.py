@@ -8,7 +8,7 @@ from statistics import mean
 from benchmarks.external.memory import LayerMemory, layer_memory
 from benchmarks.external.predicted import predicted
 from benchmarks.external.published import PEAK, RUNS, TrainingRun
-from primepar.plan.pipeline.splits import Pipeline
+from primepar.plan.search.splits import Pipeline
 
 
 def main() -> None:

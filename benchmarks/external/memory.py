@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from benchmarks.external.predicted import DTYPE, cluster, model, priced_by
 from benchmarks.external.published import RUNS, TOKENS, TrainingRun
-from primepar.plan.pipeline.splits import Split, Splits
-from primepar.plan.pipeline.stage_cost import Recompute, TrainingOptions
+from primepar.plan.search.splits import Split, Splits
+from primepar.plan.search.stage_cost import Recompute, TrainingOptions
 
 
 class LayerMemory(NamedTuple):

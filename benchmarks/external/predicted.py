@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from benchmarks.external.published import TOKENS, VOCABULARY, TrainingRun
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Passing, load_cluster
-from primepar.plan.pipeline.splits import Pipeline, Split, Splits
-from primepar.plan.pipeline.stage_cost import TrainingOptions
 from primepar.plan.presets import preset_plan
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.splits import Pipeline, Split, Splits
+from primepar.plan.search.stage_cost import TrainingOptions
 
 DTYPE = "float16"
 NODES = 384

@@ -11,10 +11,10 @@ from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import BySequence
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.pipeline.splits import Sequences, Splits
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SequenceSpace
+from primepar.plan.search.splits import Sequences, Splits
 
 
 @dataclass(frozen=True)

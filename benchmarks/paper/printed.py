@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from primepar.plan.pipeline.splits import Split
+from primepar.plan.search.splits import Split
 
 DEVICES: Final = (4, 8, 16, 32)
 """Numbers of GPUs of Table 2 and of figures 7 and 8."""

@@ -302,7 +302,7 @@ def price(
     """
     from primepar.api.priced_plan import SEQUENCES, priced_plan
     from primepar.plan.cluster import load_cluster
-    from primepar.plan.pipeline.split_plan import price_of
+    from primepar.plan.search.explain import price_of
 
     plan = priced_plan(target, model, devices)
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster

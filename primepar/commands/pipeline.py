@@ -24,7 +24,7 @@ from primepar.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster
-    from primepar.plan.pipeline.splits import Pipeline
+    from primepar.plan.search.splits import Pipeline
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
@@ -94,10 +94,10 @@ def pipeline(
     The fastest comes first. Every stage has the fastest plan of its own. With -o the first, or
     row N, is written as a plan, with its pipeline and options.
     """
-    from primepar.plan.pipeline.split_plan import split_plan
-    from primepar.plan.pipeline.splits import Splits
-    from primepar.plan.pipeline.stage_cost import EXECUTED, OptionChoices
     from primepar.plan.plan_file import save_plan
+    from primepar.plan.search.split_plan import split_plan
+    from primepar.plan.search.splits import Splits
+    from primepar.plan.search.stage_cost import EXECUTED, OptionChoices
 
     question = Question(model, cluster, devices, batch, dtype, space)
     config, machine = question.read

@@ -118,7 +118,7 @@ def plan(
             asked.refuse(given, target, "that is a plan, which is priced")
             priced = priced_plan(target, model, devices, COMMAND_LINE)
             from primepar.plan.cluster import load_cluster
-            from primepar.plan.pipeline.split_plan import price_of
+            from primepar.plan.search.explain import price_of
 
             sequences, machine = batch or priced.batch or SEQUENCES, load_cluster(cluster, nodes)
             explanation = price_of(priced, machine, sequences, dtype, space, tick)

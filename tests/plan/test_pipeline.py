@@ -15,20 +15,19 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
 from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import (
-    PLAIN,
+from primepar.plan.pipeline_layout import layer_of, layers_by_stage
+from primepar.plan.search.given_plan import Given
+from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.search import search
+from primepar.plan.search.split_plan import split_plan
+from primepar.plan.search.splits import (
     Pipeline,
     Split,
     Splits,
     all_splits,
     step_seconds,
 )
-from primepar.plan.pipeline.stage_cost import OptionChoices
-from primepar.plan.pipeline_layout import layer_of, layers_by_stage
-from primepar.plan.search.given_plan import Given
-from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.search import search
+from primepar.plan.search.stage_cost import PLAIN, OptionChoices
 
 FOUR = replace(UNTIED, layers=4)
 

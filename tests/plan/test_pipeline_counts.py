@@ -22,9 +22,9 @@ from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import Link, load_cluster
-from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import Split, Splits
-from primepar.plan.pipeline.stage_cost import (
+from primepar.plan.search.split_plan import split_plan
+from primepar.plan.search.splits import Split, Splits
+from primepar.plan.search.stage_cost import (
     Recompute,
     Shard,
     StageCost,

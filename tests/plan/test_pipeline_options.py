@@ -23,8 +23,11 @@ from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.partition.pipeline.actions import actions
 from primepar.passes.liveness import sizes_of
-from primepar.plan.pipeline.split_plan import split_plan
-from primepar.plan.pipeline.splits import (
+from primepar.plan.search.exact_search import Exact
+from primepar.plan.search.options import Numbers
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.split_plan import split_plan
+from primepar.plan.search.splits import (
     ChunkAim,
     Pipeline,
     Split,
@@ -32,7 +35,7 @@ from primepar.plan.pipeline.splits import (
     StagePart,
     step_seconds,
 )
-from primepar.plan.pipeline.stage_cost import (
+from primepar.plan.search.stage_cost import (
     EXECUTED,
     OptionChoices,
     Recompute,
@@ -41,10 +44,6 @@ from primepar.plan.pipeline.stage_cost import (
     StageCost,
     TrainingOptions,
 )
-from primepar.plan.search.exact_search import Exact
-from primepar.plan.search.options import Numbers
-from primepar.plan.search.planner import Planner
-from primepar.plan.search.result import SearchResult
 
 FOUR = replace(UNTIED, layers=4)
 ONE = replace(SMALL, layers=1)
@@ -87,7 +86,7 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
     among = few_options(planner, draw)
 
     def seconds(choices: dict[str, int]) -> float:
-        stage = Stage.of(SearchResult(planner, 0.0, choices))
+        stage = Stage.of(planner, choices)
         return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
 
     cost, numbers_of = Exact(planner, among).best
@@ -141,7 +140,7 @@ def test_a_search_may_weigh_the_bytes_that_a_device_keeps(shard: Shard) -> None:
     options = TrainingOptions(shard=shard)
 
     def cost(choices: dict[str, int]) -> float:
-        chunk = StageCost(Stage.of(SearchResult(planner, 0.0, choices)))
+        chunk = StageCost(Stage.of(planner, choices))
         sizes = chunk.bytes(options)
         kept = sizes.parameters + sizes.gradients + sizes.states + 3 * sizes.stash
         return sum(chunk.seconds(options)) + alpha * kept

@@ -20,7 +20,7 @@ from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.pipeline import split_plan
+from primepar.plan.search import explain
 from primepar.plan.search.explanation_text import words
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
@@ -205,7 +205,7 @@ def test_plans_with_stages_and_on_any_number_of_devices_have_a_price(
 
 def test_a_plan_of_stages_prints_what_its_devices_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that they hold at most what is added up, where its step is too long to be counted."""
-    monkeypatch.setattr(split_plan, "MOST_PASSES_COUNTED", 1)
+    monkeypatch.setattr(explain, "MOST_PASSES_COUNTED", 1)
     price = primepar.price("1f1b:2x4,M2,megatron", "v100-8x4", model=MODEL, devices=4)
     assert (price.counted, tuple(price.sent)) == (False, ())
     assert set(price.held) == {ceil(price.memory)}

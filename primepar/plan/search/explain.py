@@ -1,19 +1,29 @@
-"""What a chosen plan costs, operator by operator, next to other sequences and to Megatron."""
+"""What a plan costs, operator by operator, next to other sequences, to Megatron and to the best."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice
+from math import ceil, prod
 from typing import Final
 
 import numpy as np
 
-from primepar.models.config import flops_per_token
+from primepar.models.config import ModelConfig, flops_per_token
+from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
-from primepar.plan.search.ranked import ComparedPlan, baselines
+from primepar.plan.plan import Plan, recomputed_words
+from primepar.plan.search.given_plan import Given
+from primepar.plan.search.planner import Planner
+from primepar.plan.search.ranked import ComparedPlan, baselines, best_for, simulated
 from primepar.plan.search.result import SearchResult
+from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.split_plan import given_pipeline, name_in_model
+from primepar.plan.search.splits import Pipeline, Splits
+from primepar.plan.search.stage_cost import EXECUTED, PLAIN, repeated, seconds_for_parameters
+from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
 
 AXES: Final = ("computing", "tensor", "context", "experts", "data", "pipeline")
 _OWN: Final = {"attention": "context", "experts": "experts"}
@@ -22,6 +32,8 @@ LEAST: Final = 1e-4
 """Share of a step below which a difference is no reason."""
 NEIGHBOURS = 3
 """Number of prices of alternatives that are listed for each operator."""
+MOST_PASSES_COUNTED = 512
+"""Most layers times micro-batches for which the step's program is lowered and counted."""
 KEPT = ("parameters", "gradients", "states", "stash")
 """Terms of `Cost` that a device keeps through a step."""
 
@@ -144,51 +156,136 @@ def explain(
     each chosen operator takes more than in that.
     """
     plan = plan if isinstance(plan, ComparedPlan) else ComparedPlan("", plan)
-    result = plan.result
-    planner, training = result.planner, result.planner.training
-    cluster, devices = training.cluster, training.links.devices
-    chosen = [_choice(result, name, neighbours) for name in result.choices]
+    result, planner = plan.result, plan.result.planner
+    chosen = [*_choices(Pipeline.of(result))]
+    if neighbours:
+        chosen = [replace(choice, neighbours=tuple(_neighbours(result, choice.operator)))
+                  for choice in chosen]  # fmt: skip
     if best is not None:
-        there = {name: _all(_choice(best.result, name, False)) for name in result.choices}
-        chosen = [replace(choice, more=_all(choice) - there[choice.operator]) for choice in chosen]
+        chosen = _above(chosen, Pipeline.of(best.result))
+    explanation = _explained(
+        Pipeline.of(result), planner.model, planner.space, chosen, result.account
+    )
+    speed = plan.result.planner.training.rows / plan.seconds
+    return replace(
+        explanation,
+        seconds=plan.seconds,
+        simulated=plan.simulated,
+        tokens_per_second=speed,
+        mfu=explanation.mfu * speed / explanation.tokens_per_second,
+        gap=result.gap,
+        baseline=_megatron(plan, others),
+        best=None if best is None else _best(best),
+    )
+
+
+def explain_split(
+    pipeline: Pipeline, plan: Plan, space: SpaceName, best: Pipeline | None = None
+) -> Explanation:
+    """Explain a split, which `plan` states, next to the `best` one."""
+    stage, model = pipeline.stages[0], plan.model
+    chosen = [replace(choice, sequence=plan.sequences.get(choice.operator, choice.sequence))
+              for choice in _choices(pipeline)]  # fmt: skip
+    passes, account = model.layers * pipeline.microbatches, None
+    if plan.ranks <= MOST_COUNTED and passes <= MOST_PASSES_COUNTED:
+        batch = pipeline.sequences
+        account = accounting(plan, batch, model.context, stage.training.dtype)
+    if best is None:
+        return _explained(pipeline, model, space, chosen, account)
+    name = " x ".join(map(str, best.split))
+    fits = best.memory <= pipeline.cluster.memory
+    axes = _not_hidden([*_choices(best)], best)
+    explanation = _explained(pipeline, model, space, _above(chosen, best), account)
+    return replace(explanation, best=Baseline(name, best.seconds, best.memory, fits, axes))
+
+
+def _explained(
+    pipeline: Pipeline,
+    model: ModelConfig,
+    space: SpaceName,
+    chosen: list[ChosenSequence],
+    account: StepAccount | None,
+) -> Explanation:
+    """Explain a split by the cost model; a plan without stages is one of one stage."""
+    training, cluster, split = pipeline.stages[0].training, pipeline.cluster, pipeline.split
+    devices, sequences = prod(split), pipeline.sequences
+    held = (ceil(pipeline.memory),) * devices if account is None else account.held
+    speed = sequences * training.positions / pipeline.seconds
+    peak = cluster.rate(training.dtype).peak
     choices = tuple(folded(chosen))
-    held, seconds = result.held, plan.seconds
-    hidden = max(0.0, sum(map(_all, choices)) - result.seconds)
-    speed, peak = training.rows / seconds, cluster.rate(training.dtype).peak
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
              for term in Cost._fields}  # fmt: skip
+    is_split = pipeline.options != PLAIN or devices != split.parts or pipeline.microbatches > 1
     return Explanation(
-        model=planner.model.family,
+        model=model.family,
         cluster=cluster.name,
         devices=devices,
-        batch=training.batch,
+        batch=sequences,
         positions=training.positions,
         dtype=training.dtype,
-        space=planner.space,
-        seconds=seconds,
-        priced=result.seconds,
-        simulated=plan.simulated,
-        hidden_sums=hidden,
+        space=space,
+        seconds=pipeline.seconds,
+        priced=pipeline.seconds,
+        simulated=False,
+        hidden_sums=_hidden(pipeline),
         tokens_per_second=speed,
-        mfu=speed * flops_per_token(planner.model) / (devices * peak),
+        mfu=speed * flops_per_token(model) / (devices * peak),
         peak=peak,
-        terms=terms | {"running": max(choice.terms["running"] for choice in choices)},
+        terms=terms | max(pipeline.stage_bytes, key=sum)._asdict(),
         moving=sum(choice.layers * choice.moving for choice in choices),
-        memory=result.memory,
+        memory=pipeline.memory,
         limit=cluster.memory,
         fits=max(held) <= cluster.memory,
         held=held,
-        counted=result.account is not None,
-        gap=result.gap,
-        sent=result.sent,
-        baseline=_megatron(plan, others),
-        best=None if best is None else _best(best),
-        stages=None,
-        waiting=0.0,
+        counted=account is not None,
+        gap=0.0,
+        sent=() if account is None else account.sent,
+        baseline=None,
+        best=None,
+        stages=_stages(pipeline) if is_split else None,
+        waiting=_waiting(chosen, pipeline),
         choices=choices,
-        axes=_not_hidden(choices, result),
-        only_priced=planner.model.priced.what if planner.model.priced else None,
+        axes=_not_hidden(chosen, pipeline),
+        only_priced=model.priced.what if model.priced else None,
     )
+
+
+def _stages(pipeline: Pipeline) -> str:
+    options = pipeline.options
+    shards = "" if options.shard == "none" else ", optimizer states in shards"
+    again = (
+        "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
+    )
+    return (
+        f"{options.schedule} of {pipeline.split.stages} x {pipeline.microbatches} stages x "
+        f"micro-batches{shards}{again}: times are means over stages"
+    )
+
+
+def _above(chosen: Several[ChosenSequence], best: Pipeline) -> list[ChosenSequence]:
+    """Chosen sequences, each with what it takes more than in another split."""
+    there = {choice.operator: _all(choice) for choice in _choices(best)}
+    return [replace(choice, more=_all(choice) - there.get(choice.operator, 0.0))
+            for choice in chosen]  # fmt: skip
+
+
+def _hidden(pipeline: Pipeline) -> float:
+    """Seconds of sums of gradients that run during backward, as a mean over stages."""
+    hidden = (chunk.hidden(pipeline.options.shard)[1] for chunk in pipeline.chunks)
+    return sum(hidden) / pipeline.split.stages
+
+
+def _waiting(chosen: Several[ChosenSequence], pipeline: Pipeline) -> float:
+    """Seconds in which a device waits for others, as a mean over all."""
+    if pipeline.split.stages == 1:
+        return 0.0
+    return max(0.0, pipeline.seconds + _hidden(pipeline) - sum(map(_all, chosen)))
+
+
+def _not_hidden(chosen: Several[ChosenSequence], pipeline: Pipeline) -> dict[str, float]:
+    """Seconds by axis, without those of sums of gradients that run during backward."""
+    axes = seconds_by_axis(chosen, _waiting(chosen, pipeline))
+    return axes | {"data": max(0.0, axes["data"] - _hidden(pipeline))}
 
 
 def _megatron(plan: ComparedPlan, others: Several[ComparedPlan]) -> Baseline | None:
@@ -208,35 +305,50 @@ def _best(best: ComparedPlan) -> Baseline:
 
 
 def _compared(name: str, plan: ComparedPlan) -> Baseline:
-    chosen = [_choice(plan.result, operator, False) for operator in plan.result.choices]
-    axes = _not_hidden(chosen, plan.result)
+    axes = _not_hidden([*_choices(Pipeline.of(plan.result))], Pipeline.of(plan.result))
     return Baseline(name, plan.seconds, plan.result.memory, plan.fits, axes)
-
-
-def _not_hidden(choices: Several[ChosenSequence], result: SearchResult) -> dict[str, float]:
-    """Seconds by axis, without those of sums of gradients that run during backward."""
-    axes = seconds_by_axis(choices)
-    hidden = max(0.0, sum(map(_all, choices)) - result.seconds)
-    return axes | {"data": max(0.0, axes["data"] - hidden)}
 
 
 def _all(choice: ChosenSequence) -> float:
     return choice.layers * (choice.seconds + choice.moving)
 
 
-def _choice(result: SearchResult, name: str, neighbours: bool) -> ChosenSequence:
-    planner, number = result.planner, result.choices[name]
-    options = planner.options(name)
-    return ChosenSequence(
-        operator=name,
-        layers=1,
-        sequence=options.candidates[number].text,
-        terms={term: float(amounts[number]) for term, amounts in options.terms.items()},
-        seconds=float(options.seconds[number]),
-        moving=sum(planner.redistribution_seconds(name, result.choices)),
-        kept=float(options.kept[number]),
-        neighbours=tuple(_neighbours(result, name)) if neighbours else (),
-    )
+def _choices(pipeline: Pipeline) -> Iterator[ChosenSequence]:
+    """The operators of all chunks. What is received from another stage moves to the first."""
+    options, times, stages = pipeline.options, pipeline.microbatches, pipeline.split.stages
+    first = 0
+    for chunk, boundary in zip(pipeline.chunks, (0.0, *pipeline.boundaries), strict=True):
+        runs, received = repeated(chunk.stage.operators, options.recompute), boundary
+        for chosen in chunk.stage.chosen:
+            cost = chosen.cost
+            again, moves = (chosen.name in names for names in (runs.again, runs.received))
+            often, once = seconds_for_parameters(cost._asdict(), options.shard)
+            update = cost.update if options.shard == "none" else cost.shard_update
+            messages = cost.communication + often
+            states = cost.states
+            if again and runs.sends:
+                messages += cost.forward_communication
+            if options.shard != "none" and cost.parameters:
+                states *= cost.shard / cost.parameters
+            priced = cost._replace(
+                compute=times * (cost.compute + again * cost.forward) / stages,
+                communication=times * messages / stages,
+                reduction=(once - update) / stages,
+                update=update / stages,
+                states=states,
+            )
+            moved = chosen.forward + chosen.backward + received + moves * chosen.forward
+            yield ChosenSequence(
+                operator=name_in_model(chosen.name, first),
+                layers=1,
+                sequence=chosen.candidate.text,
+                terms=priced._asdict(),
+                seconds=priced.seconds,
+                moving=times * moved / stages,
+                kept=priced.kept,
+            )
+            received = 0.0
+        first += sum(count for _, count in chunk.layers)
 
 
 def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
@@ -315,3 +427,37 @@ def reasons(ours: Mapping[str, float], theirs: Mapping[str, float]) -> list[tupl
     least = LEAST * sum(ours.values())
     more = [(axis, ours[axis] - theirs[axis]) for axis in AXES]
     return sorted((term for term in more if abs(term[1]) > least), key=lambda term: -abs(term[1]))
+
+
+def price_of(
+    plan: Plan,
+    cluster: Cluster,
+    batch: int,
+    dtype: str | None = None,
+    space: SpaceName = "paper",
+    tick: Callable[[str], object] = str,
+) -> Explanation:
+    """Explain a plan on a cluster, with what each operator takes more than in the best one.
+
+    A step has `batch` sequences of the model's context. The best is that of a space within the
+    memory of a device, where some plan is. A plan with stages, micro-batches, shards or
+    recomputation is compared with the best split into these. Raises `ClusterError` for devices or a
+    data type that the cluster has not, and `PlanError` for a batch that does not fit the plan.
+    """
+    plan.check_batch(batch, plan.model.context)
+    kind = dtype or next(iter(cluster.rates))
+    has_options = plan.schedule is not None or plan.sharded_optimizer
+    if has_options or plan.ranks & (plan.ranks - 1):
+        splits = Splits(
+            plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
+            posted=True,
+        )  # fmt: skip
+        return explain_split(given_pipeline(splits, plan, batch), plan, space, splits.ranked()[0])
+
+    planner = Planner.of(
+        plan.model, cluster, plan.ranks, batch, kind, space, tick=tick, posted=True
+    )
+    given = Given.with_sequences(planner, plan.sequences).result
+    (asked,) = simulated([ComparedPlan("", given)])
+    best, *others = best_for(planner)
+    return explain(asked, (best, *others), best=best)

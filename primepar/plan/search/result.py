@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from primepar.plan.cost.linear import Cost
-from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.stage_cost import PLAIN, Stage, StageCost
 from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import simulate_equal_layers
@@ -51,31 +49,18 @@ class SearchResult:
             name: options(name).candidates[number].text for name, number in self.choices.items()
         }
 
+    @cached_property
+    def stage(self) -> StageCost:
+        """The plan as the one stage of a step without micro-batches."""
+        return StageCost(Stage.of(self.planner, self.choices))
+
     @property
     def seconds(self) -> float:
         """Seconds of a training step: of all operators and of the redistributions between them.
 
         All are added, unless training posts its transfers.
         """
-        if self.planner.training.posted:
-            return step_seconds(self._parts())
-        return sum(part.forward + part.backward + part.sums + part.update for part in self._parts())
-
-    def _parts(self) -> Iterator[PartSeconds]:
-        """Seconds of every operator, with the redistributions before it."""
-        planner, choices = self.planner, self.choices
-        for name, number in choices.items():
-            terms, ways = planner.options(name).terms, planner.redistribution_seconds(name, choices)
-            taken = Cost(**{term: float(amounts[number]) for term, amounts in terms.items()})
-            forward = taken.forward + taken.forward_communication
-            backward = taken.compute + taken.communication - forward
-            yield PartSeconds(
-                forward + ways[0],
-                backward + ways[1],
-                taken.reduction,
-                taken.starting,
-                taken.update,
-            )
+        return sum(self.stage.seconds(PLAIN))
 
     @cached_property
     def account(self) -> StepAccount | None:
@@ -137,6 +122,4 @@ class SearchResult:
     @property
     def memory(self) -> float:
         """Bytes of a device: the sum that operators keep, plus the largest transient part."""
-        chosen = [(self.planner.options(name), number) for name, number in self.choices.items()]
-        kept = sum(float(options.kept[number]) for options, number in chosen)
-        return kept + max(float(options.running[number]) for options, number in chosen)
+        return sum(self.stage.bytes(PLAIN))

@@ -27,7 +27,7 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.pipeline_layout import layer_of, layer_operator
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.planner import Planner
 from primepar.plan.search.segments import Vector
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
@@ -69,6 +69,10 @@ class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def only_priced(self) -> str | None:
         """The option that a step of `primepar train` does not have; None where it has all."""
         return None if self.shard in EXECUTED_SHARDS else f"{self.shard} in shards"
+
+
+PLAIN = TrainingOptions()
+"""No shards, nothing computed again, one chunk of a stage."""
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,19 @@ class Stage:
     chosen: tuple[ChosenOption, ...]
 
     @classmethod
-    def of(cls, result: SearchResult) -> Stage:
-        """The plan that a search chose."""
-        planner = result.planner
-        return cls(planner.training, planner.catalogue.layouts, tuple(_chosen(result)))
+    def of(cls, planner: Planner, choices: Mapping[str, int]) -> Stage:
+        """The plan of a planner's chosen options."""
+        chosen, costs = list[ChosenOption](), dict[object, Cost]()
+        for operator in planner.operators:
+            options, number = planner.options(operator.name), choices[operator.name]
+            key = id(options), number
+            if key not in costs:
+                costs[key] = Cost(**{term: float(amounts[number])
+                                     for term, amounts in options.terms.items()})  # fmt: skip
+            moved = planner.redistribution_seconds(operator.name, choices)
+            chosen.append(ChosenOption(operator, options.candidates[number], costs[key],
+                                       int(options.leaves[number]), *moved))  # fmt: skip
+        return cls(planner.training, planner.catalogue.layouts, tuple(chosen))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -236,25 +249,6 @@ class Stage:
     def leaves(self) -> int:
         """Number of the layout in which the chunk sends."""
         return self.chosen[-1].leaves
-
-
-def _chosen(result: SearchResult) -> Iterator[ChosenOption]:
-    planner, choices = result.planner, result.choices
-    costs: dict[object, Cost] = {}
-    for operator in planner.operators:
-        options, number = planner.options(operator.name), choices[operator.name]
-        key = id(options), number
-        if key not in costs:
-            costs[key] = Cost(**{term: float(amounts[number])
-                                 for term, amounts in options.terms.items()})  # fmt: skip
-        ways = [tuple(float(way[choices[producer], number])
-                      for way in planner.both_ways(producer, operator.name))
-                for producer in operator.inputs]  # fmt: skip
-        forward, backward = (sum(way) for way in zip(*ways, strict=True)) if ways else (0, 0)
-        if operator.name == "head" and planner.tied:
-            backward += float(planner.tie()[choices["embedding"], number])
-        yield ChosenOption(operator, options.candidates[number], costs[key],
-                           int(options.leaves[number]), forward, backward)  # fmt: skip
 
 
 class KeptBytes(NamedTuple):

@@ -30,7 +30,16 @@ from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks, level_between
 from primepar.plan.cost.lower_bounds import LeastWays
-from primepar.plan.pipeline.stage_cost import (
+from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.search.given_plan import Given
+from primepar.plan.search.options import Catalogue, Options
+from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import EXACT, search
+from primepar.plan.search.segments import Matrix, Vector
+from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.stage_cost import (
+    PLAIN,
     ChunkBytes,
     ChunkSeconds,
     OptionChoices,
@@ -44,17 +53,9 @@ from primepar.plan.pipeline.stage_cost import (
     repeated,
     seconds_for_parameters,
 )
-from primepar.plan.pipeline_layout import layers_by_stage
-from primepar.plan.search.given_plan import Given
-from primepar.plan.search.options import Catalogue, Options
-from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.search import EXACT, search
-from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.simulator.program_kernels import kernels
 
 Sequences = Callable[[Planner], Mapping[str, str]]
-PLAIN = TrainingOptions()
 LARGEST, BISECTIONS = 8.0, 5
 """The largest weight of memory, and how many others are tried next."""
 SPLIT_BACKWARD = ("zb-h1", "zbv")
@@ -159,13 +160,14 @@ class StageDevices:
         """The best plan of a chunk."""
         key = place, objective
         if key not in self._stages:
-            self._stages[key] = Stage.of(search(self.planner(place, objective)))
+            best = search(self.planner(place, objective))
+            self._stages[key] = Stage.of(best.planner, best.choices)
         return self._stages[key]
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
         """The plan with these sequences. Raises `PlanError` for one that is not in the space."""
         planner = self.planner(place, ChunkAim())
-        return Stage.of(Given.with_sequences(planner, sequences).result)
+        return Given.with_sequences(planner, sequences).result.stage.stage
 
 
 @dataclass
@@ -294,6 +296,18 @@ class Pipeline:
     microbatches: int
     options: TrainingOptions
     chunks: tuple[StageCost, ...]
+
+    @classmethod
+    def of(cls, result: SearchResult) -> Pipeline:
+        """A plan as one stage and one micro-batch."""
+        training = result.planner.training
+        split = Split(1, 1, training.links.devices)
+        return cls(training.cluster, split, training.batch, 1, PLAIN, (result.stage,))
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of a step."""
+        return self.split.replicas * self.size * self.microbatches
 
     @property
     def stages(self) -> tuple[Stage, ...]:

@@ -1,1 +1,0 @@
-"""Pipeline, data and tensor parallelism combined: the paper's (p, d, m)."""
