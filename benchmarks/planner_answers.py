@@ -17,7 +17,7 @@ from time import process_time
 from msgspec import Struct
 
 from benchmarks.searches import BATCH, cluster_of
-from primepar.commands.plan_objective import Objective
+from primepar.commands.plan_objective import fastest_within
 from primepar.errors import PlanError
 from primepar.models.sizes import MODELS
 from primepar.plan.search.planner import Planner
@@ -51,7 +51,7 @@ def planner(devices: int, space: SpaceName = "paper", model: str = "llama-2-70b"
 
 def _refused() -> tuple[str, float]:
     try:
-        Objective(None, None, "time").best(planner(8, model="opt-175b"))
+        fastest_within(planner(8, model="opt-175b"))
     except PlanError:
         return "refused", 0.0
     return "a plan", float("inf")
@@ -67,11 +67,6 @@ def _within() -> tuple[str, float]:
     return _words(WithinLimits(planner(32)).fastest(1e11))
 
 
-def _front() -> tuple[str, float]:
-    front = WithinLimits(planner(8)).front()
-    return f"{len(front.plans)} plans", front.tolerance
-
-
 def _many() -> tuple[str, float]:
     return _words(search(planner(1024)))
 
@@ -83,7 +78,6 @@ def _whole_space() -> tuple[str, float]:
 QUESTIONS = (
     PlannerQuestion("opt-175b on 8 V100, 32 GiB each", 0.2, None, _refused),
     PlannerQuestion("llama-2-70b on 32 devices within 100 GB", 5, GAP, _within),
-    PlannerQuestion("llama-2-70b on 8 devices, Pareto front", 2, GAP, _front),
     PlannerQuestion("llama-2-70b on 1,024 devices", 5, GAP, _many),
     PlannerQuestion("llama-2-70b on 64 devices, --space all", 5, None, _whole_space),
 )

@@ -18,7 +18,6 @@ import typer
 from primepar.commands.check import check
 from primepar.commands.exercise import exercise
 from primepar.commands.list import list_
-from primepar.commands.pipeline import pipeline
 from primepar.commands.plan import plan
 from primepar.commands.preflight import preflight
 from primepar.commands.profile import profile
@@ -49,7 +48,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     exercise: "exercise 1 --diagnose races:0,3",
     preflight: "preflight -n 4 train.py --steps 2",
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
-    pipeline: "pipeline opt-175b --cluster v100-8x4 --devices 32",
     profile: "profile --ranks 4 -o here.toml",
     simulate: "simulate P2x2 --shape 4096,4096,4096 --cluster h200-8",
     tokenize: "tokenize texts/ --train-vocabulary 8192 -o tokens.bin",

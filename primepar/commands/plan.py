@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from primepar.api.placement import COMMAND_LINE
-from primepar.api.priced_plan import SEQUENCES, priced_plan
-from primepar.commands.options import JsonOption
-from primepar.commands.plan_objective import Goal, Objective, front_words, redundancy_words
-from primepar.commands.plan_options import (
-    ClusterOption,
-    DevicesOption,
-    DtypeOption,
-    ExplainOption,
-    MemoryOption,
-    NodesOption,
-    OutputOption,
-    PositionsOption,
-    Question,
-    SpaceOption,
-    WithinOption,
-    explained,
-    print_result,
-)
+from primepar.commands.options import JsonOption, json_text
+from primepar.commands.plan_objective import Goal, Question, Recompute, Schedule, Shard, Space
 from primepar.commands.progress import progress
-from primepar.errors import ConfigError, UndecidedError
-from primepar.plan.plan_file import is_plan
-from primepar.plan.presets import names_preset
-
-SECONDS_OF_A_DAY: Final = 86400
+from primepar.errors import ConfigError
+from primepar.plan.cluster import shipped_clusters
+from primepar.plan.search.axes import Axes
 
 
 def plan(
@@ -45,98 +25,148 @@ def plan(
             show_default=False,
         ),
     ],
-    cluster: ClusterOption,
-    nodes: NodesOption = None,
-    devices: DevicesOption = None,
+    cluster: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help=f"Cluster file (TOML), or a preset: {', '.join(shipped_clusters())}.",
+            show_default=False,
+        ),
+    ],
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes of the cluster.", show_default="those of the file")
+    ] = None,
+    devices: Annotated[
+        int | None,
+        typer.Option(
+            help="Devices of the plan, a power of two; with --pp any number.",
+            show_default="all of the nodes",
+        ),
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(
             min=1, help="Sequences of a training step.", show_default="8, or those of the plan"
         ),
     ] = None,
-    positions: PositionsOption = None,
-    dtype: DtypeOption = None,
-    space: SpaceOption = "paper",
+    positions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Tokens of a sequence.", show_default="the model's context, at most 8192"
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help="Type of parameters and activations.",
+            show_default="the cluster's first",
+        ),
+    ] = None,
+    tp: Annotated[
+        int | None, typer.Option(min=1, help="Devices of tensor parallelism.", show_default="any")
+    ] = None,
+    pp: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stages of a pipeline. With it micro-batches, shards of the optimizer and "
+            "recomputation are searched too, also for one stage.",
+            show_default="none",
+        ),
+    ] = None,
+    dp: Annotated[
+        int | None, typer.Option(min=1, help="Devices of data parallelism.", show_default="any")
+    ] = None,
+    cp: Annotated[
+        int | None,
+        typer.Option(min=1, help="Parts of a sequence: context parallelism.", show_default="any"),
+    ] = None,
+    shard: Annotated[
+        Shard | None,
+        typer.Option(
+            help="What is in shards over equal devices: ZeRO-1, 2 or 3; with --pp.",
+            show_default="none or optimizer",
+        ),
+    ] = None,
+    recompute: Annotated[
+        Recompute | None,
+        typer.Option(
+            help="Activations to compute again; with --pp.", show_default="the fastest that fits"
+        ),
+    ] = None,
+    schedule: Annotated[
+        Schedule | None,
+        typer.Option(help="Order of micro-batches; with --pp.", show_default="the faster"),
+    ] = None,
+    space: Annotated[
+        Space,
+        typer.Option(
+            help="Sequences to choose from: the paper's, all of the library but grids, or those "
+            "too."
+        ),
+    ] = "paper",
     alpha: Annotated[
         float, typer.Option(help="Seconds that a GiB of device memory is worth.")
     ] = 0.0,
     objective: Annotated[
         Goal,
         typer.Option(
-            help="Least time in --memory, least memory --within seconds, the Pareto front of "
-            "both, or the fewest bytes beyond one copy of every tensor."
+            help="Least time in --memory, least memory --within seconds, the fewest bytes beyond "
+            "one copy of every tensor, or the list of all splits into stages and replicas."
         ),
     ] = "time",
-    memory: MemoryOption = None,
-    within: WithinOption = None,
+    memory: Annotated[
+        float | None,
+        typer.Option(metavar="BYTES", help="Device memory limit.", show_default="the cluster's"),
+    ] = None,
+    within: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Longest training step.", show_default=False),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL", help="Model of a preset: config.json or a name.", show_default=False
         ),
     ] = None,
-    explain: ExplainOption = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Price the nearest other sequences too.")
+    ] = False,
     tokens: Annotated[
-        float | None,
-        typer.Option(help="Tokens to train on: adds days.", show_default=False),
+        float | None, typer.Option(help="Tokens to train on: adds days.", show_default=False)
     ] = None,
-    output: OutputOption = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the plan, plan.json.", show_default=False
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Find the plan with the shortest step, the least memory or the least redundant memory.
 
-    It is written with -o, all plans of a front into a folder. `show`, `verify`, `simulate` and
-    `train` take it. Ends with 3 where the least redundancy is not proved within 60 seconds.
+    It is written with -o. `show`, `verify`, `simulate` and `train` take it. --tp, --dp and --cp fix
+    degrees of parallelism, --pp the stages of a pipeline. Ends with 3 where the least redundancy is
+    not proved within 60 seconds.
 
     A plan instead of a model is priced, next to the best plan within the memory of a device. Each
     operator has what it takes more than there.
     """
-    question = Question(target, cluster, devices, batch or SEQUENCES, dtype, space, alpha, nodes,
-                        positions)  # fmt: skip
-    asked = Objective(memory, within, objective)
-    from primepar.plan.search.explanation_text import words
-    from primepar.plan.search.ranked import ComparedPlan
-
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
-    is_file = target.endswith(".json") and is_plan(Path(target))
-    is_priced = bool(model) or names_preset(target) or is_file
-    if not is_priced:
-        asked.check(alpha, {"--explain": explain})
-    if objective == "pareto" and not is_priced:
-        with progress() as tick:
-            front = asked.front(question.planner(tick), output)
-        print_result(front, front_words(front), output, json)
-        return
-    solution = None
+    question = Question(
+        target=target, model=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
+        positions=positions, dtype=dtype, axes=Axes(tp, pp, dp, cp), shard=shard,
+        recompute=recompute, schedule=schedule, space=space, alpha=alpha, goal=objective,
+        memory=memory, within=within, explain=explain, tokens=tokens, output=output,
+    )  # fmt: skip
     with progress() as tick:
-        if is_priced:
-            given = {"--memory": memory is not None, "--within": within is not None,
-                     "--alpha": alpha > 0, "--explain": explain, "--output": output is not None,
-                     "--positions": positions is not None,
-                     "--objective": objective != "time"}  # fmt: skip
-            asked.refuse(given, target, "that is a plan, which is priced")
-            priced = priced_plan(target, model, devices, COMMAND_LINE)
-            from primepar.plan.cluster import load_cluster
-            from primepar.plan.search.explain import price_of
-
-            sequences, machine = batch or priced.batch or SEQUENCES, load_cluster(cluster, nodes)
-            explanation = price_of(priced, machine, sequences, dtype, space, tick)
-        elif objective == "redundancy":
-            result, solution = asked.least_redundant(question.planner(tick, posted=False))
-            explanation = explained([ComparedPlan("", result)], explain, output, tick)
-        else:
-            best = asked.best(question.planner(tick))
-            explanation = explained(best, explain, output, tick)
-    if tokens is not None:
-        days = tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
-        explanation = replace(explanation, days=days)
-    if solution is None:
-        print_result(explanation, words(explanation), output, json)
-        return
-    known = {field.name: getattr(explanation, field.name) for field in fields(explanation)}
-    known["redundancy"] = {"redundant": result.cost, "bound": solution.bound,
-                           "proved": solution.proved, "variables": solution.columns}  # fmt: skip
-    text = words(explanation) + redundancy_words(result.cost, solution)
-    print_result(known, text, output, json)
-    raise typer.Exit(0 if solution.proved else UndecidedError.exit_code)
+        answer = question.answer(tick)
+    if json:
+        typer.echo(json_text(answer.data), nl=False)
+    else:
+        typer.echo(answer.text, nl=False)
+        if output is not None:
+            typer.echo(f"wrote {output}")
+    raise typer.Exit(answer.code)

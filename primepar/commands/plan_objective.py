@@ -1,136 +1,301 @@
-"""What `primepar plan` searches: least time, memory or redundancy, or the Pareto front."""
+"""What `primepar plan` is asked, and its answers: a plan is priced, or one is searched."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf, isfinite
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from math import ceil, inf, isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from primepar.api.placement import COMMAND_LINE
+from primepar.api.priced_plan import SEQUENCES, priced_plan
 from primepar.errors import ConfigError, PlanError, UndecidedError
+from primepar.plan.plan_file import is_plan, save_plan
+from primepar.plan.presets import names_preset
+from primepar.plan.search.axes import FREE, Axes
 
 if TYPE_CHECKING:
+    from primepar.models.config import ModelConfig
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.plan import Plan
     from primepar.plan.redundancy import Solution
+    from primepar.plan.search.explain import Explanation
     from primepar.plan.search.planner import Planner
     from primepar.plan.search.ranked import ComparedPlan
     from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.splits import Pipeline
 
-Goal = Literal["time", "memory", "pareto", "redundancy"]
-_WITHOUT_EFFECT: dict[Goal, tuple[tuple[str, ...], str]] = {
+Goal = Literal["time", "memory", "redundancy", "splits", "pareto"]
+Mode = Literal["plan", "time", "memory", "redundancy", "splits", "stages"]
+Space = Literal["paper", "all", "grids"]
+Shard = Literal["none", "optimizer", "gradients", "parameters"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved-1f1b"]
+Tick = Callable[[str], object]
+OF_STAGES = ("--shard", "--recompute", "--schedule")
+_WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
+    "plan": (("--memory", "--within", "--alpha", "--explain", "--output", "--positions",
+              "--objective", "--tp", "--pp", "--dp", "--cp", *OF_STAGES),
+             "that is a plan, which is priced"),
     "time": (("--within",), "time itself is least"),
-    "memory": (("--memory", "--alpha"), "memory itself is least"),
-    "pareto": (("--memory", "--within", "--alpha", "--explain"),
-               "it lists the whole Pareto front"),
-    "redundancy": (("--alpha",), "redundancy itself is least"),
+    "memory": (("--memory", "--alpha", "--pp"), "memory itself is least"),
+    "redundancy": (("--alpha", "--pp"), "redundancy itself is least"),
+    "splits": (("--memory", "--within", "--alpha", "--explain", "--tokens"),
+               "it lists the fastest of each split in the memory of a device"),
+    "stages": (("--memory", "--within", "--alpha", "--explain", "--objective"),
+               "stages are searched for the least time in the memory of a device"),
 }  # fmt: skip
-"""Options without effect on a goal, and why."""
+"""Options without effect on an answer, and why."""
+USUAL_POSITIONS = 8192
+"""Tokens of a sequence where a model has a longer context: what many are trained with first."""
 SOLVER_SECONDS = 60.0
 """Time limit of the integer program for the least redundancy."""
+SECONDS_OF_A_DAY = 86400
+
+
+class Printed(NamedTuple):
+    """What is printed: data for JSON, or text. `code` is the exit code."""
+
+    data: object
+    text: str
+    code: int = 0
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A plan of the front: its name, seconds of a step and bytes of a device."""
+class SplitRow:
+    """One split: seconds of a step, idle time over work, and bytes of the fullest device.
 
-    name: str
+    The stash is that of all micro-batches in flight.
+    """
+
+    stages: int
+    replicas: int
+    parts: int
+    microbatches: int
+    microbatch: int
+    chunks: int
+    shard: str
+    recompute: str
     seconds: float
+    bubble: float
+    parameters: float
+    gradients: float
+    states: float
+    stash: float
+    running: float
     memory: float
+    fits: bool
+    only_priced: str | None
+    """What of the options a training step does not have."""
 
 
-@dataclass(frozen=True)
-class Listing:
-    """Plans along the Pareto front, the fastest first.
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of `primepar plan`, option by option; `alpha` is seconds per GiB of a device.
 
-    Each plan of the front has one here with at most `1 + tolerance` times its time and memory.
+    Raises `ConfigError` for options without effect, and for values that mean nothing.
     """
 
-    tolerance: float
-    plans: list[Outcome]
+    target: str
+    cluster: str
+    model: str | None = None
+    nodes: int | None = None
+    devices: int | None = None
+    batch: int | None = None
+    positions: int | None = None
+    dtype: str | None = None
+    axes: Axes = FREE
+    shard: Shard | None = None
+    recompute: Recompute | None = None
+    schedule: Schedule | None = None
+    space: Space = "paper"
+    alpha: float = 0.0
+    goal: Goal = "time"
+    memory: float | None = None
+    within: float | None = None
+    explain: bool = False
+    tokens: float | None = None
+    output: Path | None = None
 
-
-@dataclass(frozen=True)
-class Objective:
-    """The options of `primepar plan` that define which plan is the best.
-
-    `memory` bounds the bytes of a device and `within` the seconds of a step, where they are given.
-    """
-
-    memory: float | None
-    within: float | None
-    goal: Goal
-
-    def whose(self, cluster: str) -> str:
-        """Whose bytes bound the memory of a plan."""
-        return f"a device of the cluster {cluster}" if self.memory is None else "--memory"
-
-    @staticmethod
-    def refuse(given: Mapping[str, bool], with_: str, because: str) -> None:
-        """Raise `ConfigError` for an option that has no effect together with another."""
-        for option, is_given in given.items():
-            if is_given:
-                raise ConfigError(
-                    f"{option}: expected none together with {with_}, as {because}: leave it out"
-                )
-
-    @staticmethod
-    def smallest(planner: Planner, within: float) -> SearchResult:
-        """The smallest plan within `within` seconds. Raises `PlanError`."""
-        from primepar.plan.search.search import search
-        from primepar.plan.search.within import WithinLimits
-
-        result = WithinLimits(planner).smallest(within)
-        if result is None:
-            shortest = search(planner).seconds
-            raise PlanError(
-                f"expected a plan with a step within the {within:g} seconds of --within, got none: "
-                f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
+    def __post_init__(self) -> None:
+        if self.goal == "pareto":
+            raise ConfigError(
+                "--objective pareto: expected time, memory, redundancy or splits, got pareto, "
+                "which is no longer listed: write --memory BYTES for each memory"
             )
-        return result
-
-    def check(self, alpha: float, others: Mapping[str, bool]) -> None:
-        """Raise `ConfigError` for an objective without its bound, or options without effect.
-
-        And for a bound that is no positive number.
-        """
+        if not 0 <= self.alpha < inf:
+            raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {self.alpha}")
         bounds = {"--memory": (self.memory, "bytes"), "--within": (self.within, "seconds")}
         for name, (bound, unit) in bounds.items():
             if bound is not None and not (isfinite(bound) and bound > 0):
                 raise ConfigError(f"{name}: expected more than 0 {unit}, got {bound:g}")
-        if self.goal == "memory" and self.within is None:
+        if self.mode == "memory" and self.within is None:
             raise ConfigError(
                 "--objective memory: expected the seconds that a step may take, got none: "
                 "write --within SECONDS"
             )
-        given = {
-            "--memory": self.memory is not None,
-            "--within": self.within is not None,
-            "--alpha": alpha > 0,
-            **others,
-        }
-        without_effect, because = _WITHOUT_EFFECT[self.goal]
-        self.refuse({name: given[name] for name in without_effect},
-                    f"--objective {self.goal}", because)  # fmt: skip
+        options, because = _WITHOUT_EFFECT[self.mode]
+        given = {f"--{field.name}" for field in fields(self)
+                 if getattr(self, field.name) != field.default}  # fmt: skip
+        given |= {f"--{axis}" for axis, size in self.axes._asdict().items() if size}
+        given |= {"--objective"} if self.goal != "time" else set()
+        with_ = {"plan": self.target, "stages": "--pp"}.get(self.mode, f"--objective {self.goal}")
+        for option in (option for option in options if option in given):
+            raise ConfigError(
+                f"{option}: expected none together with {with_}, as {because}: leave it out"
+            )
+        for option in OF_STAGES if self.mode not in ("plan", "splits", "stages") else ():
+            if option in given:
+                raise ConfigError(
+                    f"{option}: expected it together with --pp, the number of stages, got no --pp: "
+                    "add --pp 1"
+                )
 
-    def best(self, planner: Planner) -> list[ComparedPlan]:
-        """The best plan, and then those that it was compared with.
+    @cached_property
+    def mode(self) -> Mode:
+        """What kind of answer is asked: the price of a plan, or a search."""
+        is_file = self.target.endswith(".json") and is_plan(Path(self.target))
+        if self.model or is_file or names_preset(self.target):
+            return "plan"
+        assert self.goal != "pareto"
+        return "stages" if self.axes.pp and self.goal == "time" else self.goal
 
-        Raises `PlanError` where no plan is within the bound.
-        """
-        from primepar.plan.search.ranked import ComparedPlan, ranked
+    def answer(self, tick: Tick) -> Printed:
+        """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
+        from primepar.plan.search.explain import price_of
+        from primepar.plan.search.ranked import ComparedPlan
 
-        if self.within is not None:
-            return [ComparedPlan("", self.smallest(planner, self.within))]
-        cluster = planner.training.cluster
-        bound = cluster.memory if self.memory is None else self.memory
-        return ranked(planner, bound, self.whose(cluster.name))
+        match self.mode:
+            case "plan":
+                from primepar.plan.cluster import load_cluster
 
-    def least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
-        """The plan with the least redundancy within the bounds, and how sure that is.
+                given = priced_plan(self.target, self.model, self.devices, COMMAND_LINE)
+                machine, batch = load_cluster(self.cluster, self.nodes), self.batch or given.batch
+                return self._explained(
+                    price_of(given, machine, batch or SEQUENCES, self.dtype, self.space, tick)
+                )
+            case "splits":
+                return self._splits(tick)
+            case "stages":
+                return self._stages(tick)
+            case "redundancy":
+                result, solution = self._least_redundant(self.planner(tick, posted=False))
+                answer = self._best([ComparedPlan("", result)], tick)
+                data = {field.name: getattr(answer.data, field.name)
+                        for field in fields(answer.data)}  # type: ignore[arg-type]  # fmt: skip
+                data["redundancy"] = {"redundant": result.cost, "bound": solution.bound,
+                                      "proved": solution.proved,
+                                      "variables": solution.columns}  # fmt: skip
+                text = answer.text + redundancy_words(result.cost, solution)
+                return Printed(data, text, 0 if solution.proved else UndecidedError.exit_code)
+            case "memory":
+                assert self.within is not None
+                smallest = smallest_within(self.planner(tick), self.within)
+                return self._best([ComparedPlan("", smallest)], tick)
+            case "time":
+                return self._best(fastest_within(self.planner(tick), self.memory), tick)
 
-        Raises `PlanError` where there is none, `UndecidedError` if none was found in time.
-        """
+    @cached_property
+    def read(self) -> tuple[ModelConfig, Cluster]:
+        """The model and the cluster. Raises `ConfigError` and `ClusterError`."""
+        from primepar.models.sizes import find_model
+        from primepar.plan.cluster import load_cluster
+
+        model = find_model(self.target)
+        positions = min(model.context, USUAL_POSITIONS) if not self.positions else self.positions
+        if positions > model.context:
+            raise ConfigError(
+                f"--positions: expected 1 to {model.context} tokens, the context of {self.target}, "
+                f"got {positions}: write --positions {model.context}"
+            )
+        return replace(model, context=positions), load_cluster(self.cluster, self.nodes)
+
+    @property
+    def asked_devices(self) -> int:
+        """The devices of the plan: where none are given, the most of the cluster that can be."""
+        cluster = self.read[1]
+        return self.devices or 1 << cluster.devices.bit_length() - 1
+
+    def planner(self, tick: Tick, posted: bool = True) -> Planner:
+        """The planner of what is asked."""
+        from primepar.plan.search.planner import Planner
+
+        return Planner.of(
+            *self.read, self.asked_devices, self.batch or SEQUENCES, self.dtype, self.space,
+            self.alpha / 2**30, tick=tick, posted=posted, axes=self.axes,
+        )  # fmt: skip
+
+    def _explained(self, explanation: Explanation, plan: Plan | None = None) -> Printed:
+        """An explanation as the answer; the plan is written where that is asked."""
+        from primepar.plan.search.explanation_text import words
+
+        if self.output is not None and plan is not None:
+            save_plan(plan, self.output)
+        if self.tokens is not None:
+            days = self.tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
+            explanation = replace(explanation, days=days)
+        return Printed(explanation, words(explanation))
+
+    def _best(self, plans: list[ComparedPlan], tick: Tick) -> Printed:
+        """The first of some plans, next to the others."""
+        from primepar.plan.search.explain import explain
+
+        tick("what every device sends and holds")
+        explanation = explain(plans[0], plans[1:], neighbours=self.explain)
+        return self._explained(explanation, plans[0].result.plan)
+
+    def _ranked(self, tick: Tick) -> list[Pipeline]:
+        """The fastest of each split into stages and replicas, the fastest first."""
+        from primepar.plan.search.splits import Splits
+        from primepar.plan.search.stage_cost import EXECUTED, OptionChoices
+
+        model, machine = self.read
+        choices = OptionChoices(
+            (self.shard,) if self.shard else EXECUTED.shards,
+            (self.recompute,) if self.recompute else EXECUTED.recomputes,
+            (self.schedule,) if self.schedule else EXECUTED.schedules,
+        )
+        ranked = Splits(
+            model, machine, self.devices or machine.devices, self.batch or SEQUENCES,
+            self.dtype or next(iter(machine.rates)), self.space, choices=choices, tick=tick,
+            posted=True, axes=self.axes,
+        ).ranked()  # fmt: skip
+        if ranked[0].memory > machine.memory:
+            least = ceil(min(known.memory for known in ranked))
+            raise PlanError(
+                f"expected a split within the {machine.memory:,.0f} bytes of a device of the "
+                f"cluster {machine.name}, got none: the smallest of their fastest plans takes "
+                f"{least:,} bytes, {least - machine.memory:,.0f} too many: take more --devices or "
+                "a smaller --batch"
+            )
+        return ranked
+
+    def _stages(self, tick: Tick) -> Printed:
+        """The fastest split with the stages that are asked."""
+        from primepar.plan.search.explain import explain_split
+        from primepar.plan.search.split_plan import split_plan
+
+        best, model = self._ranked(tick)[0], self.read[0]
+        is_priced = best.options.only_priced is not None and self.output is None
+        plan = None if is_priced or model.priced else split_plan(best, model)
+        return self._explained(explain_split(best, model, self.space, plan), plan)
+
+    def _splits(self, tick: Tick) -> Printed:
+        """All splits as a table; the first is written."""
+        from primepar.plan.search.split_plan import split_plan
+
+        ranked = self._ranked(tick)
+        if self.output is not None:
+            save_plan(split_plan(ranked[0], self.read[0]), self.output)
+        rows = [*map(split_row, ranked)]
+        return Printed(rows, split_words(rows))
+
+    def _least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
+        """The plan with the least redundancy within the bounds, and how sure that is."""
         from primepar.plan.redundancy import MOST_COLUMNS, least_redundancy
+        from primepar.plan.search import within
 
         memory = self.memory or planner.training.cluster.memory
         made = planner.like(planner, tradeoffs=True)
@@ -148,36 +313,43 @@ class Objective:
                 "devices or layers, or leave --within out"
             )
         if self.within is not None:  # raises where one bound alone leaves no plan
-            self.smallest(planner, self.within)
-        from primepar.plan.search.within import fastest_within
-
-        fastest = fastest_within(planner, memory, self.whose(planner.training.cluster.name))
+            smallest_within(planner, self.within)
+        fastest = within.fastest_within(planner, memory, whose(planner, self.memory))
         raise PlanError(
             f"expected a plan with a step within the {self.within:g} seconds of --within and "
             f"within the memory of a device, got none: the fastest within the memory takes "
             f"{fastest.seconds:.6g} seconds: give more of one"
         )
 
-    @staticmethod
-    def front(planner: Planner, folder: Path | None) -> Listing:
-        """Plans along the Pareto front of time and memory, written into a folder if that is given.
 
-        The files are `front-01.json` and so on, the fastest first. Raises `ConfigError` for a
-        folder that has some of them, or is none.
-        """
-        if folder is not None:
-            check_folder(folder)
-        from primepar.plan.plan_file import save_plan
-        from primepar.plan.search.within import WithinLimits
+def whose(planner: Planner, memory: float | None) -> str:
+    """Whose bytes bound the memory of a plan."""
+    return "--memory" if memory else f"a device of the cluster {planner.training.cluster.name}"
 
-        front = WithinLimits(planner).front()
-        named = {f"front-{number:02}": plan for number, plan in enumerate(front.plans, 1)}
-        if folder is not None:
-            folder.mkdir(exist_ok=True)
-            for name, plan in named.items():
-                save_plan(plan.plan, folder / f"{name}.json")
-        plans = [Outcome(name, plan.seconds, plan.memory) for name, plan in named.items()]
-        return Listing(front.tolerance, plans)
+
+def fastest_within(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
+    """The fastest plan within `memory`, or that of a device, then those it was compared with.
+
+    Raises `PlanError` where no plan is within the bound.
+    """
+    from primepar.plan.search.ranked import ranked
+
+    return ranked(planner, memory or planner.training.cluster.memory, whose(planner, memory))
+
+
+def smallest_within(planner: Planner, within: float) -> SearchResult:
+    """The smallest plan within `within` seconds. Raises `PlanError`."""
+    from primepar.plan.search.search import search
+    from primepar.plan.search.within import WithinLimits
+
+    result = WithinLimits(planner).smallest(within)
+    if result is None:
+        shortest = search(planner).seconds
+        raise PlanError(
+            f"expected a plan with a step within the {within:g} seconds of --within, got none: "
+            f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
+        )
+    return result
 
 
 def redundancy_words(redundant: float, solution: Solution) -> str:
@@ -194,33 +366,32 @@ def redundancy_words(redundant: float, solution: Solution) -> str:
     )
 
 
-def check_folder(folder: Path) -> None:
-    """Raise `ConfigError` unless the plans of a front may be written into a folder."""
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(
-            f"--output: expected a folder for the plans of the front, got the file {folder}: name "
-            "another"
-        )
-    if not folder.absolute().parent.is_dir():
-        raise ConfigError(
-            f"--output: expected a folder inside one that there is, got {folder}: make its parent"
-        )
-    written = sorted(path.name for path in folder.glob("front-*.json"))
-    if written:
-        raise ConfigError(
-            f"--output: expected a folder without plans of a front, got {folder} with "
-            f"{written[0]}: name another"
-        )
+def split_row(split: Pipeline) -> SplitRow:
+    """A split as a row of the list."""
+    from primepar.plan.plan import recomputed_words
+
+    options, fullest = split.options, max(split.stage_bytes, key=sum)
+    return SplitRow(
+        *split.split, split.microbatches, split.size, options.chunks, options.shard,
+        recomputed_words(options.recompute), split.seconds, split.bubble, *fullest, split.memory,
+        split.memory <= split.cluster.memory, options.only_priced,
+    )  # fmt: skip
 
 
-def front_words(front: Listing) -> str:
-    """The listed plans as a table."""
-    head = "plan", "ms", "MiB"
-    rows = [head, *((plan.name, f"{1e3 * plan.seconds:,.3f}", f"{plan.memory / 2**20:,.3f}")
-                    for plan in front.plans)]  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join([name.ljust(widths[0]), time.rjust(widths[1]), memory.rjust(widths[2])])
-             for name, time, memory in rows]  # fmt: skip
-    count = len(front.plans)
-    near = f"every plan of the Pareto front is within {front.tolerance:.1%} of one of them"
-    return "\n".join([*lines, "", f"{count} plans: {near} in time and memory"]) + "\n"
+def split_words(rows: list[SplitRow]) -> str:
+    """The rows as a table."""
+    heads = ("stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
+             "bubble", "MiB", "")  # fmt: skip
+    cells = [heads]
+    for row in rows:
+        remark = "" if row.only_priced is None else "only priced"
+        cells.append((
+            f"{row.stages}", f"{row.replicas}", f"{row.parts}",
+            f"{row.microbatches} of {row.microbatch}", f"{row.chunks}", row.shard, row.recompute,
+            f"{1e3 * row.seconds:,.1f}", f"{row.bubble:.0%}", f"{row.memory / 2**20:,.1f}",
+            remark if row.fits else "too much",
+        ))  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+             for row in cells]  # fmt: skip
+    return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ COMMANDS = {
     "print": "show", "explore": "search", "measure": "profile",
     "version": "--version", "redundancy": "plan MODEL --objective redundancy",
     "price": "plan PLAN, with the same options",
+    "pipeline": "plan MODEL --objective splits, with the same options",
     "certify": "verify TARGET --certificate FILE",
 }  # fmt: skip
 """Other words for commands."""
@@ -20,7 +21,9 @@ OPTIONS = {
     "show": {"--ranks": "--devices", "--depth": "the depth into the name, like tesseract:2"},
     "plan": {
         "--ranks": "--devices", "--profile": "primepar profile -o cluster.toml",
-        "--pipeline": "primepar pipeline", "--pareto": "--objective pareto",
+        "--pipeline": "--pp STAGES", "--pareto": "--memory BYTES for each memory",
+        "--row": "--pp STAGES --dp REPLICAS --tp DEVICES, which name the split",
+        "--bucket": "nothing instead, as sums run during backward",
         "--solver": "--objective redundancy", "--timeout": "--objective redundancy",
     },
     "train": {
@@ -33,10 +36,6 @@ OPTIONS = {
 """Command -> another word for an option, or one that it had -> what to write."""
 for command in ("check", "verify", "simulate"):
     OPTIONS[command] = OPTIONS["show"]
-OPTIONS["pipeline"] = {
-    "--ranks": "--devices",
-    "--bucket": "nothing instead, as sums run during backward",
-}
 
 
 def command_instead(name: str, known: list[str], path: str) -> str:

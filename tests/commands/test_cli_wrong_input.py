@@ -293,7 +293,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 
 COMMANDS = ("list, show, check, verify, search, exercise, preflight, plan, "
-            "pipeline, profile, simulate, tokenize, train")  # fmt: skip
+            "profile, simulate, tokenize, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"

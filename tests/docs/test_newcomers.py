@@ -35,7 +35,7 @@ PRIMITIVES = (
 )
 COMMANDS = (
     "list, show, check, verify, search, exercise, preflight, plan, "
-    "pipeline, profile, simulate, tokenize, train"
+    "profile, simulate, tokenize, train"
 )
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
 CLUSTERS = "a100, b200, cpu-gloo-4, gb200, h100, h200, mi300x, torus-4x4, tpu-v5p, v100, v100-8x4"
@@ -139,7 +139,7 @@ CALLS = {
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
     f"{CLUSTERS}, got no such file or directory",
     "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
-    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or primepar pipeline, for any "
+    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or add --pp 1, for any "
     "number",
     "redundancy opt-6.7b": f"expected one of {COMMANDS}, got 'redundancy': write primepar plan "
     "MODEL --objective redundancy",

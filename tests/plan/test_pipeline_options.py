@@ -237,9 +237,6 @@ def test_options_that_contradict_one_another_are_refused(
     assert str(caught.value) == message
 
 
-QUESTION = ("pipeline", "docs/examples/config.json", "--cluster", "v100-8x4")
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -255,8 +252,13 @@ QUESTION = ("pipeline", "docs/examples/config.json", "--cluster", "v100-8x4")
         ),
         (
             ("--devices", "4", "--bucket", "25e6"),
-            "--bucket: expected an option of primepar pipeline, got no such one: write nothing "
+            "--bucket: expected an option of primepar plan, got no such one: write nothing "
             "instead, as sums run during backward",
+        ),
+        (
+            ("--devices", "4", "--row", "3"),
+            "--row: expected an option of primepar plan, got no such one: write --pp STAGES --dp "
+            "REPLICAS --tp DEVICES, which name the split",
         ),
         (
             ("--devices", "1", "--schedule", "interleaved-1f1b"),
@@ -276,6 +278,14 @@ def test_questions_without_an_answer_are_refused(
 ) -> None:
     config = Path("docs/examples/config.json").resolve()
     monkeypatch.chdir(tmp_path)
-    done = run("pipeline", str(config), *QUESTION[2:], *arguments)
+    question = ("plan", str(config), "--cluster", "v100-8x4", "--objective", "splits")
+    done = run(*question, *arguments)
     assert done == (2, "", f"primepar: error: {message}\n")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_that_was_names_what_to_write() -> None:
+    done = run("pipeline", "opt-175b", "--cluster", "v100-8x4")
+    assert done.err.endswith(
+        "got 'pipeline': write primepar plan MODEL --objective splits, with the same options\n"
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from itertools import pairwise
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,28 +216,29 @@ def test_a_plan_of_stages_prints_what_its_devices_wait(monkeypatch: pytest.Monke
     assert sum(line.startswith("a device holds at most ") for line in lines) == 1
 
 
-def test_splits_are_listed_from_the_best_on_and_any_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "split.json"
-    splits = ("pipeline", MODEL, *V100, *ON_FOUR, "--recompute", "full", "--shard", "optimizer")
-    rows = json.loads(run(*splits, "-o", str(path), "--row", "3", "--json").out)
+def test_splits_are_listed_from_the_best_on_and_axes_name_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "split.json")
+    asked = (*PLAN, *ON_FOUR, "--recompute", "full", "--shard", "optimizer")
+    rows = json.loads(run(*asked, "--objective", "splits", "--json").out)
     assert {(row["stages"], row["replicas"], row["parts"]) for row in rows} == {
         (1, 1, 4), (1, 2, 2), (1, 4, 1), (2, 1, 2), (2, 2, 1)
     }  # fmt: skip
     assert all(row["microbatches"] * row["microbatch"] * row["replicas"] == 8 for row in rows)
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds)
+    two = [row for row in rows if row["stages"] == 2]
+    report = json.loads(run(*asked, "--pp", "2", "-o", path, "--json").out)
     price = primepar.price(path, "v100-8x4")
-    assert price.seconds == pytest.approx(rows[2]["seconds"])
-    assert price.memory == pytest.approx(rows[2]["memory"])
-    assert price.terms["states"] == pytest.approx(rows[2]["states"])
+    for of_split in (report["seconds"], price.seconds):
+        assert of_split == pytest.approx(two[0]["seconds"])
+    for of_split in (report["memory"], price.memory):
+        assert of_split == pytest.approx(two[0]["memory"])
+    assert price.terms["states"] == pytest.approx(two[0]["states"])
     assert primepar.simulate(path, "v100-8x4").seconds > 0
-    done = run(*splits, "-o", str(path), "--row", "99")
-    error = f"--row: expected 1 to {len(rows)}, the rows of the list, got 99: take {len(rows)}"
-    assert (done.code, done.err) == (2, f"primepar: error: {error}\n")
 
 
 def test_splits_are_a_table() -> None:
-    lines = run("pipeline", MODEL, *V100, "--devices", "2").out.splitlines()
+    lines = run(*PLAN, "--devices", "2", "--objective", "splits").out.splitlines()
     assert lines[0].split() == [
         "stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
         "bubble", "MiB",
@@ -246,8 +246,31 @@ def test_splits_are_a_table() -> None:
     assert {line.split()[0] for line in lines[1:]} == {"1", "2"}
 
 
+@pytest.mark.parametrize(
+    ("axes", "slices"),
+    [
+        ("--tp 1", {4}), ("--tp 2", {2}), ("--dp 1", {1}), ("--tp 4 --dp 1", {1}),
+        ("--dp 2 --cp 2 --batch 2", {4}), ("--cp 1 --batch 2", {1, 2}),
+        ("--pp 1 --tp 2 --dp 2", {2}), ("--pp 2 --tp 1", {2}), ("--pp 2 --cp 2", {2}),
+    ],
+)  # fmt: skip
+def test_axes_are_those_of_every_linear_operator(
+    axes: str, slices: set[int], tmp_path: Path
+) -> None:
+    """Of the plan that is written, whatever the other operators do."""
+    path = tmp_path / "plan.json"
+    done = run(*PLAN, *ON_FOUR, *axes.split(), "-o", str(path))
+    assert done.code == 0, done.err
+    plan = load_plan(path)
+    linear = [operator.name for operator in plan.operators
+              if operator.kind == "linear" and operator.name != "head"]  # fmt: skip
+    cuts = {name: prod(int(rows) for rows in re.findall(r"\bM(\d+)", plan.sequences[name]))
+            for name in linear}  # fmt: skip
+    assert set(cuts.values()) <= slices
+
+
 def test_what_no_split_fits_is_refused() -> None:
-    done = run("pipeline", "opt-175b", *V100, "--devices", "1")
+    done = run("plan", "opt-175b", *V100, "--devices", "1", "--objective", "splits")
     assert done.code == 2
     assert re.fullmatch(
         r"primepar: error: expected a split within the 34,359,738,368 bytes of a device of the "
@@ -257,38 +280,12 @@ def test_what_no_split_fits_is_refused() -> None:
     )
 
 
-def test_a_front_is_written_and_memory_falls_along_it(tmp_path: Path) -> None:
-    folder = tmp_path / "front"
-    front = (*PLAN, "--devices", "2", "--objective", "pareto", "-o", str(folder))
-    listed = json.loads(run(*front, "--json").out)["plans"]
-    assert all(one["seconds"] < other["seconds"] and one["memory"] > other["memory"]
-               for one, other in pairwise(listed))  # fmt: skip
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == [f"front-{number:02}.json" for number in range(1, len(listed) + 1)]
-    planner = Planner.of(load_config(Path(MODEL)), WHERE, 2, 8, "float32", "paper", posted=True)
-    last = Given.with_sequences(planner, load_plan(folder / names[-1]).sequences).result
-    assert last.seconds == pytest.approx(listed[-1]["seconds"])
-    assert last.memory == pytest.approx(listed[-1]["memory"])
-    middle = listed[len(listed) // 2]
-    within = 1.3 * middle["seconds"]  # all sums count there, also those during backward
-    bounds = ("--objective", "memory", "--within", str(within))
-    plan = json.loads(run(*PLAN, "--devices", "2", *bounds, "--json").out)
-    assert plan["memory"] <= middle["memory"]
-    assert plan["priced"] <= within
-    done = run(*front)
-    assert (done.code, done.err) == (
-        2,
-        "primepar: error: --output: expected a folder without plans of a front, got "
-        f"{folder} with front-01.json: name another\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         (("--devices", "3"),
          "--devices: expected a power of two, at most the 32 devices of the cluster 8 x 4 V100, as "
-         "in the PrimePar paper, got 3: take 2, or primepar pipeline, for any number"),
+         "in the PrimePar paper, got 3: take 2, or add --pp 1, for any number"),
         (("--devices", "2", "--dtype", "bfloat16"),
          "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
          "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
@@ -304,12 +301,20 @@ def test_a_front_is_written_and_memory_falls_along_it(tmp_path: Path) -> None:
         (("--devices", "2", "--memory", "-1"), "--memory: expected more than 0 bytes, got -1"),
         (("--devices", "2", "--objective", "memory", "--within", "nan"),
          "--within: expected more than 0 seconds, got nan"),
-        (("--devices", "2", "--objective", "pareto", "--explain"),
-         "--explain: expected none together with --objective pareto, as it lists the whole Pareto "
-         "front: leave it out"),
-        (("--devices", "2", "--objective", "pareto", "--alpha", "1"),
-         "--alpha: expected none together with --objective pareto, as it lists the whole Pareto "
-         "front: leave it out"),
+        (("--devices", "2", "--objective", "pareto"),
+         "--objective pareto: expected time, memory, redundancy or splits, got pareto, which is no "
+         "longer listed: write --memory BYTES for each memory"),
+        (("--devices", "4", "--tp", "4", "--dp", "2"),
+         "--tp: expected degrees that multiply to the 4 devices, of which --dp divides the batch "
+         "of 8, got --tp 4 --dp 2: leave one out"),
+        (("--devices", "4", "--pp", "2", "--tp", "8"),
+         "--tp: expected degrees that multiply to the 4 devices, of which --dp divides the batch "
+         "of 8, got --tp 8 --pp 2: leave one out"),
+        (("--devices", "2", "--shard", "none"),
+         "--shard: expected it together with --pp, the number of stages, got no --pp: add --pp 1"),
+        (("--devices", "2", "--pp", "1", "--memory", "1e9"),
+         "--memory: expected none together with --pp, as stages are searched for the least time in "
+         "the memory of a device: leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.0005"),
          "expected a plan with a step within the 0.0005 seconds of --within, got none: the "
          "shortest takes 0.000927412 seconds, 0.00043 too many"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -96,21 +95,6 @@ def test_what_is_stated_within_a_limit_is_true_of_every_plan(first: int) -> None
             assert size * (1 - 1e-9) <= plan.memory <= size * (1 + plan.gap) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("first", range(0, CASES, 8))
-def test_every_plan_that_no_other_beats_has_one_near_it_in_the_list(first: int) -> None:
-    for seed in range(first, first + 8):
-        (cost, memory), front = every(seed), drawn(seed).front()
-        listed = [(plan.cost, plan.memory) for plan in front.plans]
-        assert len(listed) <= 50
-        assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(listed))
-        assert listed[0][0] == pytest.approx(cost.min())
-        assert listed[-1][1] == pytest.approx(memory.min())
-        near = 1 + front.tolerance + 1e-9
-        for size in np.unique(memory).tolist():
-            least = float(cost[memory <= size].min())
-            assert any(time <= least * near and held <= size * near for time, held in listed)
-
-
 @pytest.mark.parametrize("layers", [2, 24])
 def test_plans_of_many_layers_are_near_the_bound(layers: int) -> None:
     planner = Planner.of(replace(SMALL, layers=layers), TWO_LEVELS, 4, 4, None, "all")
@@ -172,16 +156,9 @@ def test_the_least_memory_within_a_time_takes_few_devices() -> None:
         Planner.of(SMALL, cluster(Link(64, 0.0, 1.0, False)), 64, 4, None, "paper")
     )
 
-    def smallest() -> object:
-        return within.smallest(1.0)
-
-    for ask, what in (
-        (within.front, "a Pareto front"),
-        (smallest, "least memory within --within"),
-    ):
-        with pytest.raises(PlanError) as caught:
-            ask()
-        assert str(caught.value) == (
-            f"expected at most 32 devices for {what}, got 64: take --devices 32, or the least time "
-            "in --memory"
-        )
+    with pytest.raises(PlanError) as caught:
+        within.smallest(1.0)
+    assert str(caught.value) == (
+        "expected at most 32 devices for least memory within --within, got 64: take --devices 32, "
+        "or the least time in --memory"
+    )

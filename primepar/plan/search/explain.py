@@ -180,16 +180,21 @@ def explain(
 
 
 def explain_split(
-    pipeline: Pipeline, plan: Plan, space: SpaceName, best: Pipeline | None = None
+    pipeline: Pipeline,
+    model: ModelConfig,
+    space: SpaceName,
+    plan: Plan | None,
+    best: Pipeline | None = None,
 ) -> Explanation:
-    """Explain a split, which `plan` states, next to the `best` one."""
-    stage, model = pipeline.stages[0], plan.model
-    chosen = [replace(choice, sequence=plan.sequences.get(choice.operator, choice.sequence))
-              for choice in _choices(pipeline)]  # fmt: skip
-    passes, account = model.layers * pipeline.microbatches, None
-    if plan.ranks <= MOST_COUNTED and passes <= MOST_PASSES_COUNTED:
-        batch = pipeline.sequences
-        account = accounting(plan, batch, model.context, stage.training.dtype)
+    """Explain a split next to the `best` one; `plan` states it, None where it is only priced."""
+    chosen, account = [*_choices(pipeline)], None
+    if plan is not None:
+        chosen = [replace(choice, sequence=plan.sequences.get(choice.operator, choice.sequence))
+                  for choice in chosen]  # fmt: skip
+        few = model.layers * pipeline.microbatches <= MOST_PASSES_COUNTED
+        if few and plan.ranks <= MOST_COUNTED:
+            dtype = pipeline.stages[0].training.dtype
+            account = accounting(plan, pipeline.sequences, model.context, dtype)
     if best is None:
         return _explained(pipeline, model, space, chosen, account)
     name = " x ".join(map(str, best.split))
@@ -246,13 +251,13 @@ def _explained(
         waiting=_waiting(chosen, pipeline),
         choices=choices,
         axes=_not_hidden(chosen, pipeline),
-        only_priced=model.priced.what if model.priced else None,
+        only_priced=pipeline.options.only_priced or (model.priced.what if model.priced else None),
     )
 
 
 def _stages(pipeline: Pipeline) -> str:
     options = pipeline.options
-    shards = "" if options.shard == "none" else ", optimizer states in shards"
+    shards = "" if options.shard == "none" else f", {options.shard} in shards"
     again = (
         "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
     )
@@ -272,7 +277,7 @@ def _above(chosen: Several[ChosenSequence], best: Pipeline) -> list[ChosenSequen
 def _hidden(pipeline: Pipeline) -> float:
     """Seconds of sums of gradients that run during backward, as a mean over stages."""
     hidden = (chunk.hidden(pipeline.options.shard)[1] for chunk in pipeline.chunks)
-    return sum(hidden) / pipeline.split.stages
+    return max(0.0, sum(hidden)) / pipeline.split.stages
 
 
 def _waiting(chosen: Several[ChosenSequence], pipeline: Pipeline) -> float:
@@ -452,7 +457,8 @@ def price_of(
             plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
             posted=True,
         )  # fmt: skip
-        return explain_split(given_pipeline(splits, plan, batch), plan, space, splits.ranked()[0])
+        split = given_pipeline(splits, plan, batch)
+        return explain_split(split, plan.model, space, plan, splits.ranked()[0])
 
     planner = Planner.of(
         plan.model, cluster, plan.ranks, batch, kind, space, tick=tick, posted=True

@@ -25,9 +25,10 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.step_seconds import weighed
+from primepar.plan.search.axes import FREE, Axes
 from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
 from primepar.plan.search.segments import FoldedGraph, Matrix, Vector
-from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, allows
 from primepar.plan.simulator.program_kernels import kernels
 
 Part = Literal["model", "blocks"]
@@ -53,6 +54,8 @@ class Planner:
     candidates: Candidates | None = None
     """Sequences to choose from; None for the whole space."""
     hidden: float | None = None
+    slices: frozenset[int] | None = None
+    """Slices of the rows of linear operators in layers; None for any (`axes`)."""
     tick: Callable[[str], object] = field(default=str, repr=False)
     """Called with the name of the next stage of the work, for a progress bar."""
     known: dict[object, Options] = field(default_factory=dict, init=False)
@@ -73,11 +76,13 @@ class Planner:
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
         space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
         part: Part = "model", tick: Callable[[str], object] = str, posted: bool = False,
+        axes: Axes = FREE,
     ) -> Self:  # fmt: skip
         """A planner for steps of `batch` sequences of the model's context on `devices` devices.
 
         `dtype` None is the first data type of the cluster. Raises `ClusterError` for a number of
-        devices or a data type that the cluster does not have.
+        devices or a data type that the cluster does not have, and `ConfigError` for `axes` that do
+        not multiply to the devices.
         """
         cluster.check_devices(devices)
         dtype = dtype or next(iter(cluster.rates))
@@ -86,7 +91,10 @@ class Planner:
         runs = not (model.priced and model.priced.what)
         program = kernels(model, model.context, dtype) if posted and runs else None
         training = Training(links, dtype, batch, model.context, kernels=program)
-        return cls(model, training, space, alpha, tradeoffs, part, tick=tick)
+        slices = axes.slices(devices, batch)
+        if slices == frozenset():
+            raise axes.refusal(devices, batch)
+        return cls(model, training, space, alpha, tradeoffs, part, slices=slices, tick=tick)
 
     @classmethod
     def like(cls, other: Planner, **settings: object) -> Self:
@@ -128,7 +136,7 @@ class Planner:
         key = self.key(name)
         if key not in self.known:
             self.tick(f"sequences of {name}")
-            all_options = self.catalogue.options(self.named[name])
+            all_options = self.allowed(name)
             if not len(all_options):
                 raise PlanError(
                     f"expected a sequence of {name} on {self.training.links.devices} devices for "
@@ -138,6 +146,14 @@ class Planner:
             least = all_options.undominated if self.tradeoffs else all_options.cheapest
             self.known[key] = least(self.cost_of(all_options))
         return self.known[key]
+
+    def allowed(self, name: str) -> Options:
+        """All options of an operator that the axes allow."""
+        options, operator = self.catalogue.options(self.named[name]), self.named[name]
+        if self.slices is None:
+            return options
+        return options.only(number for number, candidate in enumerate(options.candidates)
+                            if allows(self.slices, operator, candidate))  # fmt: skip
 
     def cost_of(self, options: Options) -> Vector:
         """Cost of some options: of their operator alone."""

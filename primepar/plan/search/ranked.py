@@ -87,7 +87,7 @@ def baselines(planner: Planner, bound: float = inf) -> Iterator[ComparedPlan]:
         return
     for preset in PRESETS:
         for name, result in degrees(planner, preset):
-            if result.memory <= bound:
+            if result.memory <= bound and result.is_allowed:
                 yield ComparedPlan(name, _among_options(planner, result))
 
 

@@ -9,6 +9,7 @@ from math import ceil
 
 from primepar.plan.plan import Plan
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.sequence_space import allows
 from primepar.plan.search.stage_cost import PLAIN, Stage, StageCost
 from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
 from primepar.plan.simulator.run import Simulation
@@ -61,6 +62,13 @@ class SearchResult:
         All are added, unless training posts its transfers.
         """
         return sum(self.stage.seconds(PLAIN))
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it has the axes that the planner is asked for."""
+        slices = self.planner.slices
+        return all(allows(slices, chosen.operator, chosen.candidate)
+                   for chosen in self.stage.stage.chosen)  # fmt: skip
 
     @cached_property
     def account(self) -> StepAccount | None:

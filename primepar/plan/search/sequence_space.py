@@ -93,6 +93,14 @@ class SequenceSpace:
         return tuple(_grown(self.levels, _plain(ByInput), self._with_one_block, whole("O")))
 
 
+def allows(slices: frozenset[int] | None, operator: Operator, candidate: Candidate) -> bool:
+    """Whether an operator may have a sequence; linear ones of layers have these slices of rows."""
+    if slices is None or operator.kind != "linear" or operator.name == "head":
+        return True
+    cuts = (element for element in candidate.elements if isinstance(element.primitive, BySequence))
+    return 1 << sum(map(device_bits, cuts)) in slices
+
+
 def _searched(name: SpaceName) -> tuple[type[Primitive], ...]:
     """Primitives of a space; that with grids is three times as large as `all`."""
     if name == "paper":

@@ -31,6 +31,7 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks, level_between
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.search.axes import FREE, Axes
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.options import Catalogue, Options
 from primepar.plan.search.planner import Part, Planner
@@ -141,14 +142,15 @@ class StageDevices:
     part: Part
     ways: dict[object, Ways | LeastWays]
     """Redistributions between layouts of the catalogue, filled on demand."""
+    slices: frozenset[int] | None
     _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
     _chains: dict[StagePart, tuple[Operator, ...]] = field(default_factory=dict)
 
     def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
         model = replace(self.model, layers=place.layers)
-        return _Layers(model, self.training, self.space, part=self.part, group=self, place=place,
-                       aim=objective)  # fmt: skip
+        return _Layers(model, self.training, self.space, part=self.part, slices=self.slices,
+                       group=self, place=place, aim=objective)  # fmt: skip
 
     def chain(self, model: ModelConfig, place: StagePart) -> tuple[Operator, ...]:
         """The operators of a chunk."""
@@ -194,7 +196,7 @@ class _Layers(Planner):
         """Options of an operator; of those with equal layouts, the cheapest."""
         key = self.key(name)
         if key not in self.known:
-            options = self.catalogue.options(self.named[name])
+            options = self.allowed(name)
             if len(options):
                 self.known[key] = options.cheapest(self._aimed(name, options))
         return super().options(name)
@@ -413,6 +415,7 @@ class Splits:
     """Called with the name of what is planned next, for a progress bar."""
     posted: bool = False
     """Whether sums and gathers run during computations, as a step's program posts them."""
+    axes: Axes = FREE
     _groups: dict[object, StageDevices] = field(default_factory=dict)
     _shared: dict[int, tuple[Catalogue, dict[object, Ways | LeastWays]]] = field(
         default_factory=dict
@@ -435,14 +438,27 @@ class Splits:
         """
         pipelines: list[Pipeline] = []
         refusal = None
-        for split in reversed([*all_splits(self.model, self.cluster, self.devices, self.batch)]):
+        splits = all_splits(self.model, self.cluster, self.devices, self.batch)
+        allowed = [split for split in splits if [*self._sizes(split)]]
+        for split in reversed(allowed):
             try:
                 pipelines.append(self.best(split, known=self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
+        if not pipelines and not allowed and self.axes != FREE:
+            raise self.axes.refusal(self.devices, self.batch)
         if not pipelines:
             raise refusal or no_split(self.model, self.devices, self.batch)
         return sorted(pipelines, key=self._rank)
+
+    def _slices(self, split: Split, size: int) -> frozenset[int] | None:
+        return self.axes.slices(split.parts, size, split.replicas)
+
+    def _sizes(self, split: Split) -> Iterator[int]:
+        """Sequences of a micro-batch that a split may have."""
+        for size in divisors(self.batch // split.replicas):
+            if self.axes.pp in (None, split.stages) and self._slices(split, size) != frozenset():
+                yield size
 
     def _no_interleaving(self) -> PlanError:
         devices = f"{self.devices} device{'s' * (self.devices != 1)}"
@@ -554,10 +570,10 @@ class Splits:
 
     def _least(self, split: Split, sequences: Sequences | None) -> Pipeline:
         """The smallest micro-batches of a split, with all that saves memory."""
-        choices = self.choices
-        (options, *_) = [*self._options(split, 1, choices.shards[-1:])] or [PLAIN]
+        choices, size = self.choices, next(self._sizes(split))
+        (options, *_) = [*self._options(split, size, choices.shards[-1:])] or [PLAIN]
         options = changed(options, recompute=choices.recomputes[-1])
-        return self.pipeline(split, 1, sequences, options)
+        return self.pipeline(split, size, sequences, options)
 
     def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
         fits = self._fits(pipeline)
@@ -573,7 +589,7 @@ class Splits:
         self, split: Split, shards: Several[Shard], sequences: Sequences | None
     ) -> Iterator[Pipeline]:
         """Yield all micro-batches and options that keep all activations."""
-        for size in divisors(self.batch // split.replicas):
+        for size in self._sizes(split):
             for options in self._options(split, size, shards):
                 yield self.pipeline(split, size, sequences, options)
 
@@ -632,5 +648,6 @@ class Splits:
                 self._shared[split.parts] = whole, {}
             catalogue, ways = self._shared[split.parts]
             self._groups[key] = StageDevices(model, training, catalogue.like(model, training),
-                                             self.space, self.part, ways)  # fmt: skip
+                                             self.space, self.part, ways,
+                                             self._slices(split, size))  # fmt: skip
         return self._groups[key]

@@ -1,4 +1,4 @@
-"""Least time within a memory limit, least memory within a time limit, and the list of both.
+"""Least time within a memory limit, and least memory within a time limit.
 
 A byte that is kept gets a price: for a weight in seconds per byte the exact search finds the least
 of cost + weight * kept. That least, less the weight times a limit of bytes, is a lower bound of all
@@ -42,10 +42,6 @@ from primepar.plan.search.segments import Choices, Vector
 
 NEAR = 0.0005
 """The gap at which a search within a limit ends early."""
-TOLERANCE = 0.005
-"""The smallest tolerance of a list of plans by time and memory."""
-MOST_PLANS = 50
-"""Plans of a list at most."""
 
 
 class Extent(NamedTuple):
@@ -72,17 +68,6 @@ class Interval(NamedTuple):
     first: int
     last: int
     weight: float
-
-
-class Front(NamedTuple):
-    """Plans by time and memory, the fastest first.
-
-    Each plan that no other beats in both has one in the list whose time and memory are at most `1 +
-    tolerance` of its own.
-    """
-
-    plans: list[SearchResult]
-    tolerance: float
 
 
 class WithinLimits:
@@ -145,41 +130,14 @@ class WithinLimits:
 
         Raises `PlanError` for more than `EXACT` devices.
         """
-        self._check_devices("least memory within --within")
-        plan, lowest = self._best(inf, seconds)
-        return None if plan is None else self._result(plan, plan.memory / lowest.bound - 1)
-
-    def front(self, tolerance: float = TOLERANCE) -> Front:
-        """Plans by cost and memory, the fastest and the smallest included.
-
-        Each is the smallest that is near the fastest within a little less memory than the one
-        before it takes. The tolerance is doubled until there are few. Raises `PlanError` for more
-        than `EXACT` devices.
-        """
-        self._check_devices("a Pareto front")
-        plans, reached, memory = list[SearchResult](), tolerance, inf
-        while not plans or plans[-1].memory > self.least_memory:
-            plan = self.fastest(memory)
-            assert plan is not None, "the smallest plan is within the limit"
-            least = plan.cost / (1 + plan.gap)
-            small = self.smallest(least * (1 + tolerance)) if plans else None
-            if small is not None and small.memory <= memory:
-                plan = small
-            else:
-                reached = max(reached, plan.gap)
-            while plans and plans[-1].cost >= plan.cost:
-                plans.pop()  # slower and larger than the new plan, by at most its gap
-            plans.append(plan)
-            memory = max(self.least_memory, plan.memory / (1 + tolerance))
-        return Front(plans, reached) if len(plans) <= MOST_PLANS else self.front(2 * tolerance)
-
-    def _check_devices(self, what: str) -> None:
         if self.classes is not None:
             devices = self.planner.training.links.devices
             raise PlanError(
-                f"expected at most {EXACT} devices for {what}, got {devices}: take --devices "
-                f"{EXACT}, or the least time in --memory"
+                f"expected at most {EXACT} devices for least memory within --within, got "
+                f"{devices}: take --devices {EXACT}, or the least time in --memory"
             )
+        plan, lowest = self._best(inf, seconds)
+        return None if plan is None else self._result(plan, plan.memory / lowest.bound - 1)
 
     def _result(self, plan: Extent, gap: float) -> SearchResult:
         return SearchResult.of(self.planner, plan.cost, plan.choices, max(0.0, gap))
