@@ -13,7 +13,7 @@ from mutants import mutant
 from mutation_several import SEVERAL_WAYS
 from oracle.explore import explore
 from phase_programs import built, sums
-from profiles import few
+from profiles import draws, few
 
 from primepar.certify.program import certify_program, digest
 from primepar.errors import CertificateError, ClaimError
@@ -120,7 +120,7 @@ def test_no_order_proves_a_program_that_lacks_an_instruction(name: str) -> None:
 def test_generated_programs_are_certified_as_they_are_judged() -> None:
     """One whose refutation is left out of the certificate is not taken for proved."""
     ends = Counter[str]()
-    for seed in range(90):
+    for seed in range(draws(90)):
         whole, transport = mutant(seed), Transport(None if seed % 2 else 0)
         report = verify_program(whole, transport=transport)
         if report.verdict == "unknown":
@@ -134,7 +134,7 @@ def test_generated_programs_are_certified_as_they_are_judged() -> None:
             names = tuple(result.name for result in report.properties)
             with pytest.raises(ClaimError):
                 certify_program(replace(given, refuted=(), proved=names), whole)
-    assert min(ends["proved"], ends["refuted"]) > 20
+    assert min(ends["proved"], ends["refuted"]) > draws(90) / 5
 
 
 SUMS = built(sums())
@@ -158,10 +158,10 @@ def test_the_proof_of_calls_that_reduce_several_blocks_proves_no_wrong_ones(name
 
 def test_altered_certificates_are_refused_or_still_true() -> None:
     """A sample of what `python tests/helpers/certificate_attack.py` does many times."""
-    ends = attack(300)
+    ends = attack(draws(300))
     assert {end for _, end in ends} == {"refused", "still true"}
     assert {way for way, _ in ends} == set(WAYS)
-    assert sum(times for (_, end), times in ends.items() if end == "refused") > 150
+    assert sum(times for (_, end), times in ends.items() if end == "refused") > draws(300) / 2
 
 
 def reshaped() -> Program:

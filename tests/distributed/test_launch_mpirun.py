@@ -134,6 +134,7 @@ def test_an_error_is_reported_once(arguments: list[str], line: str, tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@long  # test_alike.py has the same sentence, of threads with one store
 def test_ranks_with_other_settings_do_not_wait_for_one_another(tmp_path: Path) -> None:
     other = ["--set", "optimizer.clip=1.0", "--set", "training.dtype=bfloat16"]
     done = subprocess.run(

@@ -9,5 +9,12 @@ import pytest
 IS_LONG = os.environ.get("HYPOTHESIS_PROFILE") == "ci"
 long = pytest.mark.skipif(not IS_LONG, reason="runs with `make test-long`")
 """A test of which the short profile has a cheaper one that sees most of the same faults."""
+
+
+def draws(count: int) -> int:
+    """How many cases a generator gives: all with `make test-long`, else two fifths of them."""
+    return count if IS_LONG else count * 2 // 5
+
+
 few = pytest.mark.few
 """Of its cases the short profile runs two: the first and the last."""

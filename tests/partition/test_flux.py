@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from command import run
 from msgspec.structs import replace
+from profiles import draws
 
 from primepar.partition import flux
 from primepar.partition.flux import FluxGather, FluxScatter
@@ -36,7 +37,7 @@ def test_generated_sizes_are_exact_with_traffic_and_memory_of_the_formulas(
     kind: type[Flux],
 ) -> None:
     random = Random(14)
-    for _ in range(120):
+    for _ in range(draws(120)):
         method = sized(kind, *(random.randint(1, most) for most in (7, 5, 3, 3, 3)))
         report = check_program(method.program())
         assert report.equal, report.message

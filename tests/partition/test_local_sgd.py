@@ -13,7 +13,7 @@ from command import run
 from local_sgd_cases import Whole, drawn, emulated
 from msgspec.structs import replace
 from numpy.typing import NDArray
-from profiles import IS_LONG
+from profiles import IS_LONG, draws
 
 import primepar
 from primepar.partition.local_sgd import LocalSGD, average_share, averaging_steps, next_count
@@ -21,7 +21,7 @@ from primepar.schedule.primitive import where
 from primepar.schedule.program import AllReduce, Compute, Instruction, Program
 from primepar.verify.every_size.local_sgd import prove_period
 
-SIZES = 200 if IS_LONG else 60
+SIZES = 200 if IS_LONG else 25
 
 
 def dense(method: LocalSGD, whole: Whole) -> NDArray[Any]:
@@ -72,7 +72,7 @@ def test_generated_sizes_are_exact_on_integers_and_a_fourth_of_them_proved() -> 
 
 
 def test_a_period_of_one_is_synchronous_sgd() -> None:
-    for number, method in enumerate(sizes(40)):
+    for number, method in enumerate(sizes(draws(40))):
         local, whole = replace(method, period=1, warm_up=0), drawn(method, number)
         if method.workers in (1, 2, 4, 8):
             synchronous = replace(method, warm_up=method.steps)

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import pytest
 from command import run
-from profiles import long
+from profiles import draws, long
 from stream_k_cases import (
     WRONG_RULES,
     Shifted,
@@ -31,8 +31,8 @@ WITH_FIX_UP = StreamK(workers=5, M=3, N=4, K=2, tile_m=1, tile_n=1, tile_k=1)
 
 
 def test_generated_sizes_are_exact_and_proved() -> None:
-    methods = generated(300)
-    assert len({method.text for method in methods}) > 280
+    methods = generated(draws(300))
+    assert len({method.text for method in methods}) > 0.9 * len(methods)
     wrong = []
     for method in methods:
         program = method.program()
@@ -41,7 +41,7 @@ def test_generated_sizes_are_exact_and_proved() -> None:
             wrong.append(method.text)
     assert wrong == []
     partial = [method for method in methods if method.facts()["partial tiles"] != "0"]
-    assert len(partial) > 100
+    assert len(partial) > len(methods) / 3
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

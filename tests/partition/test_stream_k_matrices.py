@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 from attack_stream_k import compare, every_case
+from profiles import draws
 from stream_k_cases import LastOwns
 
 from primepar.errors import DeadlockError, ShapeError
@@ -24,10 +25,10 @@ def operands(method: StreamK) -> tuple[np.ndarray, np.ndarray]:
 
 def test_cases_of_the_integer_test_set_are_exact() -> None:
     """A sample; `python tests/helpers/attack_stream_k.py` compares all of them."""
-    sample = Random(0).sample(list(every_case()), 240)
+    sample = Random(0).sample(list(every_case()), draws(240))
     results = [compare(case) for case in sample]
     assert [result.text for result in results if not result.equal] == []
-    assert sum(result.partial > 0 for result in results) > 100
+    assert sum(result.partial > 0 for result in results) > len(results) / 3
 
 
 def test_any_order_of_the_workers_gives_the_same() -> None:

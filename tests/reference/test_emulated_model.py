@@ -37,7 +37,7 @@ from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import AllReduce, Instruction
 
-RANDOM_PLANS = 100 if IS_LONG else 6
+RANDOM_PLANS = 100 if IS_LONG else 3
 
 
 @few

@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from profiles import draws
 from scipy.optimize import minimize
 
 from benchmarks.lower_bounds import grids, kept_words, optimum
@@ -22,7 +23,7 @@ from primepar.schedule.lower_bound import (
 
 SHAPES = [
     tuple(Random(seed).choice((1, 3)) * 2 ** Random(seed + 1).randrange(3, 15) for seed in seeds)
-    for seeds in (range(3 * case, 3 * case + 3) for case in range(2000))
+    for seeds in (range(3 * case, 3 * case + 3) for case in range(draws(2000)))
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from attack_scales import compared
 from oracle.explore import explore
 from phase_programs import RIGHT, built
+from profiles import draws
 from scaled_programs import scaled_program
 from step_cases import refuted
 
@@ -29,7 +30,7 @@ from primepar.verify.certificate.program import certificate
 
 Json = dict[str, Any]
 AVERAGE = Path(__file__).parents[2] / "docs" / "examples" / "average.json"
-SEEDS = range(150)
+SEEDS = range(draws(150))
 
 
 def average() -> Json:
@@ -274,9 +275,8 @@ def test_a_scale_is_shown() -> None:
 # Generated programs
 
 
-@pytest.mark.parametrize("start", range(0, len(SEEDS), 50))
-def test_all_readers_agree_on_generated_programs_with_scales(start: int) -> None:
-    answers = [compared(seed) for seed in SEEDS[start : start + 50]]
+def test_all_readers_agree_on_generated_programs_with_scales() -> None:
+    answers = [compared(seed) for seed in SEEDS]
     assert [answer for answer in answers if answer.differ] == []
     assert {"proved", "refuted"} <= {answer.verdict for answer in answers}
 
@@ -289,7 +289,7 @@ def test_a_pass_makes_no_wrong_scale_right_and_no_right_one_wrong() -> None:
         if before != "unknown" and program.memory is None and program.final is not None:
             assert verify_program(apply(program, tuple(PASSES))).verdict == before, seed
             seen[before] += 1
-    assert min(seen.values()) > 15
+    assert min(seen.values()) > len(SEEDS) / 20
 
 
 def test_products_and_reductions_of_different_scales_are_not_merged() -> None:

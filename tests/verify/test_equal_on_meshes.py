@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from primitive_cases import Rectangle, TravellingSums
+from profiles import long
 
 from primepar import Primitive, where
 from primepar.errors import PrimitiveError
@@ -47,7 +48,11 @@ BOUNDS = {"summa-rectangular": 39} | dict.fromkeys(
 
 
 # The other grids share the formulas of the first: test_reference_check.py counts them.
-ONE_GRID = [name for name in PRIMITIVES if name == "grid-kept" or not name.startswith("grid")]
+ONE_GRID = [
+    pytest.param(name, marks=[long] * (name == "grid-kept"))
+    for name in PRIMITIVES
+    if name == "grid-kept" or not name.startswith("grid")
+]
 
 
 @pytest.mark.parametrize("name", ONE_GRID)

@@ -10,11 +10,10 @@ from primitive_cases import Layers, Mirror, OtherWay, Rectangle, ResidentSums, T
 from profiles import few
 
 from primepar import Primitive, where
-from primepar.api.resolve_target import load_primitive
 from primepar.certify.certificate_format import PrimitiveCertificate
 from primepar.certify.claims import PROPERTIES, Subject, claims
 from primepar.certify.primitive import certify_primitive
-from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
+from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
 from primepar.verify.primitive import decide, proof
@@ -24,7 +23,6 @@ from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.primitive.witness import Points, Witnesses
 from primepar.verify.primitive.z3_question import Questions
-from primepar.verify.report import Report
 
 WRONG = Path(__file__).parents[1] / "wrong"
 
@@ -141,13 +139,3 @@ def test_a_claim_that_z3_takes_for_right_everywhere_does_not_certify_a_wrong_pri
     report = verify_primitive(WrongAt9())
     assert (report["coverage"].verdict, report["coverage"].certified) == ("proved", False)
     assert report.certificate is None
-
-
-def test_two_p_with_nested_time_are_right_and_with_one_time_index_are_not() -> None:
-    nested: Report = verify_side(parse_sequence("P2x2,P2x2"))
-    assert (nested.target, nested.verdict) == ("P2x2,P2x2", "proved")
-    published = load_primitive(f"{WRONG}/one_time_index.py:OneTimeIndex")
-    assert verify_primitive(published)["coverage"].counterexample == (
-        "s=2 (2x2x2x2 devices): forward sub-operator (M=0, N=0, K=1): expected one device to "
-        "compute it, got none: only 32 of 64 are computed"
-    )
