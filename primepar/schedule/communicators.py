@@ -90,19 +90,26 @@ def joins(batch: Sequence[Post], post: Post, ranks: int) -> bool:
     return ranks <= ROUNDS or all(other.peer == post.peer for other in batch)
 
 
+def split(posts: Iterable[Post], ranks: int) -> Iterator[list[Post]]:
+    """Yield adjacent messages, or those of a group, in the batches that NCCL runs together."""
+    batch: list[Post] = []
+    for post in posts:
+        if batch and not (post.communicator == batch[0].communicator and joins(batch, post, ranks)):
+            yield batch
+            batch = []
+        batch.append(post)
+    if batch:
+        yield batch
+
+
 def batches(instructions: Iterable[Instruction], ranks: int) -> Iterator[tuple[Instruction, ...]]:
     """Yield the instructions in order, adjacent posts that are one batch together."""
-    posts: list[ISend | IRecv] = []
+    posts: list[Post] = []
     for node in instructions:
-        post = node if isinstance(node, ISend | IRecv) else None
-        if posts and not (
-            post and post.communicator == posts[0].communicator and joins(posts, post, ranks)
-        ):
-            yield tuple(posts)
-            posts = []
-        if post:
-            posts.append(post)
-        else:
-            yield (node,)
-    if posts:
-        yield tuple(posts)
+        if isinstance(node, ISend | IRecv):
+            posts.append(node)
+            continue
+        yield from map(tuple, split(posts, ranks))
+        posts.clear()
+        yield (node,)
+    yield from map(tuple, split(posts, ranks))

@@ -27,7 +27,7 @@ from primepar.schedule.program import (
 from primepar.schedule.transport import Order, Transport
 from primepar.verify.program import verify_program
 
-ORDERS: tuple[Order, ...] = ("free", "communicator", "peer")
+ORDERS: tuple[Order, ...] = ("free", "communicator", "peer", "queue")
 TRANSPORTS = [Transport(slots, order) for slots, order in product((0, 1, 2, 3, None), ORDERS)]
 
 

@@ -6,6 +6,7 @@ Messages match in the order of posting, as in the IR. Tags are passed to gloo; N
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import torch
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators import StepInputs
+from primepar.schedule.communicators import split
 from primepar.schedule.program import Instruction, ISend, Message, Send
 
 Blocks = dict[str, torch.Tensor]
@@ -98,14 +100,17 @@ def post(
 
     The slots have their blocks. `members` are those of each communicator.
     """
-    calls: dict[str, list[Start]] = {}
-    for message, slot in zip(messages, slots, strict=True):
-        call = _call(mesh, message, slot, members[message.communicator])
-        calls.setdefault(message.communicator, []).append(call)
+    starts = [
+        _call(mesh, message, slot, members[message.communicator])
+        for message, slot in zip(messages, slots, strict=True)
+    ]
     if mesh.is_ordered:
-        groups = [(mesh.group(members[name], name), batch) for name, batch in calls.items()]
-        return _together(mesh, groups)
-    starts = [start for batch in calls.values() for start in batch]
+        names = ((batch[0].communicator, len(batch)) for batch in split(messages, mesh.ranks))
+        rest = iter(starts)
+        return _together(
+            mesh,
+            [(mesh.group(members[name], name), list(islice(rest, count))) for name, count in names],
+        )
     if len(starts) == 1:
         return starts[0]
     return lambda: Pending([start() for start in starts])
@@ -121,7 +126,7 @@ def _call(mesh: Mesh, message: Message, slot: Slot, members: Ranks) -> Start:
 
 
 def _together(mesh: Mesh, groups: Sequence[tuple[dist.ProcessGroup, list[Start]]]) -> Start:
-    """Post one batch per process group, by the calls of `torch.distributed.batch_isend_irecv`."""
+    """Post batches one after another, by the calls of `torch.distributed.batch_isend_irecv`."""
 
     def batches() -> Waitable:
         works = []

@@ -1,16 +1,16 @@
-"""Runs the communication of a program step by step, in slots and on communicators in order.
+"""Runs the communication of a program step by step, in slots and in queues.
 
 A second opinion on `transport`: it knows no graph. Every rank has a place in its list, and a queue
-of operations on each communicator. The moves are those of the hardware: a rank goes on; the first
-operation of a queue begins; data goes into a free slot of its channel; data is taken out of a slot;
-without slots it goes over when both sides have begun. No move disables another one, so every order
-of the moves ends in the same state; `chance` takes them in a random one.
+of operations on each communicator, or one for all. The moves are those of the hardware: a rank goes
+on; the first operation of a queue begins; data goes into a free slot of its channel; data is taken
+out of a slot; without slots it goes over when both sides have begun. No move disables another one,
+so every order of the moves ends in the same state; `chance` takes them in a random one.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -134,10 +134,7 @@ class TrafficRun:
             case ISend() | IRecv():
                 self._requests[rank][node.request] = [self._post(rank, [node])]
             case Group(body=body, request=request):
-                names = dict.fromkeys(message.communicator for message in body)
-                posted = [
-                    self._post(rank, [m for m in body if m.communicator == name]) for name in names
-                ]
+                posted = [self._post(rank, messages) for messages in self._operations(body)]
                 if request is None:
                     return posted
                 self._requests[rank][request] = posted
@@ -147,6 +144,26 @@ class TrafficRun:
                     return [operation]
                 self._requests[rank][node.request] = [operation]
         return []
+
+    def _operations(self, body: tuple[Message, ...]) -> Iterator[list[Message]]:
+        """Yield the messages of a group that are one operation.
+
+        They are those of a communicator. In one queue they follow each other in the group, and a
+        second send to a peer, or receive from it, begins the next one.
+        """
+        if self.transport.order != "queue":
+            for name in dict.fromkeys(message.communicator for message in body):
+                yield [message for message in body if message.communicator == name]
+            return
+        part: list[Message] = []
+        for message in body:
+            alike = [(type(m), m.peer) for m in part]
+            other = part and part[0].communicator != message.communicator
+            if other or (type(message), message.peer) in alike:
+                yield part
+                part = []
+            part.append(message)
+        yield part
 
     def _post(self, rank: int, messages: list[Message]) -> QueuedOperation:
         name, parts = messages[0].communicator, list[MessagePart | CallPart]()
@@ -173,8 +190,8 @@ class TrafficRun:
         self, rank: int, communicator: Communicator, parts: list[MessagePart | CallPart]
     ) -> QueuedOperation:
         operation = QueuedOperation(parts)
-        in_order = self.transport.order != "free"
-        queue = (rank, communicator) if in_order else operation.parts[0]
+        queues: dict[str, object] = {"free": operation.parts[0], "queue": rank}
+        queue = queues.get(self.transport.order, (rank, communicator))
         self._queues.setdefault(queue, deque()).append(operation)
         return operation
 
