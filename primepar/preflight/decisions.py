@@ -11,24 +11,28 @@ rank 0 is recorded once more, going the other way. If it communicates as before 
 sent before, nobody else can notice, and the decision is harmless. Else all ranks are recorded
 again, together with it: they hang, or they all agree.
 
-Who decides together? Ranks whose values have one lineage (the same operations on the same data,
-which travels along with values) and, where a value is unknown, one term (the same data of others,
-such as an all-reduced loss) cannot go apart: they are turned together. Where all ranks do, and the
-value is known here, there is no other way.
+Who decides together? Ranks whose values have one lineage (the same operations on the same data)
+cannot go apart: they are turned together. The lineage travels with every message, so it is known
+whose data an all-reduced loss has. Where all ranks decide together, and the value is known here,
+there is no other way.
 
 A comparison with a constant is turned by another value, and all comparisons of that value follow.
+Where a rank that goes the other way sends other values, as a flag of which all take the sum, two of
+these ranks, and all of them, are turned together too.
 
-Bounds: one value at a time; of one line and its ranks the first and the last one; `MOST_FORKS`
-of them, and the time limit of the proof. What is left is listed, and the answer is *unknown*. A
-rank that stops with an error of its own after the turn is taken as meant so.
+Bounds: one value of a rank at a time; of one line and its ranks the first and the last one;
+`MOST_FORKS` of them, and the time limit of the proof. What is left is listed, and the answer is
+*unknown*. A rank that raises after the turn is taken as meant so if a `raise` of the script does
+it, the line that decides, or a library by `ValueError`, and if it has communicated as before.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, combinations, pairwise
 from math import inf
+from textwrap import shorten
 from time import perf_counter
 from typing import NamedTuple
 
@@ -36,10 +40,10 @@ from msgspec.structs import replace
 
 from primepar.errors import CaptureError
 from primepar.preflight.meaning.evaluate import TermValues
-from primepar.preflight.meaning.values import digest
+from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.recording import MarkedDecision, RankRecording, Turns, program_of
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
-from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message, Program
+from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message
 from primepar.schedule.transport import Transport
 from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult
@@ -61,13 +65,15 @@ class Fork(NamedTuple):
     """Ranks that go the other way together, each at its decision."""
 
     decisions: dict[int, MarkedDecision]
-    value: float | None
-    """The number that they decide by; None turns a truth value round."""
+    values: dict[int, float | None]
+    """The number that each decides by; None turns a truth value round."""
 
     @property
     def turns(self) -> dict[int, Turns]:
         """What to record."""
-        return {rank: {decided.identity: self.value} for rank, decided in self.decisions.items()}
+        return {
+            rank: {decided.lineage: self.values[rank]} for rank, decided in self.decisions.items()
+        }
 
     @property
     def line(self) -> str:
@@ -77,13 +83,12 @@ class Fork(NamedTuple):
     def __str__(self) -> str:
         ranks = ",".join(map(str, sorted(self.decisions)))
         several = "s" if len(self.decisions) > 1 else ""
-        received = any(decided.term is not None for decided in self.decisions.values())
+        received = any(decided.unknown for decided in self.decisions.values())
         whose = "a value that others computed" if received else "a value of its own"
         return f"rank{several} {ranks} may go the other way at {self.line}, by {whose}"
 
 
 def decisions(
-    program: Program,
     recorded: Sequence[RankRecording],
     recorder: ScriptRecorder,
     seconds: float,
@@ -91,22 +96,36 @@ def decisions(
 ) -> PropertyResult | None:
     """Take the decisions of a program that ends the other way; None where there are none."""
     start = perf_counter()
-    forks = list(_forks(program, recorded))
-    if not forks:
+    forks = list(_forks(recorded))
+    left = [
+        f"{source}: a library makes a plain number of one that may be another in the next run, so "
+        "that what is decided by it is not seen: read it here, and give the library the number"
+        for source in dict.fromkeys(source for of_rank in recorded for source in of_rank.lost)
+    ]
+    if not forks and not left:
         return None
-    left: list[str] = []
+    heard: list[Fork] = []
+    """Those that others notice."""
+    singles = len(forks)
     for place, fork in enumerate(forks):
         if place == MOST_FORKS or perf_counter() - start > seconds:
             lines = ", ".join(dict.fromkeys(fork.line for fork in forks[place:]))
             left.append(f"{len(forks) - place} of {len(forks)} decisions are left, at {lines}")
             break
         try:
-            wrong = _judged(fork, recorded, recorder, transport)
+            others = _alone(fork, recorded, recorder)
+            if others is None and place < singles:
+                heard.append(fork)
+            is_heard = others is None
+            others = recorder.together(fork.turns) if others is None else others
+            wrong = _judged(fork, others, transport, is_heard)
         except CaptureError as error:
             left.append(f"{fork}: {error}")
             continue
         if wrong is not None:
             return replace(wrong, seconds=perf_counter() - start)
+        if place == singles - 1:
+            forks += _together(heard)
     taken = perf_counter() - start
     if left:
         return PropertyResult(NAME, "unknown", taken, reason="\n".join(left))
@@ -115,25 +134,22 @@ def decisions(
     return PropertyResult(NAME, "proved", taken, reason=reason)
 
 
-def _forks(program: Program, recorded: Sequence[RankRecording]) -> Iterator[Fork]:
+def _forks(recorded: Sequence[RankRecording]) -> Iterator[Fork]:
     """The decisions that may go the other way: the first and the last of a line and its ranks."""
-    terms = [of_rank.terms for of_rank in recorded]
-    whole = [of_rank for of_rank in terms if of_rank is not None]
-    values = TermValues(program, whole) if len(whole) == len(terms) else None
-    alike: dict[tuple[int, str], dict[int, list[MarkedDecision]]] = defaultdict(dict)
+    alike: dict[int, dict[int, list[MarkedDecision]]] = defaultdict(dict)
     for rank, of_rank in enumerate(recorded):
         for decision in of_rank.decisions:
-            held = "" if decision.term is None else f"rank {rank}"
-            if decision.term is not None and values is not None:
-                held = digest(values.of(rank, decision.term))
-            alike[decision.lineage, held].setdefault(rank, []).append(decision)
+            alike[decision.lineage].setdefault(rank, []).append(decision)
     of_line: dict[tuple[str, tuple[int, ...]], list[list[Fork]]] = defaultdict(list)
     for by_rank in alike.values():
         known = not any(asked[0].unknown for asked in by_rank.values())
         if len(by_rank) == len(recorded) and known:
             continue
         together = {rank: asked[0] for rank, asked in by_rank.items()}
-        forks = [Fork(together, value) for value in _others(list(chain(*by_rank.values())))]
+        forks = [
+            Fork(together, dict.fromkeys(together, value))
+            for value in _others(list(chain(*by_rank.values())))
+        ]
         if forks:
             of_line[forks[0].line, tuple(together)].append(forks)
     for several in of_line.values():
@@ -164,26 +180,84 @@ def _others(asked: list[MarkedDecision]) -> Iterator[float | None]:
             yield value
 
 
-def _judged(
-    fork: Fork, recorded: Sequence[RankRecording], recorder: ScriptRecorder, transport: Transport
-) -> PropertyResult | None:
-    """The refutation of a fork; None where it is harmless."""
-    if len(fork.decisions) == 1:
-        (rank,) = fork.decisions
-        deviating = recorder.alone(rank, fork.turns[rank])
-        if deviating is not None and (deviating.ended or _alike(deviating, recorded[rank])):
-            return None
-    others = recorder.together(fork.turns)
-    if any(others[rank].ended for rank in fork.decisions):
+def _together(heard: Sequence[Fork]) -> Iterator[Fork]:
+    """Forks of several ranks at once: each two, and one of every rank."""
+    first: dict[int, Fork] = {}
+    for fork in heard:
+        for rank in fork.decisions:
+            first.setdefault(rank, fork)
+    several = list({id(fork): fork for fork in first.values()}.values())
+    groups = [list(pair) for pair in combinations(heard, 2)]
+    for group in [several, *groups] if len(several) > 2 else groups:
+        ranks = [rank for fork in group for rank in fork.decisions]
+        if len(set(ranks)) == len(ranks):
+            decided = {rank: one for fork in group for rank, one in fork.decisions.items()}
+            values = {rank: one for fork in group for rank, one in fork.values.items()}
+            yield Fork(decided, values)
+
+
+def _alone(
+    fork: Fork, recorded: Sequence[RankRecording], recorder: ScriptRecorder
+) -> list[RankRecording] | None:
+    """What all ranks do where nobody notices that one goes the other way; else None.
+
+    Raises `CaptureError` where it communicates otherwise and then raises, or raises in a library:
+    how that ends is not known.
+    """
+    if len(fork.decisions) > 1:
         return None
-    if not any(of_rank.instructions for of_rank in others):
+    (rank,) = fork.decisions
+    deviating = recorder.alone(rank, fork.turns[rank])
+    if deviating is None:
+        return None
+    if deviating.ended:
+        calls = [list(_calls(one.instructions)) for one in (deviating, recorded[rank])]
+        if calls[0] != calls[1][: len(calls[0])] or not _is_meant(deviating, fork):
+            raise _not_followed(deviating)
+        return []
+    if not _alike(deviating, recorded[rank]):
+        return None
+    return [*recorded[:rank], deviating, *recorded[rank + 1 :]]
+
+
+def _is_meant(ended: RankRecording, fork: Fork) -> bool:
+    """Whether a rank is meant to raise: by the script, or in a library that checks a value."""
+    lines = {decided.source for decided in fork.decisions.values()}
+    checks = ended.ended_at in lines or ended.ended.startswith("raises ValueError")
+    return ended.ended_by_script or checks
+
+
+def _not_followed(ended: RankRecording) -> CaptureError:
+    return CaptureError(
+        f"then it {shorten(ended.ended, 120)} at {ended.ended_at}, and what others do was not "
+        "followed: let all ranks go there, or none"
+    )
+
+
+def _judged(
+    fork: Fork, others: list[RankRecording], transport: Transport, heard: bool
+) -> PropertyResult | None:
+    """The refutation of a fork, by what all ranks do then; None where it is harmless."""
+    ended = [of_rank for of_rank in others if of_rank.ended]
+    for of_rank in ended:
+        if not _is_meant(of_rank, fork):
+            raise _not_followed(of_rank)
+    if ended or not any(of_rank.instructions for of_rank in others):
         return None
     program = program_of(others, fork.line)
-    result = verify_program(program, only="deadlock-freedom", transport=transport).properties[0]
+    result = PropertyResult("", "proved", 0.0)
+    if heard:
+        result = verify_program(program, only="deadlock-freedom", transport=transport).properties[0]
+    terms = [of_rank.terms for of_rank in others if of_rank.terms is not None]
+    if result.verdict == "proved" and len(terms) == len(others):
+        if any(of_rank.claims for of_rank in terms):
+            result = gradients(TermValues(program, terms), terms)
+        result = result if result.verdict == "refuted" else PropertyResult("", "proved", 0.0)
     if result.verdict == "proved":
         return None
     if result.verdict == "unknown":
         raise CaptureError(result.reason or "")
+    _check_apart(fork, others)
     sentence = (
         f"{fork}: let all ranks decide alike, by an all_reduce of the flag before\n"
         f"  then {result.counterexample}"
@@ -197,6 +271,26 @@ def _judged(
     details = Counterexample("never-done", tuple(fork.decisions), events=events + turns,
                              arrows=arrows)  # fmt: skip
     return PropertyResult(NAME, "refuted", 0.0, counterexample=sentence, details=details)
+
+
+def _check_apart(fork: Fork, others: Sequence[RankRecording]) -> None:
+    """Raise `CaptureError` where another rank decides by what may be the same value.
+
+    A large tensor that one rank sends to another has a lineage of its own there.
+    """
+    unknown = {decided.unknown for decided in fork.decisions.values()}
+    here = {one.lineage for rank in fork.decisions for one in others[rank].decisions}
+    for rank, of_rank in enumerate(others):
+        meets = any(
+            isinstance(node, Message) and node.peer in fork.decisions and (node.count or 0) > 64
+            for node in of_rank.instructions
+        )
+        for decided in of_rank.decisions if meets and rank not in fork.decisions else ():
+            if {decided.unknown} != unknown and decided.lineage not in here:
+                raise CaptureError(
+                    f"rank {rank} decides at {decided.source}, by a value that may hang on the "
+                    "same one: let both decide by one number, or send the flag"
+                )
 
 
 def _alike(one: RankRecording, other: RankRecording) -> bool:

@@ -44,7 +44,7 @@ class GroupCreation(Struct, frozen=True, array_like=True):
 
 
 Turns = Mapping[int, float | None]
-"""Identity of a value -> the number that it has, or None for a truth value that is turned round."""
+"""Lineage of a value -> the number that it has, or None for a truth value that is turned round."""
 
 
 class MarkedDecision(Struct, frozen=True, array_like=True):
@@ -53,18 +53,15 @@ class MarkedDecision(Struct, frozen=True, array_like=True):
     `value < constant`, for the comparison `lt`, or a truth value alone.
     """
 
-    identity: int
-    """Of the value on this rank; it is the same one in every recording of the script."""
     source: str
     lineage: int
-    """How it was computed of the rank's own data; equal numbers on two ranks mean alike."""
-    term: int | None
-    """What it holds of other ranks' data."""
+    """How the value was computed; equal numbers on two ranks mean alike."""
     unknown: bool
     """Whether the true value is not known here, as other ranks computed it."""
     comparison: str = ""
     constant: float = 0.0
     value: float = 0.0
+    """The number that is compared; of a truth value alone, 1 where it is true."""
 
     def holds(self, value: float) -> bool:
         """Whether the comparison holds for another value."""
@@ -90,14 +87,20 @@ class RankRecording(Struct):
     stopped: bool = False
     """Whether the rank hangs in its last instruction, as a value never came."""
     decisions: list[MarkedDecision] = []
+    lost: list[str] = []
+    """Lines at which a library made a plain number of one that may be another elsewhere."""
     last: MarkedDecision | None = None
     """The decision that it made last, if the true value of that is unknown."""
     groups: list[GroupCreation] = []
     """The groups that it created, in order."""
+    parts: dict[int, tuple[list[int], list[int]]] = {}
+    """Instruction of an all-to-all -> elements for each member, and those from each."""
     ended: str = ""
     """Why it ended early: `raises ValueError: no way`, or `ends by signal 11`."""
     ended_at: str = ""
     """The line where it did."""
+    ended_by_script: bool = False
+    """Whether a `raise`, an `assert` or an exit of the script did that."""
     pretended: dict[str, str] = {}
     """What was asked of a GPU that is not there, and the first line that did."""
 

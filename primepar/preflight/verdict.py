@@ -27,7 +27,7 @@ from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
 from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
 from primepar.schedule.matching import Matches
-from primepar.schedule.program import Program
+from primepar.schedule.program import AllToAll, Program
 from primepar.schedule.transport import RENDEZVOUS, Order, Transport, on_pairs
 from primepar.schedule.waits import NEVER, WaitGraph, levels
 from primepar.verify.program import verify_program
@@ -60,10 +60,12 @@ def verdict_of(
     report = verify_program(program, target, timeout=timeout, transport=transport)
     terms = [rank.terms for rank in recorded if rank.terms is not None]
     more = list(_endings(recorded))
+    if report["deadlock-freedom"].verdict == "proved":
+        more += _parts(program, recorded)
     if report["deadlock-freedom"].verdict == "proved" and len(terms) == program.ranks:
         more += captured_properties(program, terms)
         if recorder is not None and not any(result.verdict == "refuted" for result in more):
-            decided = decisions(program, recorded, recorder, timeout, transport)
+            decided = decisions(recorded, recorder, timeout, transport)
             more += [decided] if decided is not None else []
     report = Report.of(target, (*report.properties, *more))
     gaps = all_gaps(recorded)
@@ -144,6 +146,34 @@ def _creations(recorded: Sequence[RankRecording]) -> Iterator[PropertyResult]:
                 sentence = f"{text} as group {place + 1}: {_RULE}"
                 yield _refuted("groups", sentence, events)
                 return
+
+
+def _parts(program: Program, recorded: Sequence[RankRecording]) -> Iterator[PropertyResult]:
+    """Yield a refutation for an all-to-all in which a part has another size at its receiver."""
+    matches = Matches(program)
+    for rank, of_rank in enumerate(recorded):
+        for index, (sent, _) in of_rank.parts.items():
+            node = program.programs[rank][index]
+            group = list(node.group) if isinstance(node, AllToAll) else []
+            for member, other, _ in matches.partners.get((rank, index, 0), ()):
+                expected = recorded[member].parts[other][1][group.index(rank)]
+                got = sent[group.index(member)]
+                if got != expected:
+                    sides = ((rank, index), (member, other))
+                    nodes = [program.programs[who][which] for who, which in sides]
+                    lines = [f" at {node.source}" if node.source else "" for node in nodes]
+                    sentence = (
+                        f"rank {rank}, instruction {index} (all_to_all){lines[0]}: expected "
+                        f"{expected} elements for rank {member}, as it expects in instruction "
+                        f"{other}{lines[1]}, got {got}: exchange the sizes of the parts "
+                        "before"
+                    )
+                    events = [
+                        InvolvedInstruction(who, "all_to_all", source=node.source)
+                        for (who, _), node in zip(sides, nodes, strict=True)
+                    ]
+                    yield _refuted("parts", sentence, events)
+                    return
 
 
 def _cut(recording: RankRecording) -> bool:

@@ -26,6 +26,7 @@ from preflight_cases import (
     USES,
     answer,
 )
+from profiles import long
 
 
 @pytest.mark.parametrize("script", PROVED)
@@ -169,6 +170,7 @@ def test_a_decision_is_also_taken_the_other_way(name: str) -> None:
     assert f"\n      {sentence}" in done.out if sentence else "decisions" not in done.out
 
 
+@long
 def test_a_number_of_other_ranks_is_used_as_every_number() -> None:
     assert answer(USES).code == 0
 
@@ -181,7 +183,7 @@ def test_no_file_is_left_or_changed(tmp_path: Path) -> None:
 
 def test_generated_decisions_are_judged_as_gloo_runs_them() -> None:
     done = subprocess.run(
-        [sys.executable, Path(__file__).parents[1] / "helpers/attack_decisions.py", "4", "14"],
+        [sys.executable, Path(__file__).parents[1] / "helpers/attack_decisions.py", "2", "14"],
         stdout=subprocess.PIPE, text=True, check=True, timeout=300,
     )  # fmt: skip
     assert "refuted, gloo hangs" in done.stdout

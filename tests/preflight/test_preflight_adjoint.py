@@ -20,15 +20,14 @@ SCRIPT = "adjoints.py"
 Changes = tuple[str, ...]
 RANKS = {"pipeline": 2, "gather": 2, "exchange": 2, "copy": 2, "halo": 3, "ring": 3}
 CHANGES = {
-    "pipeline": ["double", "data", "again", "zeros", "clone"],
-    "gather": ["sum", "slice", "next", "minus"],
-    "exchange": ["none", "thrice", "half"],
-    "copy": ["without0", "without1", "ranks"],
-    "halo": ["none", "row", "onward", "first"],
-    "ring": ["local"],
+    "pipeline": ["again", "zeros", "clone", "double", "data"],
+    "gather": ["slice", "sum", "next", "minus"],
+    "exchange": ["roll", "thrice", "half", "none"],
+    "copy": ["ranks", "without0", "without1"],
+    "halo": ["row", "none", "onward", "first"],
+    "ring": ["short", "swap", "local"],
 }
-NOT_SEEN = {("exchange", "roll"), ("ring", "short"), ("ring", "swap")}
-"""Wrong, and within a function that computes too, which is not looked into."""
+"""Changes of each kind, of which the short profile has the first two."""
 
 
 def orders(seed: int) -> Changes:
@@ -45,9 +44,12 @@ CASES = {
     (kind, *changes): Case(SCRIPT, ("-n", str(RANKS[kind])), (), (kind, *changes))
     for kind, changes in [
         *((kind, ()) for kind in RANKS),
-        *((kind, (change,)) for kind, changes in CHANGES.items() for change in changes),
-        *(("pipeline", orders(seed)) for seed in range(400 if IS_LONG else 3)),
-        *((kind, (change,)) for kind, change in sorted(NOT_SEEN)),
+        *(
+            (kind, (change,))
+            for kind, changes in CHANGES.items()
+            for change in changes[: None if IS_LONG else 2]
+        ),
+        *(("pipeline", orders(seed)) for seed in range(400 if IS_LONG else 2)),
         ("gather", ("slice", "same")),
         ("copy", ("twice",)),
     ]
@@ -58,7 +60,7 @@ SCHEDULES = {
     (name, *deferred): Case("schedules.py", ("-n", "2"), (), (name, *deferred))
     for name in ("ZBVZeroBubble", "InterleavedZeroBubble", "DualPipeV", "Interleaved1F1B")
     for deferred in ((), ("defer",))
-    if not deferred or name.endswith("ZeroBubble")
+    if (not deferred or name.endswith("ZeroBubble")) and (IS_LONG or name == "ZBVZeroBubble")
 }
 
 
@@ -94,21 +96,15 @@ def harmful() -> set[Changes]:
 @pytest.mark.parametrize("kind", RANKS)
 def test_scripts_are_refuted_exactly_where_gloo_computes_other_gradients(kind: str) -> None:
     verdicts = {
-        case: answer(*case).code
-        for case in CASES
-        if case[0] == kind and case not in NOT_SEEN and "same" not in case
+        case: answer(*case).code for case in CASES if case[0] == kind and "same" not in case
     }
     assert verdicts == {case: int(case in harmful()) for case in verdicts}
 
 
-@pytest.mark.parametrize("case", sorted(NOT_SEEN))
-def test_what_is_not_looked_into_is_stated(case: Changes) -> None:
-    assert case in harmful()
-    done = answer(*case)
-    assert done.code == 0
+def test_a_function_that_computes_too_is_compared_with_autograd() -> None:
     assert (
-        f"gradients of {case[0].capitalize()} computed of all that came back, in a way that is"
-        in (done.out)
+        "9 gradients of Ring are those that autograd computes of all ranks' forward pass, on "
+        "random numbers" in answer("ring").out
     )
 
 
@@ -132,6 +128,9 @@ SENTENCES: dict[Changes, str] = {
     "with that of its copies on rank 1, computed at adjoints.py:95, got it without: its forward "
     "pass communicates by all_gather and its backward by none: sum what comes back by "
     "reduce_scatter",
+    ("ring", "short"): "rank 0, backward of Ring at adjoints.py:255: expected the gradient that "
+    "autograd computes of the forward pass of all ranks, got one that differs by 150% of its size "
+    "on random numbers: send back, and sum, what the forward pass has sent",
     ("copy", "ranks"): "rank 1, backward of Sum at adjoints.py:168: expected the gradient of what "
     "rank 1 gave to instruction 2 (all_reduce x1 over 0,1) at adjoints.py:152, which rank 0 "
     "computed at adjoints.py:168, times 1, got it times 2: let each copy's gradient come back once",

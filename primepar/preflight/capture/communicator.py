@@ -19,10 +19,16 @@ from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import BufferFlight, extent, storage_id
-from primepar.preflight.capture.recorder import RankRecorder, posted_form
+from primepar.preflight.capture.recorder import (
+    Mark,
+    RankRecorder,
+    ValueQuestion,
+    posted_form,
+)
 from primepar.preflight.capture.runner import GivenValue, NeverComesError
 from primepar.preflight.meaning.storages import NUMPY
 from primepar.schedule.program import (
+    AllGather,
     AllReduce,
     AllToAll,
     Broadcast,
@@ -206,11 +212,15 @@ class Communicator:
         # After a broadcast the root's tensor is what everybody has: it gets the same term.
         shared = read if isinstance(instruction, Broadcast) else []
         recorder.terms.call(place, read, written or shared)
-        work = RecordedWork(recorder, str(getattr(instruction, "request", "")), written)
-        for tensor in shared if not _is_small(shared) else []:
-            recorder.written(tensor, reads[0].block)
+        request = str(getattr(instruction, "request", ""))
+        work = RecordedWork(recorder, request, written)
+        # What all members receive alike has one lineage, whatever it was made of.
+        alike = isinstance(instruction, AllReduce | AllGather | Broadcast)
+        of_call = (self.name, self._calls, "" if alike else (self.rank, request))
+        large = [] if writes or not shared or _is_small(shared) else reads
+        for slot, (tensor, block) in enumerate([*writes, *large]):
+            recorder.written(tensor, block, hash((*of_call, slot)))
         for tensor, block in writes:
-            recorder.written(tensor, block)
             work.fly(tensor, block, receives=True)
         received = {storage_id(tensor) for tensor in written}
         for tensor, block in reads:
@@ -229,7 +239,7 @@ class Communicator:
         if not _is_small(tensors):
             return
         table, value = self.recorder.buffers, None
-        is_here = not any(tensor.device.type == "meta" for tensor in tensors)
+        is_here = not any(tensor.is_meta for tensor in tensors)
         if is_here and not table.mix(tensors).unknown:
             with torch.no_grad(), _disable_current_modes():
                 flat = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
@@ -238,7 +248,9 @@ class Communicator:
                 )
         lineages = [table.lineage(tensor) for tensor in tensors]
         lineage = lineages[0] if len(lineages) == 1 else _mixed_lineage("several", lineages)
-        self.link.give(key, GivenValue(statement, value, lineage))
+        question = self.recorder.questions.get(lineage)
+        asked = None if question is None else (*question.mark, *question[1:])
+        self.link.give(key, GivenValue(statement, value, lineage, asked))
 
     def _arrival(self, expected: ExpectedValues) -> Callable[[], None] | None:
         """What fetches the values of a call; None where they do not travel."""
@@ -262,18 +274,23 @@ class Communicator:
             except NeverComesError:
                 self.recorder.recording.stopped = True
                 raise
-            values = [answer.value for answer in given if answer.value is not None]
-            if len(values) < len(given):
-                return
-            with torch.no_grad(), _disable_current_modes():
-                results = fill.results([unpacked(value) for value in values])
-                for target, result in zip(fill.targets, results, strict=True):
-                    # As much as fits: sizes that differ are refuted anyway.
-                    flat = target.detach().new_zeros(target.numel())
-                    size = min(flat.numel(), result.numel())
-                    flat[:size] = result.reshape(-1)[:size]
-                    target.detach().copy_(flat.view(target.shape))
             table = self.recorder.buffers
+            values = [answer.value for answer in given if answer.value is not None]
+            if len(values) == len(given):
+                with torch.no_grad(), _disable_current_modes():
+                    results = fill.results([unpacked(value) for value in values])
+                    for target, result in zip(fill.targets, results, strict=True):
+                        # As much as fits: sizes that differ are refuted anyway.
+                        flat = target.detach().new_zeros(target.numel())
+                        size = min(flat.numel(), result.numel())
+                        flat[:size] = result.reshape(-1)[:size]
+                        target.detach().copy_(flat.view(target.shape))
+                for tensor in outputs:
+                    table.hold(tensor, table.contents(tensor)._replace(unknown=False))
+            for answer in given:
+                if answer.question is not None:
+                    question = ValueQuestion(Mark(*answer.question[:2]), *answer.question[2:])
+                    self.recorder.questions.setdefault(answer.lineage, question)
             lineages = [value.lineage for value in given]
             if len(given) == 1 or len(given) != len(outputs):
                 kind = statement.partition(" ")[0]
@@ -282,8 +299,8 @@ class Communicator:
                 mixed = parts[0] if len(parts) == 1 else _mixed_lineage(kind, parts)
                 lineages = [mixed] * len(outputs)
             for tensor, lineage in zip(outputs, lineages, strict=True):
-                table.hold(tensor, table.contents(tensor)._replace(unknown=False))
-                table.derive(tensor, lineage)
+                if lineage or len(values) == len(given):
+                    table.derive(tensor, lineage)
 
         return arrive
 

@@ -82,9 +82,9 @@ def marked(value: Any, mark: Mark | None) -> Any:
     if isinstance(value, np.ndarray):
         number = value.view(MarkedArray)
     elif isinstance(value, float | np.floating):
-        number = MarkedFloat(value)
+        number = MarkedFloat(_number(value))
     elif isinstance(value, int | np.integer):
-        number = MarkedInt(value)
+        number = MarkedInt(_number(value))
     else:
         return value
     number.mark = mark
@@ -211,8 +211,23 @@ def _same(self: Any, *_: Any) -> Any:
     return self
 
 
+def remarked(number: Any, lineage: int, unknown: bool) -> Any:
+    """A number that was pickled, with its mark."""
+    return marked(number, Mark(lineage, unknown))
+
+
 def _pickled(self: Any, *_: Any) -> Any:
-    return type(_number(self)), (_number(self),)
+    return remarked, (_number(self), *self.mark)
+
+
+def _plain_float(self: Any) -> float:
+    _recorder.lose()
+    return float(_number(self))
+
+
+def _plain_int(self: Any) -> int:
+    _recorder.lose()
+    return int(_number(self))
 
 
 def _rounded(self: Any, *digits: Any) -> Any:
@@ -228,6 +243,7 @@ for _kind, _base in ((MarkedFloat, float), (MarkedInt, int)):
         "__bool__": _truth, "__hash__": _base.__hash__, "__copy__": _same, "__deepcopy__": _same,
 "item": _same, "__reduce_ex__": _pickled, "__round__": _rounded,
         "__array_ufunc__": MarkedArray.__array_ufunc__,
+        "__float__": _plain_float, "__int__": _plain_int, "__trunc__": _plain_int,
     }  # fmt: skip
     for _name, _member in _members.items():
         setattr(_kind, _name, _member)
@@ -271,6 +287,7 @@ def watch_numbers(recorder: RankRecorder) -> MarkedArguments:
         with recorder.reading_quietly():
             return text(self, **options)
 
+    torch.serialization.add_safe_globals([remarked])
     tensors.item = lambda self: read(self, item)
     tensors.tolist = lambda self: read(self, tolist)
     tensors.numpy = lambda self, **options: read(self, numpy, **options)

@@ -232,6 +232,8 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         for output in write.parts:
             zero(output)
         even = len({part.numel() for part in (*read.parts, *write.parts)}) == 1
+        sizes = [part.numel() for part in read.parts], [part.numel() for part in write.parts]
+        self._recorder.recording.parts[len(self._recorder.recording.instructions)] = sizes
         return self._call(
             AllToAll, read, write, self._members,
             lambda values: [part[self._place] for part in values], read.parts[:even],

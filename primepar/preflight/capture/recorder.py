@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import asdict, replace
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import (
@@ -19,7 +20,7 @@ from primepar.preflight.capture.buffers import (
     storage_id,
 )
 from primepar.preflight.capture.runner import RankLink
-from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.capture.source_lines import in_torch, source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import span
 from primepar.preflight.meaning.terms import Applied
@@ -30,8 +31,6 @@ _USUAL = 0.5
 """In the place of a number that is not known, on all ranks alike."""
 _LONGEST_WAIT = 200
 """Decisions of one line by unknown values until they go the other way: loops come to an end."""
-_RECEIVED = hash("received")
-"""Lineage of what other ranks sent: which of it, the term knows."""
 MOST_DECISIONS = 10_000
 """Different decisions of a rank that are recorded."""
 
@@ -39,13 +38,11 @@ MOST_DECISIONS = 10_000
 class Mark(NamedTuple):
     """What a number was computed from, on this rank.
 
-    `lineage` names the operations and the rank's own data; it is 0 where there are none. Ranks with
-    one lineage computed alike. `term` is what it holds of other ranks, `unknown` that its value is
-    not here.
+    `lineage` names the operations and the data, also where other ranks have computed them; it is 0
+    where there are none. Ranks with one lineage computed alike. `unknown`: its value is not here.
     """
 
     lineage: int = 0
-    term: int | None = None
     unknown: bool = False
 
 
@@ -83,6 +80,8 @@ class RankRecorder:
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
         self.publish: Callable[[], None] = lambda: None
         """Lets other ranks read the files that were written before a call."""
+        self.sizes: dict[int, tuple[Any, Mark]] = {}
+        """Storages of tensors whose size depends on values, with a reference to each."""
         self.quiet = 0
         """Readers whose values nobody goes on by."""
         self._requests = 0
@@ -110,20 +109,24 @@ class RankRecorder:
         """What a tensor was computed from; None for constants. Fetches what was sent."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         self.settle([tensor], steers=True)
-        lineage = self.buffers.lineage(tensor)
-        tracked = self.terms.storages.tracked(tensor) if not tensor.is_meta else False
-        if not lineage and not tracked:
-            return None
-        with _disable_current_modes():
-            term = self.terms.storages.read(tensor.detach()) if tracked else None
-        return Mark(lineage, term, self.buffers.contents(tensor).unknown)
+        lineage, unknown = self.buffers.lineage(tensor), self.buffers.contents(tensor).unknown
+        return Mark(lineage, unknown) if lineage or unknown else None
+
+    def size(self, tensor: torch.Tensor) -> Mark | None:
+        """What the size of a tensor depends on."""
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        known = self.sizes.get(storage_id(tensor))
+        return known[1] if known is not None and not known[0].expired() else None
+
+    def sized(self, tensor: torch.Tensor, mark: Mark) -> None:
+        """Note that the size of a tensor depends on values."""
+        reference: Any = StorageWeakRef  # torch has no types for it
+        self.sizes[storage_id(tensor)] = reference(tensor.untyped_storage()), mark
 
     def mixed(self, name: str, marks: Sequence[Mark]) -> Mark:
         """The mark of what a function makes of numbers."""
-        terms = tuple(mark.term for mark in marks if mark.term is not None)
-        term = self.terms.storages.add(Applied(name, terms, 1)) if terms else None
         lineage = hash((name, *(mark.lineage for mark in marks)))
-        return Mark(lineage, term, any(mark.unknown for mark in marks))
+        return Mark(lineage, any(mark.unknown for mark in marks))
 
     def depends(self, tensor: torch.Tensor, mark: Mark) -> None:
         """Note that a tensor was also computed from marked numbers."""
@@ -134,11 +137,11 @@ class RankRecorder:
         if mark.unknown:
             depends = self.buffers.contents(tensor).depends | {"number"}
             self.buffers.hold(tensor, StorageContents(depends, unknown=True))
-        if mark.term is not None and not tensor.is_meta:
-            with _disable_current_modes():
-                storages, inner = self.terms.storages, tensor.detach()
-                terms = (storages.read(inner), mark.term)
-                storages.write(inner, storages.add(Applied("number", terms, span(inner))))
+            if not tensor.is_meta:
+                with _disable_current_modes():
+                    storages, inner = self.terms.storages, tensor.detach()
+                    made = Applied(f"number {mark.lineage}", (storages.read(inner),), span(inner))
+                    storages.write(inner, storages.add(made))
 
     def decide(
         self,
@@ -159,34 +162,36 @@ class RankRecorder:
         if question is not None:
             mark, comparison, constant, value = question
         source = source_line()
-        term = mark.term if mark.unknown else None
-        identity = hash((mark.lineage, term))
         if mark.unknown:
             # Ranks hold different numbers in the place of one sum: all of them answer alike.
             value = _USUAL
             outcome = (mark.lineage in self.usually) != negated
-        decision = MarkedDecision(
-            identity, source, mark.lineage, term, mark.unknown, comparison, constant, value
-        )
-        if identity in self.turns:
-            turned = self.turns[identity]
-            if turned is None:
-                outcome = not outcome
-            else:
-                value = turned
+        turned = self.turns.get(mark.lineage, value)
+        if turned is None:
+            outcome = not outcome
+        value = turned if comparison and turned is not None else value
+        decision = MarkedDecision(source, *mark, comparison, constant, value)
         if comparison:
             outcome = decision.holds(value)
+        else:
+            decision = replace(decision, value=float(outcome != negated))
         if mark.unknown:
             self._asked[source] += 1
             outcome = outcome != (self._asked[source] > _LONGEST_WAIT)
         self.recording.last = decision if mark.unknown else None
-        key = (identity, comparison, constant)
+        key = (mark.lineage, comparison, constant)
         if key not in self._decided and len(self._decided) < MOST_DECISIONS:
             self._decided.add(key)
             self.recording.decisions.append(decision)
         elif key not in self._decided:
             self.gap(f"decides more than {MOST_DECISIONS} times")
         return outcome
+
+    def lose(self) -> None:
+        """Note that a library, and not torch, makes a plain number of a marked one."""
+        source = source_line()
+        if not self.quiet and not in_torch() and source not in self.recording.lost:
+            self.recording.lost.append(source)
 
     @contextmanager
     def reading_quietly(self) -> Iterator[None]:
@@ -208,10 +213,10 @@ class RankRecorder:
             self.add(computed)
         return block
 
-    def written(self, tensor: torch.Tensor, block: str, unknown: bool = True) -> None:
+    def written(self, tensor: torch.Tensor, block: str, lineage: int) -> None:
         """Note that a buffer now holds a block that came from other ranks."""
-        self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown))
-        self.buffers.derive(tensor, _RECEIVED)
+        self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown=True))
+        self.buffers.derive(tensor, lineage)
         self.pending.pop(storage_id(tensor), None)
 
     def access(self, inputs: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> None:

@@ -47,6 +47,8 @@ class GivenValue(msgspec.Struct, frozen=True, array_like=True):
     value: bytes | None
     lineage: int = 0
     """How its sender computed it: the receiver holds the same."""
+    question: tuple[int, bool, str, float, float] | None = None
+    """The comparison that it is, if it is a truth value: lineage and whether it is unknown, ..."""
 
 
 class ValueMessage(msgspec.Struct, tag=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from functools import cache
@@ -33,6 +34,14 @@ def line_of(frame: FrameType | None) -> str:
             library = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return library
+
+
+def in_torch() -> bool:
+    """Whether the innermost frame that is not ours is of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _kind(frame.f_code.co_filename) == "ours":
+        frame = frame.f_back
+    return frame is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename
 
 
 def is_users(path: str) -> bool:

@@ -37,15 +37,18 @@ def capture_torch(
     finds a GPU that is not there. The libraries that the script imports are imported here, once, so
     that `limit` seconds are those of the script itself.
     """
+    import torch._subclasses.schema_check_mode
     import torch.distributed.fsdp
     import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
+    import torch.profiler._cupti_monitor
     import torch.testing
     import torch.utils.data  # noqa: F401
 
-    from primepar.preflight.capture.torch_script import run_script
+    from primepar.preflight.capture.torch_script import importers, run_script
 
     import_libraries(script)
+    importers()
 
     started: dict[int, Turns] = {}
     before = GivenValues({}, set())
@@ -84,7 +87,7 @@ def capture_torch(
         before.asked.clear()
         recorded = run_ranks(ranks, body({}), limit, str(script), given=before)
         raised = [(rank, of_rank.last) for rank, of_rank in enumerate(recorded) if of_rank.ended]
-        turns = {rank: {last.identity: last.other()} for rank, last in raised if last is not None}
+        turns = {rank: {last.lineage: last.other()} for rank, last in raised if last is not None}
         if not turns or any(turn.keys() & started.get(rank, {}) for rank, turn in turns.items()):
             break
         started |= {rank: {**started.get(rank, {}), **turn} for rank, turn in turns.items()}

@@ -11,8 +11,10 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import cache, partial, wraps
+from linecache import getline
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -21,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.join import Join
+from torch.nn.parallel import DistributedDataParallel
 
 from primepar.preflight.capture.communicator import Communicator
 from primepar.preflight.capture.marked_numbers import watch_numbers
@@ -83,6 +87,19 @@ def run_script(
     return recorder.recording
 
 
+@cache
+def importers() -> dict[str, list[ModuleType]]:
+    """The modules of torch that have imported what is replaced; asked once, before ranks fork."""
+    names = ("init_process_group", "new_group", "get_backend", "batch_isend_irecv")
+    originals = {name: getattr(c10d, name) for name in names}
+    torches = [vars(one) | {"": one} for name, one in sys.modules.copy().items()
+               if name.startswith("torch") and isinstance(one, ModuleType)]  # fmt: skip
+    return {
+        name: [module[""] for module in torches if module.get(name) is original]
+        for name, original in originals.items()
+    }
+
+
 def _environment(rank: int, ranks: int) -> None:
     os.environ |= {
         "RANK": str(rank),
@@ -105,15 +122,17 @@ def _ended(recording: RankRecording, error: BaseException) -> None:
     traceback, source = error.__traceback__, ""
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
+        text = getline(path, traceback.tb_lineno).strip() if is_users(path) else ""
+        recording.ended_by_script = text.startswith(("raise", "assert")) or "exit(" in text
         if is_users(path):
             source = f"{shown(path)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
     source = source or line_of(error.__traceback__.tb_frame if error.__traceback__ else None)
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"
-    text = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     kind = type(error).__name__
-    recording.ended, recording.ended_at = f"raises {kind}: {text}" if text else kind, source
+    recording.ended, recording.ended_at = f"raises {kind}: {message}" if message else kind, source
 
 
 class _StandIns:
@@ -132,12 +151,28 @@ class _StandIns:
                 BACKEND, self._create, extended_api=True, devices=["cpu", "cuda", "meta"]
             )
         torch.cuda.nccl.version = lambda: (0, 0, 0)
-        for name in ("init_process_group", "new_group", "get_backend", "batch_isend_irecv"):
+        for name, modules in importers().items():
             original = getattr(c10d, name)
             stand_in = wraps(original)(partial(getattr(self, f"_{name}"), original))
-            for module_name, module in tuple(sys.modules.items()):
-                if module_name.startswith("torch") and vars(module).get(name) is original:
-                    setattr(module, name, stand_in)
+            for module in modules:
+                setattr(module, name, stand_in)
+        # DDP under `Join` posts these, and waits for none.
+        joins: Any = Join
+        joins.notify_join_context = staticmethod(self._dropping(Join.notify_join_context))
+        replicas: Any = DistributedDataParallel
+        name = "_check_global_requires_backward_grad_sync"
+        setattr(replicas, name, self._dropping(getattr(replicas, name)))
+
+    def _dropping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def posts(*args: Any, **named: Any) -> Any:
+            before = len(self.recorder.open_works)
+            result = original(*args, **named)
+            for work in self.recorder.open_works[before:]:
+                work.waits_itself = True
+            return result
+
+        return posts
 
     def _create(self, options: Any, _: Any) -> RecordedGroup:
         members = tuple(options.global_ranks_in_group) or tuple(range(self.ranks))

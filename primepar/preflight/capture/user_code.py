@@ -16,7 +16,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -24,8 +24,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim import lr_scheduler
 
-from primepar.preflight.capture.marked_numbers import keeping, marked
+from primepar.preflight.capture.marked_numbers import MarkedInt, keeping, marked, plain
 from primepar.preflight.capture.recorder import Mark, RankRecorder
 from primepar.preflight.capture.source_lines import is_users
 
@@ -37,7 +38,17 @@ _CLOCKS = {
 _MODULES = {math.__name__, statistics.__name__, "numpy"}
 
 
+_SHAPE = "__primepar_shape__"
+
+
 class _Calls(ast.NodeTransformer):
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        if node.attr != "shape" or not isinstance(node.ctx, ast.Load):
+            return node
+        shape = ast.copy_location(ast.Name(_SHAPE, ast.Load()), node)
+        return ast.copy_location(ast.Call(shape, [node.value], []), node)
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         keeper = ast.Name(_KEEPER, ast.Load())
@@ -57,7 +68,11 @@ def run_user_code(script: Path, recorder: RankRecorder) -> None:
     """Run a script as `__main__`, and the modules of the user that it imports."""
     import builtins
 
-    vars(builtins)[_KEEPER] = _Keeper(recorder)
+    keeper = _Keeper(recorder)
+    vars(builtins)[_KEEPER] = keeper
+    vars(builtins)[_SHAPE] = lambda value: keeper.size(value, value.shape)
+    # It decides by `float(metrics)`, which in C has no mark.
+    vars(lr_scheduler)["float"] = _of_numbers(float)
     sys.dont_write_bytecode = True
     loader: Any = importlib.machinery.SourceFileLoader
     original = loader.get_code
@@ -96,7 +111,13 @@ class _Keeper:
     def __call__(self, function: Any) -> Any:
         if function is float or function is int:
             return _of_numbers(function)
+        if function is range:
+            return _counted
         bound = getattr(function, "__self__", None)
+        if function is len and self.recorder.sizes:
+            return lambda value: self.size(value, len(value))
+        if isinstance(bound, torch.Tensor) and function.__name__ in ("size", "numel", "nelement"):
+            return lambda *args, **named: self.size(bound, function(*args, **named))
         if isinstance(bound, random.Random | np.random.RandomState | np.random.Generator):
             return partial(_drawn, bound, function)
         if id(function) in _CLOCKS:
@@ -111,6 +132,26 @@ class _Keeper:
         if module in _MODULES or module.startswith("numpy."):
             return _of_numbers(function)
         return function
+
+    def size(self, value: Any, number: Any) -> Any:
+        """A size of a tensor; marked where it depends on values, as that of `x[x > 0]`."""
+        mark = self.recorder.size(value) if isinstance(value, torch.Tensor) else None
+        return number if mark is None else marked(tuple(number) if isinstance(
+            number, tuple) else number, mark)  # fmt: skip
+
+
+def _counted(*bounds: Any) -> Any:
+    """A range; one up to a marked number decides before each of its steps."""
+    if len(bounds) > 2 or not isinstance(bounds[-1], MarkedInt):
+        return range(*map(plain, bounds))
+
+    def count() -> Iterator[int]:
+        step = plain(bounds[0]) if len(bounds) > 1 else 0
+        while bounds[-1] > step:
+            yield step
+            step += 1
+
+    return count()
 
 
 def _drawn(source: Any, function: Any, *args: Any, **named: Any) -> Any:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import content_number
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
-from primepar.preflight.capture.recorder import RankRecorder, ValueQuestion
+from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
 from primepar.preflight.meaning.recorder import COMMUNICATES
 from primepar.preflight.meaning.storages import NUMPY
 
@@ -140,11 +140,19 @@ class WatchedOperations:
         result = func(*args, **kwargs)
         if kind.allocates and isinstance(result, torch.Tensor):
             result.zero_()
+        sizes = self._sizes(inputs) if self._recorder.sizes else None
         for place, tensor in enumerate(written or _tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
+            if sizes is not None and not written and tensor.dim() and len(tensor) == sizes[0]:
+                self._recorder.sized(tensor, sizes[1])
         for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
             self._follow(kind, reads, outputs, changed)
         return result
+
+    def _sizes(self, inputs: list[torch.Tensor]) -> tuple[int, Mark] | None:
+        """The first length of inputs that depends on values, and its mark."""
+        marks = ((tensor, self._recorder.size(tensor)) for tensor in inputs if tensor.dim())
+        return next(((len(tensor), mark) for tensor, mark in marks if mark is not None), None)
 
     def _number(
         self, kind: _Kind, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]
@@ -210,12 +218,17 @@ class WatchedOperations:
             if len(inputs) > 1:
                 mark = self._recorder.mixed(func._schema.name, marks)._replace(lineage=number)
             return self._recorder.decide(mark, result)
+        if marks and not list(_tensors((result,))):
+            self._recorder.lose()
         if any(mark.unknown for mark in marks):
             how = _doing(func)
             self._recorder.gap(f"{how} a value that other ranks computed, and may do otherwise")
+        size = self._recorder.mixed("size", marks) if marks else None
         for place, tensor in enumerate(_tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
             self._table.hold(tensor, self._table.mix(inputs))
+            if size is not None:
+                self._recorder.sized(tensor, size)
         return result
 
     def _follow(

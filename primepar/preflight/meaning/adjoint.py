@@ -13,8 +13,7 @@ all-to-all, a shift to the next rank or a halo sends back where it came from; th
 (Megatron's f) is a sum. Where ranks compute one gradient alike, each may take its own, as after
 Megatron's g.
 
-A function that computes too, as ring attention, is looked into no further than this: what it
-returns for an input depends on the gradients of all outputs that were made with it.
+A function that computes too, as ring attention, is done again on random numbers (`replay.py`).
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import chain
 from time import perf_counter
 from typing import NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
+from primepar.preflight.meaning.replay import ReplayedGradient, replays
 from primepar.preflight.meaning.terms import (
     Added,
     Cotangent,
@@ -54,7 +55,8 @@ def adjoint(
     """Decide whether gradients come back to what they are gradients of; None if none comes back."""
     start = perf_counter()
     asked = _AdjointQuestions(program, values, terms)
-    wrong = next(asked.wrong(), None)
+    done = replays(values, terms)
+    wrong = next(chain(asked.wrong(), map(_of_replay, done.wrong)), None)
     seconds = perf_counter() - start
     if wrong is not None:
         sentence, details = wrong
@@ -62,7 +64,36 @@ def adjoint(
     if not (+asked.compared or +asked.opaque or asked.undecided):
         return None
     verdict: Verdict = "proved" if +asked.compared or +asked.opaque else "not asked"
-    return PropertyResult(NAME, verdict, seconds, reason=asked.reason())
+    left = {name: why for name, why in done.left.items() if asked.opaque[name]}
+    if left:
+        verdict = "unknown"
+    reasons = [
+        f"{count} gradients of {name} are those that autograd computes of all ranks' forward pass, "
+        "on random numbers"
+        for name, count in done.compared.items()
+        if name not in left
+    ]
+    reasons += [
+        f"the backward of {name} computes too, and is not compared: {why}"
+        for name, why in left.items()
+    ]
+    for name in done.compared.keys() | left.keys():
+        asked.opaque[name] = 0
+    known = [asked.reason()] if asked.reason() else []
+    return PropertyResult(NAME, verdict, seconds, reason="; ".join(known + reasons))
+
+
+def _of_replay(wrong: ReplayedGradient) -> tuple[str, Counterexample]:
+    sentence = (
+        f"rank {wrong.rank}, backward of {wrong.function} at {wrong.source}: expected the gradient "
+        "that autograd computes of the forward pass of all ranks, got one that differs by "
+        f"{wrong.difference:.0%} of its size on random numbers: send back, and sum, what the "
+        "forward pass has sent"
+    )
+    event = InvolvedInstruction(
+        wrong.rank, "a gradient is returned", role="writes it", wrong=True, source=wrong.source
+    )
+    return sentence, Counterexample("wrong-data", (wrong.rank,), events=(event,))
 
 
 class _Copy(NamedTuple):

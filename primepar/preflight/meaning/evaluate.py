@@ -6,9 +6,9 @@ leaves up, without recursion, as the terms of a deep model are long chains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from primepar.preflight.meaning.terms import (
     Added,
@@ -56,6 +56,27 @@ from primepar.schedule.program import (
     Scatter,
     Send,
 )
+
+Data = TypeVar("Data")
+
+
+class ValueAlgebra(NamedTuple, Generic[Data]):
+    """What collectives do with values, or with tensors of one dim."""
+
+    joined: Callable[[Iterable[Data]], Data]
+    part: Callable[[Data, int, int], Data]
+    total: Callable[[Sequence[Data]], Data]
+    scaled: Callable[[Data, Fraction], Data]
+    size: Callable[[Data], int]
+    opaque: Callable[[str, Sequence[Data], int], Data]
+    """Of another reduction: what its name, its inputs and its length make."""
+
+
+def _opaque(name: str, inputs: Sequence[Value], length: int) -> Value:
+    return opaque(digest_of(name, *sorted(map(digest, inputs))), length)
+
+
+VALUES: ValueAlgebra[Value] = ValueAlgebra(joined, part, total, scaled, size, _opaque)
 
 
 class TermPlace(NamedTuple):
@@ -137,7 +158,7 @@ class TermValues:
                     part(value, first, first + count) for value, (_, first, count) in pieces
                 )
             case _:
-                return self._delivered(rank, node, inputs)
+                return self.delivered(rank, node, inputs, VALUES)
 
     def _mapped(self, name: str, value: Value, length: int, weighs: bool = False) -> Value:
         """A linear operation of a value; what its atoms were before stays known."""
@@ -150,18 +171,25 @@ class TermValues:
 
     def sources(self, rank: int, received: Received) -> list[TermPlace]:
         """The terms that all sides of a call give to it."""
+        return [
+            TermPlace(member, self._by_index[member][index].reads[slot])
+            for member, index, slot in self.reads(rank, received)
+        ]
+
+    def reads(self, rank: int, received: Received) -> list[tuple[int, int, int]]:
+        """The rank, the instruction and the slot of all that the sides of a call give to it."""
         place = rank, self.calls[rank][received.call].instruction
         sides = self.matches.sides(place)
         if isinstance(self.matches.post(sides[0]), Message):
             return [self._sent(sides, received)]
         return [
-            TermPlace(member, number)
+            (member, index, slot)
             for member, index, _ in self.matches.partners.get(sides[0], ())
-            for number in self._by_index[member][index].reads
+            for slot in range(len(self._by_index[member][index].reads))
         ]
 
-    def _sent(self, sides: Sequence[Side], received: Received) -> TermPlace:
-        """The term that the other side of a message sends."""
+    def _sent(self, sides: Sequence[Side], received: Received) -> tuple[int, int, int]:
+        """What the other side of a message sends."""
         receives = [side for side in sides if isinstance(self.matches.post(side), Recv | IRecv)]
         if receives[received.slot] not in self.matches.partners:
             raise ValueError("expected a matched message")
@@ -171,34 +199,38 @@ class TermValues:
             for side in self.matches.sides((rank, index))
             if isinstance(self.matches.post(side), Send | ISend)
         ]
-        slot = sends.index((rank, index, part))
-        return TermPlace(rank, self._by_index[rank][index].reads[slot])
+        return rank, index, sends.index((rank, index, part))
 
-    def _delivered(self, rank: int, received: Received, inputs: list[Value]) -> Value:
+    def delivered(
+        self, rank: int, received: Received, inputs: list[Data], algebra: ValueAlgebra[Data]
+    ) -> Data:
+        """What a call delivers, of all that its sides give, as values or as tensors."""
         side = rank, self.calls[rank][received.call].instruction, 0
         node = self.matches.post(side)
         if isinstance(node, Message):
             return inputs[0]
         members = self.matches.partners[side]
         counts = [len(self._by_index[member][index].reads) for member, index, _ in members]
-        of_member: list[list[Value]] = []
+        of_member: list[list[Data]] = []
         for count in counts:
             of_member.append(inputs[:count])
             inputs = inputs[count:]
         ranks = [member for member, _, _ in members]
-        return _of_collective(node, rank, received, dict(zip(ranks, of_member, strict=True)))
+        given = dict(zip(ranks, of_member, strict=True))
+        return _of_collective(node, rank, received, given, algebra)
 
 
 def _of_collective(
-    node: Post, rank: int, received: Received, inputs: dict[int, list[Value]]
-) -> Value:
+    node: Post, rank: int, received: Received, inputs: dict[int, list[Data]],
+    algebra: ValueAlgebra[Data],
+) -> Data:  # fmt: skip
     """What a collective delivers on a rank, in a slot; `inputs` are those of each member."""
-    slot = received.slot
+    slot, size, part = received.slot, algebra.size, algebra.part
     group = tuple(getattr(node, "group", ()))
     place = group.index(rank)
     match node:
         case AllReduce() | Reduce():
-            return _reduced(node, [inputs[member][slot] for member in group])
+            return _reduced(node, [inputs[member][slot] for member in group], algebra)
         case Broadcast(root=root):
             return inputs[root][slot]
         case Scatter(root=root):
@@ -206,36 +238,30 @@ def _of_collective(
         case Gather():
             return inputs[group[slot]][0]
         case AllGather():
-            whole = [joined(inputs[member]) for member in group]
-            return joined(whole) if received.length > size(whole[0]) else whole[slot]
+            whole = [algebra.joined(inputs[member]) for member in group]
+            joins = received.length > size(whole[0])
+            return algebra.joined(whole) if joins else whole[slot]
         case ReduceScatter():
-            whole = [joined(inputs[member]) for member in group]
+            whole = [algebra.joined(inputs[member]) for member in group]
             first = place * received.length
-            return _reduced(node, [part(value, first, first + received.length) for value in whole])
+            parts = [part(value, first, first + received.length) for value in whole]
+            return _reduced(node, parts, algebra)
         case AllToAll():
-            return _exchanged([inputs[member] for member in group], place, received)
+            parts = []
+            for given in (inputs[member] for member in group):
+                length = size(given[0]) // len(group)
+                even = part(given[0], place * length, (place + 1) * length)
+                parts.append(given[place] if len(given) == len(group) else even)
+            together = algebra.joined(parts)
+            return together if received.length == size(together) else parts[slot]
         case _:
-            names = [digest(value) for member in group for value in inputs[member]]
-            return opaque(digest_of(type(node).__name__, str(slot), *names), received.length)
+            every = [value for member in group for value in inputs[member]]
+            return algebra.opaque(f"{type(node).__name__} {slot}", every, received.length)
 
 
-def _exchanged(inputs: list[list[Value]], place: int, received: Received) -> Value:
-    """What an all-to-all delivers: every member's part for this one, together or by slot."""
-    parts = [
-        parts[place] if len(parts) == len(inputs) else _equal_part(parts[0], place, len(inputs))
-        for parts in inputs
-    ]
-    whole = joined(parts)
-    return whole if received.length == size(whole) else parts[received.slot]
-
-
-def _equal_part(value: Value, place: int, parts: int) -> Value:
-    length = size(value) // parts
-    return part(value, place * length, (place + 1) * length)
-
-
-def _reduced(node: AllReduce | Reduce | ReduceScatter, values: list[Value]) -> Value:
+def _reduced(
+    node: AllReduce | Reduce | ReduceScatter, values: list[Data], algebra: ValueAlgebra[Data]
+) -> Data:
     if node.reduction == "sum":
-        return scaled(total(values), Fraction(node.scale_value))
-    names = sorted(map(digest, values))
-    return opaque(digest_of(node.reduction, *names), size(values[0]))
+        return algebra.scaled(algebra.total(values), Fraction(node.scale_value))
+    return algebra.opaque(node.reduction, values, algebra.size(values[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial, wraps
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import local_part
 from primepar.preflight.meaning.terms import Pullback
+from primepar.preflight.meaning.traces import MOST_APPLICATIONS, FunctionTrace
 
 
 def follow_gradients(recorder: TermRecorder) -> None:
@@ -151,7 +153,8 @@ class _Hooks:
                     self.recorder.follow(tensor)
             marks = _FunctionMarks(self.recorder, function.__name__, inputs)
             storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-            result = original(function, *arguments, **named)
+            with marks.tracing():
+                result = original(function, *arguments, **named)
             outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             node = next((tensor.grad_fn for tensor in outputs if tensor.grad_fn), None)
             if node is not None and marks.returned(outputs, storages):
@@ -217,6 +220,21 @@ class _FunctionMarks:
         self.before = len(recorder.calls)
         self.forward: tuple[int, ...] = ()
         self.outputs: list[int] = []
+        self.trace = FunctionTrace(name)
+        with _disable_current_modes():
+            for one, term in zip(inputs, self.inputs, strict=True):
+                if term is not None and type(one) in (torch.Tensor, torch.nn.Parameter):
+                    self.trace.inputs.append(self.trace.named(one.detach(), term, fresh=True))
+
+    @contextmanager
+    def tracing(self) -> Iterator[None]:
+        """While the function runs; one within another is a part of it."""
+        before = self.recorder.trace
+        self.recorder.trace = before or self.trace
+        try:
+            yield
+        finally:
+            self.recorder.trace = before
 
     def returned(self, outputs: Sequence[torch.Tensor], storages: set[int]) -> bool:
         """Note the outputs of a forward pass that communicates, or returns a copy of an input."""
@@ -224,6 +242,11 @@ class _FunctionMarks:
         copies = any(one.untyped_storage()._cdata in storages for one in outputs)
         if self.forward or copies:
             self.outputs = [self.recorder.held(tensor) for tensor in outputs]
+            with _disable_current_modes():
+                self.trace.outputs = [
+                    self.trace.named(tensor.detach(), term)
+                    for tensor, term in zip(outputs, self.outputs, strict=True)
+                ]
         return bool(self.outputs)
 
     def arrives(self, gradients: Sequence[torch.Tensor | None]) -> Any:
@@ -231,14 +254,34 @@ class _FunctionMarks:
         self.before = len(self.recorder.calls)
         if torch.is_grad_enabled():  # A second derivative is asked: leave the graph alone.
             return None
-        return tuple(
+        entering = tuple(
             None if gradient is None else self.recorder.cotangent(output, gradient, self.name)
             for output, gradient in zip(self.outputs, gradients, strict=False)
         )
+        with _disable_current_modes():
+            self.trace.cotangents = [
+                None if one is None else self.trace.named(one, self.recorder.held(one), fresh=True)
+                for one in entering
+            ]
+        if self.recorder.trace is None:
+            self.recorder.trace = self.trace
+        return entering
 
     def returns(self, gradients: Sequence[torch.Tensor | None], _: Any) -> None:
         """Note the gradients that the function returns, if it communicates."""
         backward = tuple(range(self.before, len(self.recorder.calls)))
+        if self.recorder.trace is self.trace:
+            self.recorder.trace = None
+            self.trace.source = self.recorder.source()
+            with _disable_current_modes():
+                self.trace.gradients = [
+                    None if one is None else self.trace.tensor(one)
+                    for one, data in zip(gradients, self.inputs, strict=False)
+                    if data is not None
+                ]
+            of_name = [one for one in self.recorder.traces if one.name == self.name]
+            if (self.forward or backward) and len(of_name) < MOST_APPLICATIONS:
+                self.recorder.traces.append(self.trace)
         for data, gradient in zip(self.inputs, gradients, strict=False):
             if data is not None and gradient is not None and (self.forward or backward):
                 noted = Pullback(

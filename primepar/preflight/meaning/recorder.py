@@ -37,6 +37,7 @@ from primepar.preflight.meaning.terms import (
     ReplicaClaim,
     TrainedParameter,
 )
+from primepar.preflight.meaning.traces import FunctionTrace
 
 COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
 """Namespaces of functional collectives."""
@@ -63,6 +64,9 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[CapturedCall] = []
         self.cotangents: list[int] = []
         self.pullbacks: list[Pullback] = []
+        self.trace: FunctionTrace | None = None
+        """The application of a function that runs now."""
+        self.traces: list[FunctionTrace] = []
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Parameter -> the terms of its last claim."""
@@ -74,6 +78,10 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         """Note a communication call: the tensors that it reads, and those that it writes."""
         with _disable_current_modes():
+            if self.trace is not None:
+                self.trace.call(
+                    len(self.calls), *(list(map(local_part, t)) for t in (reads, writes))
+                )
             nodes = tuple(self._input(local_part(tensor)) for tensor in reads)
             for slot, tensor in enumerate(map(local_part, writes)):
                 node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
@@ -180,6 +188,7 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return RankTerms(
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
+            tuple([trace.packed() for trace in self.traces if trace.gradients]),
         )  # fmt: skip
 
     def __torch_dispatch__(
@@ -191,6 +200,17 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if any(kind not in _PLAIN for kind in types):
             return NotImplemented
+        trace = self.trace
+        if trace is None or func.namespace == "c10d":
+            return self._followed(func, args, kwargs)
+        if func.namespace in COMMUNICATES:
+            trace.why = "it calls a functional collective"
+        done = trace.operation(func, args, kwargs)
+        result = self._followed(func, args, kwargs)
+        done(result)
+        return result
+
+    def _followed(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if not any(map(self._tracked, tensors)):
             return self.run(func, args, kwargs)

@@ -200,3 +200,5 @@ class RankTerms(Struct, frozen=True, array_like=True):
     cotangents: tuple[int, ...] = ()
     """Terms of gradients of copies, one for each time that one was computed."""
     pullbacks: tuple[Pullback, ...] = ()
+    traces: tuple[bytes, ...] = ()
+    """What functions of autograd that communicate did, packed."""

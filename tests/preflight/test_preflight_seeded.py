@@ -1,0 +1,54 @@
+"""Seeded scripts: no right one is refuted, and no broken one proved."""
+
+from __future__ import annotations
+
+from profiles import IS_LONG
+
+from benchmarks.preflight_scoreboard import SeededScript, answers, seeded_scripts
+
+SHORT = (
+    "a step that one rank leaves out after the sum",
+    "both ranks have to agree before they go on",
+    "a shape of one's own data",
+    "gathers objects and takes the other's",
+    "parts of an all-to-all that differ",
+    "raises after a wrong turn",
+    "a number that a library makes plain",
+    "a flag that rank 0 sends and goes by",
+    "Join, with uneven inputs",
+    "dion#74: a gather whose gradients are summed once too often",
+)
+"""Titles in the short profile: what was judged wrongly once."""
+
+
+def scripts() -> list[SeededScript]:
+    """The scripts of the profile."""
+    return [one for one in seeded_scripts() if IS_LONG or one.title in SHORT]
+
+
+def test_verdicts_of_seeded_scripts_are_right() -> None:
+    given = list(answers(scripts()))
+    assert [answer.line for answer in given if answer.is_false] == []
+    unknown = {answer.script.title for answer in given if answer.verdict == "unknown"}
+    assert unknown <= UNKNOWN
+    broken = [answer for answer in given if answer.verdict == "refuted"]
+    assert [one.line for one in broken if not one.names_its_lines] == []
+
+
+def test_there_are_right_and_broken_scripts_and_short_ones() -> None:
+    every = list(seeded_scripts())
+    assert len([one for one in every if one.right]) >= 70
+    assert len([one for one in every if not one.right]) >= 55
+    assert {one.title for one in scripts()} >= set(SHORT)
+
+
+UNKNOWN = {
+    "raises after a wrong turn",
+    "raises in a library after a wrong turn",
+    "a number that a library makes plain",
+    "a large tensor by which both ends decide",
+    "a sum whose backward sums again",
+    "tensor parallel columns without the sum of their input's gradient",
+    "transformers#34198: a loss divided by one's own tokens; question",
+}
+"""Titles of which one script, or both, are not decided."""
