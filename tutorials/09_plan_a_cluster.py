@@ -85,8 +85,9 @@ primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 #
 # In the pictures time goes to the right; each device has a line for its products and one for what
 # it sends and receives. `P2x2` sends *while* it multiplies, which is its point, and loses here all
-# the same: its blocks go round through the cable. On a machine of one kind of link this is
-# different. Nobody should have to think this through for each operator of a model.
+# the same: its blocks go round through the cable. On a machine of one kind of link it may win:
+# [why PrimePar?](../why-primepar.md) shows where. Nobody should have to think this through for each
+# operator of a model.
 #
 # ## The search
 #
