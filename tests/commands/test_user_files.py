@@ -81,7 +81,6 @@ REPLACED = {
     ("preflight", "repaired"): ("preflight", "--repair", "f.json", "f.json"),
     ("preflight", "sarif"): None,  # reads no file of this ending, but through a link
     ("plan", "output"): ("plan", "config.json", *ON_CLUSTER, "-o", "config.json"),
-    ("pipeline", "output"): ("pipeline", "config.json", *ON_CLUSTER, "-o", "cluster.json"),
     ("profile", "output"): None,  # reads nothing
     ("search", "output"): ("search", "mine.py:Mine", "-o", "./mine.py"),
     ("simulate", "output"): ("simulate", "P2x2", "--shape", "8,8,8", *ON_CLUSTER[:2], "-o",

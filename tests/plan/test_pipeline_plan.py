@@ -211,8 +211,8 @@ def test_training_takes_a_file_and_not_a_preset() -> None:
 def test_the_best_split_is_written_as_a_plan(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"n_embd": 64}))
     file = tmp_path / "best.json"
-    done = run("pipeline", str(tmp_path / "config.json"), "--cluster", "v100-8x4", "--devices",
-               "4", "--batch", "8", "-o", str(file))  # fmt: skip
+    done = run("plan", str(tmp_path / "config.json"), "--cluster", "v100-8x4", "--devices",
+               "4", "--batch", "8", "--objective", "splits", "-o", str(file))  # fmt: skip
     assert done.code == 0
     best = done.out.splitlines()[1].split()
     assert done.out.splitlines()[-1] == f"wrote {file}"

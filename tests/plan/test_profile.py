@@ -69,31 +69,13 @@ def test_what_cannot_be_profiled_is_refused_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("command", "more"),
-    [
-        (
-            "plan",
-            "; or a plan, which is priced: plan.json, or a preset as megatron with --model",
-        ),
-        ("pipeline", ""),
-    ],
-)
-def test_a_plan_still_needs_its_model(command: str, more: str) -> None:
-    done = run(command)
+def test_a_plan_still_needs_its_model() -> None:
+    done = run("plan")
     assert (done.code, done.err) == (
         2,
-        f"primepar: error: MODEL: expected a value, got none: write primepar {command} MODEL (a "
-        f"config.json of Hugging Face, or the name of a published model, as opt-175b{more})\n",
-    )
-
-
-def test_it_needs_its_devices_too() -> None:
-    done = run("pipeline", "opt-6.7b", "--cluster", "h200-8")
-    assert (done.code, done.err) == (
-        2,
-        "primepar: error: --devices: expected a value, got none: write --devices VALUE (devices of "
-        "the plan, any number)\n",
+        "primepar: error: MODEL: expected a value, got none: write primepar plan MODEL (a "
+        "config.json of Hugging Face, or the name of a published model, as opt-175b; or a plan, "
+        "which is priced: plan.json, or a preset as megatron with --model)\n",
     )
 
 
