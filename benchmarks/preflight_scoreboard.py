@@ -2,6 +2,7 @@
 
     python -m benchmarks.preflight_scoreboard --seeded         # the scripts of benchmarks/seeded
     python -m benchmarks.preflight_scoreboard --seeded ring    # those with `ring` in their titles
+    python -m benchmarks.preflight_scoreboard --public         # scripts of others, fetched by git
 
 The seeded scripts are written for this purpose, in pairs of which one is right and one is broken.
 Wanted: no right one refuted, no broken one proved, and each refutation with the marked lines.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -22,6 +24,25 @@ from typing import NamedTuple
 SEEDED = Path(__file__).parent / "seeded"
 _NOTES = ("such as a clip by", "were taken for different layers")
 FILES = ("pairs.txt", "threads.txt", "everyday.txt")
+
+
+class PublicScript(NamedTuple):
+    """A script of others, at a commit of its repository, and how it is started."""
+
+    repository: str
+    commit: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    ranks: int = 2
+
+
+_EXAMPLES = "pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"
+PUBLIC = (
+    PublicScript(*_EXAMPLES, "distributed/ddp/example.py"),
+    PublicScript(*_EXAMPLES, "distributed/ddp-tutorial-series/multigpu_torchrun.py", ("2", "1")),
+    PublicScript(*_EXAMPLES, "distributed/tensor_parallelism/tensor_parallel_example.py"),
+    PublicScript(*_EXAMPLES, "distributed/tensor_parallelism/sequence_parallel_example.py"),
+)
 
 
 class SeededScript(NamedTuple):
@@ -113,13 +134,50 @@ def answers(scripts: list[SeededScript]) -> Iterator[PreflightAnswer]:
                 yield PreflightAnswer(script, "error", str(error), sum(os.times()[:4]) - start)
 
 
+def fetched(repository: str, commit: str, folder: Path) -> str:
+    """Check a commit out of GitHub into a folder; return why it could not be done, or nothing."""
+    address = f"https://github.com/{repository}"
+    for command in (
+        ("init", "-q"), ("fetch", "-q", "--depth", "1", address, commit),
+        ("checkout", "-q", "FETCH_HEAD"),
+    ):  # fmt: skip
+        done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            reason = done.stderr.strip().splitlines()[-1:]
+            return f"{repository} at {commit[:8]}: not fetched: {' '.join(reason)}"
+    return ""
+
+
+def public_lines() -> Iterator[str]:
+    """Fetch the public scripts, and yield the verdict on each, or why there is none."""
+    for repository, commit in dict.fromkeys(one[:2] for one in PUBLIC):
+        with tempfile.TemporaryDirectory() as folder:
+            why = fetched(repository, commit, Path(folder))
+            if why:
+                yield why
+                continue
+            for public in (one for one in PUBLIC if one[:2] == (repository, commit)):
+                path = Path(folder) / public.script
+                command = [sys.executable, "-m", "primepar", "preflight", "-n", str(public.ranks),
+                           path.name, *public.arguments]  # fmt: skip
+                done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
+                lines = (done.stdout or done.stderr).splitlines()
+                yield f"{repository} {public.script}: {lines[0] if lines else done.returncode}"
+
+
 def main() -> None:
     """Print a line for each script, and how many verdicts there are of each kind."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seeded", action="store_true", help="the scripts of benchmarks/seeded")
+    parser.add_argument("--public", action="store_true", help="scripts of others, by git")
     parser.add_argument("--why", action="store_true", help="print the reports too")
     parser.add_argument("title", nargs="*", help="only those with one of these in their titles")
     asked = parser.parse_args()
+    if asked.public:
+        for line in public_lines():
+            print(line, flush=True)
+    if not asked.seeded:
+        return
     scripts = list(seeded_scripts())
     if asked.title:
         scripts = [one for one in scripts if any(text in one.title for text in asked.title)]
