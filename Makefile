@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack gpu wheels wheel clean
+.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ tutorials: $(STAMP)
 methods: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python docs/render_cases.py
+
+notebooks: $(STAMP) ## the tutorials as Jupyter notebooks, with outputs and pictures: out/notebooks
+	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_notebooks
 
 schedules: $(STAMP)
 	$(BIN)/python docs/vendor_prover.py

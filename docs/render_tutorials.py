@@ -17,6 +17,7 @@ from contextlib import chdir, redirect_stdout
 from hashlib import sha256
 from pathlib import Path
 from textwrap import indent
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 TUTORIALS = ROOT / "tutorials"
@@ -46,24 +47,39 @@ def shown(title: str, code: str) -> str:
     return f'??? quote "{title}"\n\n{indent(block, "    ")}' if title else block
 
 
-def render(script: Path, folder: Path) -> str:
-    """Run a tutorial in `folder`, where it draws, and return its page."""
+class Ran(NamedTuple):
+    """A cell of a tutorial, what it printed, and the pictures that it drew; prose has neither."""
+
+    title: str
+    text: str
+    output: str = ""
+    drawn: tuple[Path, ...] = ()
+
+
+def ran(script: Path, folder: Path) -> Iterator[Ran]:
+    """Run a tutorial in `folder`, where it draws, cell by cell."""
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(script)}
-    parts: list[str] = []
     drawn: set[Path] = set()
     for title, line, text in cells(script.read_text(encoding="utf-8")):
         if title == PROSE:
-            parts.append(text)
+            yield Ran(title, text)
             continue
         printed = io.StringIO()
         with redirect_stdout(printed):
             exec(compile("\n" * line + text, str(script), "exec"), names)
-        parts.append(shown(title, text))
         new = sorted(set(folder.rglob("*.svg")) - drawn)
         drawn.update(new)
-        parts += [show(picture) for picture in new]
-        if output := printed.getvalue().rstrip():
-            parts.append(f"```{{.text .output}}\n{output}\n```")
+        yield Ran(title, text, printed.getvalue().rstrip(), tuple(new))
+
+
+def render(script: Path, folder: Path) -> str:
+    """Run a tutorial in `folder`, and return its page."""
+    parts: list[str] = []
+    for cell in ran(script, folder):
+        parts.append(cell.text if cell.title == PROSE else shown(cell.title, cell.text))
+        parts += [show(picture) for picture in cell.drawn]
+        if cell.output:
+            parts.append(f"```{{.text .output}}\n{cell.output}\n```")
     return described(parts) + "\n\n".join(parts) + "\n"
 
 
