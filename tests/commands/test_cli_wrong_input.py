@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from command import run
-from profiles import few
+from profiles import draws, few
 
 from primepar.plan.cluster import shipped_clusters
 
@@ -281,7 +281,7 @@ def test_a_refused_schedule_has_no_trace_and_an_old_one_is_kept(folder: Path) ->
     assert (folder / "run.json").read_text() == "old"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(draws(3)))
 def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
     alphabet = b'{}[]":,0123456789 eE+-.truefalsn\\ud800\xff'
     noise = random.Random(seed).choices(alphabet, k=10_000_000)

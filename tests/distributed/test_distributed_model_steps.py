@@ -33,10 +33,10 @@ from primepar.reference.oracle.transformer import Transformer
 
 DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
 MODELS = {name: replace(cases.MODELS[name], **DROPS) for name in FAMILIES}
-LONG, SHORT = 20, 20 if IS_LONG else 2
+LONG, SHORT = (20, 20) if IS_LONG else (6, 2)
 RANDOM = {4: 50, 8: 50} if IS_LONG else {4: 1}
 LONGEST = (("gpt2", "primepar"), ("opt", "stationary"))
-"""Those that go on for 20 steps."""
+"""Those that go on for more steps."""
 CLIPPED = (("llama", "tesseract"), ("gpt2", "data"))
 CLOSE = 1e-9
 AT_ONCE = 12

@@ -28,8 +28,8 @@ OPERATORS = ("qkv", "attention", "norm2", "act")
 def trained(folder: Path, plans: dict[str, tuple[Plan, list[str]]]) -> dict[str, Any]:
     """Train every plan plainly and in some ways; the exit codes, or the errors' texts.
 
-    The last run of a plan writes a checkpoint one step before its end, from which a plain run goes
-    on. With all ways at once every rank is compared with the program.
+    The last run of a plan writes a checkpoint one step before its end too, from which a plain run
+    goes on. With all ways at once every rank is compared with the program.
     """
     answers: dict[str, Any] = {}
     for name, (plan, ways) in plans.items():
@@ -39,19 +39,20 @@ def trained(folder: Path, plans: dict[str, tuple[Plan, list[str]]]) -> dict[str,
             save_plan(replace(plan, recompute=OPERATORS), chosen)
         dist.barrier()
         files = {"operators": chosen}
+        saved, half, last = folder / f"{name} saved", folder / f"{name} half", ways[-1]
         for way in ("plain", *ways):
-            changes = {"conform": way == "all", **WAYS.get(way, {})}
+            changes: dict[str, Any] = {"conform": way == "all", **WAYS.get(way, {})}
+            if way == last:
+                changes |= {"checkpoint": str(saved), "checkpoint_every": STEPS - 1}
             answers[f"{name} {way}"] = _run(
                 folder / f"{name} {way}", files.get(way, file), STEPS, **changes
             )
-        saved = str(folder / f"{name} saved")
-        last = ways[-1]
-        begun = _run(
-            folder / f"{name} begun", files.get(last, file), STEPS - 1, checkpoint=saved,
-            **WAYS[last],
-        )  # fmt: skip
-        resumed = _run(folder / f"{name} resumed", file, STEPS, checkpoint=saved, resume=True)
-        answers |= {f"{name} begun": begun, f"{name} resumed": resumed}
+        if dist.get_rank() == 0:
+            training_cases.keep(saved, half, STEPS - 1)
+        dist.barrier()
+        answers[f"{name} resumed"] = _run(
+            folder / f"{name} resumed", file, STEPS, checkpoint=str(half), resume=True
+        )
     return answers
 
 

@@ -145,7 +145,7 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [
         f"{family} {run}"
         for family, (_, ways) in RUNS.items()
-        for run in ("plain", *ways, "begun", "resumed")
+        for run in ("plain", *ways, "resumed")
     ]
     assert answers == [dict.fromkeys(runs, 0)] * 4
     return folder
