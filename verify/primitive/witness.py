@@ -330,25 +330,31 @@ def _solve(
     """
     solved: dict[str, Form] = {}
     left: list[Form] = []
-    for place, form in enumerate([*equations, *path.divisions]):
-        is_division = place >= len(equations)
-        for unknown, value in solved.items():
-            form = form.replaced(unknown, value)
-        open_ = {unknown for term in form.terms for unknown in term} & {
-            *path.unknown
-        } - solved.keys()
-        if is_division and not open_.isdisjoint(path.quotients):
-            continue  # It would define a name by a quotient that depends on it.
-        units = [unknown for unknown in path.unknown if abs(form.terms.get((unknown,), 0)) == 1]
-        alone = [unknown for unknown in units if sum(unknown in term for term in form.terms) == 1]
-        if alone:
-            factor = form.terms[alone[0],]
-            rest = form.plus(Form({(alone[0],): -factor}))
-            value = rest.scaled(-factor)
-            solved = {unknown: old.replaced(alone[0], value) for unknown, old in solved.items()}
-            solved[alone[0]] = value
-        else:
-            left += [form, form.scaled(-1)]
+    # `3 r + 2 c = n` has no unit, and comes again once `r + c = k` is solved.
+    late: list[Form] = []
+    for stage, forms in enumerate((equations, late, path.divisions)):
+        for form in forms:
+            for unknown, value in solved.items():
+                form = form.replaced(unknown, value)
+            open_ = {unknown for term in form.terms for unknown in term} & {
+                *path.unknown
+            } - solved.keys()
+            if stage == 2 and not open_.isdisjoint(path.quotients):
+                continue  # It would define a name by a quotient that depends on it.
+            units = [unknown for unknown in path.unknown if abs(form.terms.get((unknown,), 0)) == 1]
+            alone = [
+                unknown for unknown in units if sum(unknown in term for term in form.terms) == 1
+            ]
+            if alone:
+                factor = form.terms[alone[0],]
+                rest = form.plus(Form({(alone[0],): -factor}))
+                value = rest.scaled(-factor)
+                solved = {name: old.replaced(alone[0], value) for name, old in solved.items()}
+                solved[alone[0]] = value
+            elif open_ and stage == 0:
+                late.append(form)
+            else:
+                left += [form, form.scaled(-1)]
     names = {unknown: Form.named(unknown) for unknown in point}
     for unknown, limit in claim.witnesses:
         if unknown not in solved:
