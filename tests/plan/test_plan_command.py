@@ -386,5 +386,5 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(tmp_path: Path)
     assert least == 2_000_000 + more
     assert not path.exists()
     report = json.loads(run(*PLAN, "--devices", "2", "--memory", str(least), "--json").out)
-    assert max(report["held"]) == least < report["memory"]
+    assert max(report["held"]) <= least < report["memory"]
     assert run(*PLAN, "--devices", "2", "--memory", str(least - 1)).code == 2

@@ -12,17 +12,17 @@ from random import Random
 from statistics import median
 
 import pytest
+from msgspec.structs import replace
 from profiles import IS_LONG
 
 from primepar.errors import PrimeParError
-from primepar.models.config import ModelConfig
-from primepar.models.sizes import MODELS
+from primepar.models.config import Family, ModelConfig
 from primepar.plan import PRESETS
-from primepar.plan.cluster import Cluster, Link, Rate, load_cluster
+from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.presets import preset_sequences
 from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import ComparedPlan, baselines, simulated
+from primepar.plan.search.ranked import baselines, best_for
 from primepar.plan.search.result import SearchResult
 
 BASES = (*PRESETS, *(f"M2,{name}" for name in PRESETS if name != "data"))
@@ -73,18 +73,39 @@ def test_prices_are_near_what_the_simulator_shows() -> None:
         result = drawn_plan(seed)
         if result is not None:
             errors[seed] = abs(result.seconds / float(result.simulation.seconds) - 1)
+            assert max(result.held) <= result.memory
         seed += 1
     assert median(errors.values()) <= 0.1
     assert {seed: error for seed, error in errors.items() if error > 0.25} == {}
 
 
-@pytest.mark.skipif(not IS_LONG, reason="16 devices of a model of 32 layers: two minutes")
-def test_no_degree_of_megatron_is_faster_than_the_plan_of_llama_2_7b() -> None:
-    """On 16 H100 the price of `M8,megatron-sp` was 1.33 times its simulated time."""
-    planner = Planner.of(MODELS["llama-2-7b"], load_cluster("h100-8x4"), 16, 8, "bfloat16", "paper",
-                         posted=True)  # fmt: skip
-    degrees = [plan.result for plan in baselines(planner)]
-    for result in degrees:
-        assert result.seconds == pytest.approx(float(result.simulation.seconds), rel=0.1)
-    first = simulated([ComparedPlan("", result) for result in degrees])[0]
-    assert first.seconds == min(float(result.simulation.seconds) for result in degrees)
+QUESTIONS = [("llama", 2048, 4, 16), ("gpt2", 1024, 4, 32), ("bloom", 2048, 2, 16),
+             ("llama", 4096, 8, 16), ("opt", 1024, 8, 32)]  # fmt: skip
+"""Family, hidden size, devices and sequences of a step."""
+
+
+@pytest.mark.parametrize(
+    ("family", "hidden", "devices", "batch"), QUESTIONS if IS_LONG else QUESTIONS[:3]
+)
+def test_no_degree_of_megatron_is_faster_than_the_first_plan(
+    family: Family, hidden: int, devices: int, batch: int
+) -> None:
+    """With sequence parallelism and without, of those within the memory of a device."""
+    model = ModelConfig.of(family, layers=2, heads=16, vocabulary=32000, hidden=hidden,
+                           context=1024)  # fmt: skip
+    cluster = drawn_cluster(Random(devices + batch))
+    planner = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
+    every = [float(plan.result.simulation.seconds) for plan in baselines(planner)]
+    cluster = replace(cluster, memory=1.05 * min(max(plan.result.held)
+                                                 for plan in baselines(planner)))  # fmt: skip
+    small = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
+    for asked in (planner, small):
+        first, *others = best_for(asked)
+        simulated = [plan.seconds for plan in others if plan.simulated]
+        assert first.simulated
+        assert max(first.result.held) <= asked.training.cluster.memory
+        assert first.seconds <= min([*simulated, first.seconds])
+        degrees = [plan.result for plan in baselines(asked)]
+        fitting = [seconds for seconds, result in zip(every, degrees, strict=True)
+                   if max(result.held) <= asked.training.cluster.memory]  # fmt: skip
+        assert first.seconds <= min(fitting) * (1 + 1e-9)

@@ -138,8 +138,9 @@ class LocalOperatorCost:
         communication = 3 * self._all_reduce(1, self._rows)
         mean = self.layouts.line(self.layout, 0)
         communication += self.training.sums.all_reduce(mean, self.training.wide_item)
+        wide = self.training.item + self.training.wide_item  # logits, and their softmax in float32
         return Cost(compute=self._passes(4 * local), communication=communication,
-                    running=2 * local * self.training.item)  # fmt: skip
+                    running=local * wide)  # fmt: skip
 
 
 def padded(vocabulary: int, slices: int) -> int:

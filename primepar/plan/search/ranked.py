@@ -2,9 +2,11 @@
 
 The search minimises a price, a relaxation of what the simulator shows. So several plans are
 searched, each with the least sum for one share `h` of `cost.step_seconds`, next to Megatron's plans
-of every degree. They are simulated from the cheapest on, as long as one may be faster than the
-fastest so far, and so is Megatron's cheapest. Example: of prices 100, 101 and 140 ms the first is
-simulated with 107 ms. By that ratio the second would take 108 ms, which is near; the third is not.
+of every degree. They are simulated from the cheapest on. One that was searched is, if its price is
+at most the fastest simulated step so far; one of Megatron's, if `LEAST` of its price is. Example:
+of Megatron's with prices 100, 118 and 140 ms the first is simulated with 107 ms. The second may
+take 106 ms and is simulated, the third is not. So no degree of Megatron is faster than the first
+plan, up to the largest number that is simulated.
 
 The gap is that of prices: the largest bound of all shares is a lower bound of every plan's.
 """
@@ -24,14 +26,12 @@ from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.within import best_within
 
-NEAR = 1.02
-"""Likely over fastest simulated seconds up to which a plan is simulated."""
-LIKELY = 1.1
-"""Simulated seconds over the price that are likely at most: near the median of random plans."""
+LEAST = 0.9
+"""Simulated seconds over the price that are likely at least; the law of prices has a test."""
 MOST_SIMULATED = 8
 """Plans that are simulated at most."""
 SIMULATED_DEVICES = 64
-"""Devices of all simulated plans together at most: a device takes about 0.3 seconds."""
+"""Devices of all simulated plans together at most: a device takes 0.1 to 0.4 seconds."""
 PRESETS = ("megatron", "megatron-sp")
 
 
@@ -68,8 +68,8 @@ def ranked(planner: Planner, bound: float, whose: str) -> list[ComparedPlan]:
     plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
     return simulated([
         ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))
-        for plan in (*plans.values(), *baselines(planners[0], bound))
-    ])  # fmt: skip
+        for plan in (*plans.values(), *baselines(planners[0]))
+    ], bound)  # fmt: skip
 
 
 def best_for(planner: Planner) -> list[ComparedPlan]:
@@ -81,14 +81,14 @@ def best_for(planner: Planner) -> list[ComparedPlan]:
         return [ComparedPlan("", search(planner))]
 
 
-def baselines(planner: Planner, bound: float = inf) -> Iterator[ComparedPlan]:
-    """Megatron's plans with every degree that fits, with and without sequence parallelism."""
-    if planner.part != "model":
-        return
-    for preset in PRESETS:
+def baselines(planner: Planner) -> Iterator[ComparedPlan]:
+    """Megatron's plans with every allowed degree, with and without sequence parallelism."""
+    named: dict[str, SearchResult] = {}
+    for preset in PRESETS if planner.part == "model" else ():
         for name, result in degrees(planner, preset):
-            if result.memory <= bound and result.is_allowed:
-                yield ComparedPlan(name, _among_options(planner, result))
+            if name not in named and result.is_allowed:
+                named[name] = _among_options(planner, result)
+                yield ComparedPlan(name, named[name])
 
 
 def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
@@ -105,19 +105,23 @@ def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
     return SearchResult(planner, planner.cost(choices), choices, given.gap)
 
 
-def simulated(plans: Several[ComparedPlan]) -> list[ComparedPlan]:
-    """The plans in the order of their seconds, of which those that may be fastest are simulated."""
+def simulated(plans: Several[ComparedPlan], bound: float = inf) -> list[ComparedPlan]:
+    """The plans in the order of their seconds, of which those that may be fastest are simulated.
+
+    Those are left out that hold more than `bound` bytes of a device, as the search adds them up, or
+    at once where they are simulated.
+    """
     ordered = sorted(plans, key=lambda plan: plan.result.seconds)
     devices = ordered[0].result.planner.training.links.devices
     left, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
-    megatron, ratio = next((plan for plan in ordered if plan.name), None), 1.0
     for plan in ordered:
-        likely = plan.result.seconds * min(ratio, LIKELY)
-        if left > 0 and (likely <= NEAR * best or plan is megatron):
-            plan.result.planner.tick(f"simulation of {plan.name or 'a plan'}")
-            plan = replace(plan, simulated=plan.result.can_be_simulated)
-            left -= 1
-            if plan.seconds < best:
-                best, ratio = plan.seconds, plan.seconds / plan.result.seconds
-        done.append(plan)
+        result, share = plan.result, LEAST if plan.name else 1.0
+        if left > 0 and share * result.seconds <= best and result.can_be_simulated:
+            result.planner.tick(f"simulation of {plan.name or 'a plan'}")
+            if result.is_within(bound):
+                plan = replace(plan, simulated=True)
+                left, best = left - 1, min(best, plan.seconds)
+                done.append(plan)
+        elif result.memory <= bound:
+            done.append(plan)
     return sorted(done, key=lambda plan: (not plan.simulated, plan.seconds))

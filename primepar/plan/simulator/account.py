@@ -49,25 +49,24 @@ where it is in the whole step; the rest moves transfers, and neither bytes nor t
 
 
 class ShortRun(NamedTuple):
-    """A run of equal layers, by the number of the first one in a short plan, which has `lowered`.
+    """A run of equal layers, by the number of the first one in a plan that has `LOWERED` of them.
 
     `left_out` layers, in the middle of the run, are not in that plan.
     """
 
     first: int
     left_out: int
-    lowered: int = LOWERED
 
     @property
     def alike(self) -> tuple[int, int]:
         """The layers before and after those that are left out: these are as they are."""
-        after = self.first + self.lowered // 2
+        after = self.first + LOWERED // 2
         return after - 1, after
 
     @property
     def layers(self) -> range:
         """The layers of the short plan that are in the run."""
-        return range(self.first, self.first + self.lowered)
+        return range(self.first, self.first + LOWERED)
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,8 @@ class Shortened:
     runs: tuple[ShortRun, ...]
 
     @classmethod
-    def of(cls, plan: Plan, most: int = LOWERED, fewer: int | None = None) -> Shortened:
-        """The plan with at most `most` layers of a run, and two less of the run `fewer`."""
+    def of(cls, plan: Plan, fewer: int | None = None) -> Shortened:
+        """The plan with at most `LOWERED` layers of a run, and two less of the run `fewer`."""
         layers: list[dict[str, str]] = [{} for _ in range(plan.model.layers)]
         sequences = {}
         for name, text in plan.sequences.items():
@@ -91,9 +90,9 @@ class Shortened:
         kept, runs = list[dict[str, str]](), list[ShortRun]()
         for texts, equal in groupby(layers):
             long = count = len([*equal])
-            if long > most and plan.pipeline is None:
-                count = most - 2 * (len(runs) == fewer)
-                runs.append(ShortRun(len(kept), long - count, count))
+            if long > LOWERED and plan.pipeline is None:
+                count = LOWERED - 2 * (len(runs) == fewer)
+                runs.append(ShortRun(len(kept), long - count))
             kept += [texts] * count
         if not runs:
             return cls(plan, ())

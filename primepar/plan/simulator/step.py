@@ -1,9 +1,9 @@
 """Simulation of training steps of a plan: of the same program that is verified and executed.
 
 Steps of many equal layers are simulated with few of them. All that a run of equal layers adds to a
-step grows with their number by the same amount, once there are several. So a step with six of them
-and one with four give that of any number. Example: 6 layers take 80 ms and 4 take 60 ms, so that 20
-layers take 80 + 14 / 2 x (80 - 60) = 220 ms. Bytes and operations are exact. The time is so where
+step grows with their number by the same amount, once there are several. So a step with four of them
+and one with two give that of any number. Example: 4 layers take 60 ms and 2 take 40 ms, so that 20
+layers take 60 + 16 / 2 x (60 - 40) = 220 ms. Bytes and operations are exact. The time is so where
 both are bound by the same, the links or the computations of backward.
 """
 
@@ -47,8 +47,6 @@ from primepar.without_cycles import without_cycles
 
 MOST_WHOLE = 256
 """Layers times devices that are simulated whole: their program is there within seconds."""
-SIMULATED = 6
-"""Layers of a run that are simulated at most, in the larger of two steps."""
 AskedChunks = int | Literal["auto"] | None
 """A number of chunks, the choice of the cost model, or whole transfers."""
 
@@ -151,7 +149,7 @@ def attention_operations(
 def is_large(plan: Plan) -> bool:
     """Whether the step of a plan is simulated without many of its equal layers."""
     is_many = plan.model.layers * plan.ranks > MOST_WHOLE
-    return is_many and bool(Shortened.of(plan, SIMULATED).runs)
+    return is_many and bool(Shortened.of(plan).runs)
 
 
 def simulate_equal_layers(
@@ -167,8 +165,8 @@ def simulate_equal_layers(
     Only the layers that are simulated have events. The peak is that of `accounting`. `tick` is
     called with the name of the next part of the work. Raises what `simulate_step` raises.
     """
-    longest = Shortened.of(plan, SIMULATED)
-    shorter = [Shortened.of(plan, SIMULATED, number) for number in range(len(longest.runs))]
+    longest = Shortened.of(plan)
+    shorter = [Shortened.of(plan, number) for number in range(len(longest.runs))]
     simulated = []
     with without_cycles(), sharing():
         for short in (longest, *shorter):
