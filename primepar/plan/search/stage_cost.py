@@ -224,8 +224,10 @@ class Stage:
     def of(cls, planner: Planner, choices: Mapping[str, int]) -> Stage:
         """The plan of a planner's chosen options."""
         chosen, costs = list[ChosenOption](), dict[object, Cost]()
+        # All of them live until the end: the identity of one that is gone may be another's.
+        by_name = {operator.name: planner.options(operator.name) for operator in planner.operators}
         for operator in planner.operators:
-            options, number = planner.options(operator.name), choices[operator.name]
+            options, number = by_name[operator.name], choices[operator.name]
             key = id(options), number
             if key not in costs:
                 costs[key] = Cost(**{term: float(amounts[number])
