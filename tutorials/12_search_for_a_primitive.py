@@ -46,7 +46,7 @@ print(f"{len(phases) * len(homes)} triples")
 
 # %%
 def missing(home, cut, dims, s):
-    """The part of a tensor that a device needs in a phase and has not got."""
+    """The part of a tensor that a device needs in a phase and lacks."""
     if cut not in dims:
         return 1 - 1 / s
     return 0 if cut == home else (1 - 1 / s) / s

@@ -208,8 +208,7 @@ class _Case:
             return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
         if not self.judge.transport.is_plain or not out_of_order(program, self.judge.matches):
             return None
-        moved = in_one_queue(program)
-        cycle = out_of_order(moved)
+        cycle = out_of_order(in_one_queue(program, self.judge.matches))
         return cycle and NOT_IN_ORDER + cycle
 
     def _note_on_memory(self) -> str:

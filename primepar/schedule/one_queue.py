@@ -61,12 +61,13 @@ def check_order(program: Program) -> None:
         )
 
 
-def in_one_queue(program: Program) -> Program:
+def in_one_queue(program: Program, matches: Matches | None = None) -> Program:
     """Return the program with its posts where they end in one queue; itself if they do.
 
     A program that hangs under rendezvous, or whose groups demand two orders, is returned as it is.
+    `matches` are those of the program, if they are known.
     """
-    matches = Matches(program)
+    matches = matches or Matches(program)
     if matches.faults or matches.leaked or out_of_order(program, matches) is None:
         return program
     changed = _Firing(matches).moved()

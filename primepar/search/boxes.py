@@ -5,7 +5,7 @@ is SUMMA's and Megatron's with sequence parallelism, `MNK` the cube of 3D. A hom
 the same way, `MN`. Each axis has a digit of its own in each dim, and a map leaves open those that
 it does not cut, so all triples of cuts are maps.
 
-What a device needs and has not got is a box less what it has in common with another box. Along an
+What a device needs and lacks is a box less what it has in common with another box. Along an
 axis of side s both have all, or 1 / s where both cut one dim, or 1 / s^2 of it where they cut two.
 So `words` is exact, in parts of a tensor of which each device has one at home:
 
@@ -250,7 +250,7 @@ def _on(cut: str, dims: str) -> str:
 
 
 def words(home: str, cut: str, dims: str, side: int) -> float:
-    """Parts of a tensor that a device needs in a phase and has not got: the formula above."""
+    """Parts of a tensor that a device needs in a phase and lacks: the formula above."""
     needs = has = 1.0
     for at_home, dim in zip(home, cut, strict=True):
         if dim in dims:

@@ -99,12 +99,12 @@ def test_how_long_blocks_take_next_to_the_dense_product(
     assert torch.allclose(joined("O", blocks).float(), into.float(), rtol=2.0**-6, atol=4.0)
 
 
-def seconds(work: Callable[[], object]) -> float:
+def seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
     """Seconds of some repeats on the GPU, after one that is not counted."""
     work()
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         work()
     torch.cuda.synchronize()
     return time.perf_counter() - begin

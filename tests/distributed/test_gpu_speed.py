@@ -5,13 +5,13 @@ No bound is set; `make gpu` prints the ratios with the results.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 
 import pytest
 import torch
 from backends import DEVICES
+from test_gpu_blocks import seconds
 
 from benchmarks.executor.transformer import PlainGpt, cross_entropy, load
 from primepar.distributed import Mesh, PartitionedModel, load_parameter
@@ -68,29 +68,19 @@ def test_a_step_next_to_plain_torch(
     assert losses["primepar"] == pytest.approx(losses["plain"], rel=2.0**-7)
     if device == "cpu":
         return
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    took: dict[str, list[float]] = {name: [] for name in steps}
     peaks = dict.fromkeys(steps, 0)
     for _ in range(ROUNDS):
         for name, step in steps.items():
             torch.cuda.reset_peak_memory_stats()
-            seconds[name].append(timed(step))
+            took[name].append(seconds(step, 1))
             peaks[name] = torch.cuda.max_memory_allocated()
-    ratio = median(a / b for a, b in zip(seconds["primepar"], seconds["plain"], strict=True))
+    ratio = median(a / b for a, b in zip(took["primepar"], took["plain"], strict=True))
     record_property(
         "a step of a GPT in bfloat16 over plain torch, seconds, median",
-        f"{ratio:.3f} ({median(seconds['primepar']) * 1e3:.2f} ms)",
+        f"{ratio:.3f} ({median(took['primepar']) * 1e3:.2f} ms)",
     )
     record_property(
         "the same, largest memory of the process during the step",
         f"{peaks['primepar'] / peaks['plain']:.3f}",
     )
-
-
-def timed(step: Callable[[], object]) -> float:
-    """Seconds of a step on the GPU, after one that is not counted."""
-    step()
-    torch.cuda.synchronize()
-    begin = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    return time.perf_counter() - begin

@@ -137,6 +137,7 @@ class Mesh:
                 self._groups[communicator, members] = self._new_group(communicator, members)
                 self._connected[communicator, members] = set()
                 if self.is_ordered and self.rank in members:
+                    # NCCL makes a communicator in its first call, and needs all members there.
                     dist.all_reduce(
                         torch.zeros(1, device=self.device), group=self.group(members, communicator)
                     )

@@ -157,15 +157,14 @@ def explain(
     """
     plan = plan if isinstance(plan, ComparedPlan) else ComparedPlan("", plan)
     result, planner = plan.result, plan.result.planner
-    chosen = [*_choices(Pipeline.of(result))]
+    pipeline = Pipeline.of(result)
+    chosen = [*_choices(pipeline)]
     if neighbours:
         chosen = [replace(choice, neighbours=tuple(_neighbours(result, choice.operator)))
                   for choice in chosen]  # fmt: skip
     if best is not None:
         chosen = _above(chosen, Pipeline.of(best.result))
-    explanation = _explained(
-        Pipeline.of(result), planner.model, planner.space, chosen, result.account
-    )
+    explanation = _explained(pipeline, planner.model, planner.space, chosen, result.account)
     speed = plan.result.planner.training.rows / plan.seconds
     return replace(
         explanation,
@@ -310,7 +309,8 @@ def _best(best: ComparedPlan) -> Baseline:
 
 
 def _compared(name: str, plan: ComparedPlan) -> Baseline:
-    axes = _not_hidden([*_choices(Pipeline.of(plan.result))], Pipeline.of(plan.result))
+    pipeline = Pipeline.of(plan.result)
+    axes = _not_hidden([*_choices(pipeline)], pipeline)
     return Baseline(name, plan.seconds, plan.result.memory, plan.fits, axes)
 
 
