@@ -16,7 +16,7 @@ from primepar.pictures.timeline import timeline_svg
 from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.step import AskedChunks, simulate_step
-from primepar.schedule.hidden_time import communication
+from primepar.schedule.events import communication
 
 DEVICES = 8
 METHODS = ("megatron", "megatron-sp")

@@ -26,11 +26,10 @@ from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
-from primepar.schedule.communication import moves, moves_text
-from primepar.schedule.equations import home_equations, map_equations
-from primepar.schedule.ledger import peak, sent_by_ranks
+from primepar.schedule.ledger import moves, moves_text, peak, sent_by_ranks
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import Phase
+from primepar.schedule.tracing import home_equations, map_equations
 from primepar.verify.primitive.proof import prove, scope
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,11 +12,10 @@ import primepar
 from primepar import Primitive
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import Linear, Movement, Sequence, lower
-from primepar.schedule.communication import moves, moves_text
-from primepar.schedule.equations import home_equations, map_equations
-from primepar.schedule.ledger import sent_by_ranks
+from primepar.schedule.layout import moved
+from primepar.schedule.ledger import moves, moves_text, sent_by_ranks
 from primepar.schedule.lowering import layout
-from primepar.schedule.redistribute import moved
+from primepar.schedule.tracing import home_equations, map_equations
 
 OUT = Path("out/tutorials")
 OUT.mkdir(parents=True, exist_ok=True)

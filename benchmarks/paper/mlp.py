@@ -16,9 +16,8 @@ from primepar.partition import parse_sequence
 from primepar.plan.search.search import search
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule import Linear, Movement, lower
-from primepar.schedule.layout import Cells, Layout
+from primepar.schedule.layout import Cells, Layout, redistribution
 from primepar.schedule.lowering import layout
-from primepar.schedule.redistribute import redistribution
 from primepar.schedule.signature import Tensor
 
 

@@ -22,9 +22,9 @@ from primepar.errors import TargetError
 from primepar.partition import METHODS
 from primepar.plan.plan import Plan
 from primepar.schedule import Primitive, Program, Sequence, lower
-from primepar.schedule.nesting import Nesting
 from primepar.schedule.operators import PHASES, Phase
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.sequence import Nesting
 
 
 @runtime_checkable

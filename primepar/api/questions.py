@@ -11,8 +11,8 @@ from primepar.api.training_step import TrainingStep
 from primepar.errors import ShapeError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence
-from primepar.schedule.nesting import Nesting
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.sequence import Nesting
 
 if TYPE_CHECKING:
     from primepar.plan.cluster import Cluster

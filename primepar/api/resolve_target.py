@@ -14,8 +14,8 @@ from primepar.plan.plan import Plan
 from primepar.plan.plan_file import is_plan, load_plan
 from primepar.plan.presets import PRESETS, names_preset
 from primepar.schedule import Primitive, Program, Sequence, load_program
-from primepar.schedule.nesting import Nesting
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.sequence import Nesting
 
 _TOKEN = re.compile(r"[A-Z][a-z]?\d*(x\d+)*$|\w+\d+[xX;+ ]")
 """What looks like a primitive of a sequence, maybe misspelt."""

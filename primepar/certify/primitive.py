@@ -14,9 +14,9 @@ from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCe
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.errors import CertificateError, ClaimError
 from primepar.schedule.expression import Number, names, parse
-from primepar.schedule.nesting import Nesting
 from primepar.schedule.polynomial_form import Form
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.sequence import Nesting
 
 
 def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:

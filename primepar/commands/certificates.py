@@ -13,7 +13,7 @@ from primepar.commands.options import Making, on_mesh
 from primepar.errors import CertificateError, ClaimError, TargetError
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, lower
-from primepar.schedule.nesting import Nesting
+from primepar.schedule.sequence import Nesting
 
 if TYPE_CHECKING:
     from primepar.certify.certificate_file import Certificate

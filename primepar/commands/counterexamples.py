@@ -13,7 +13,7 @@ from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
 from primepar.schedule import Primitive, Program, Sequence, lower, save_program
-from primepar.schedule.nesting import Nesting
+from primepar.schedule.sequence import Nesting
 
 if TYPE_CHECKING:
     from primepar.verify.counterexample.minimal import Minimal

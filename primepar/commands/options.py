@@ -21,8 +21,8 @@ from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.description import describe, words
 from primepar.plan.picture import plan_svg
 from primepar.schedule import Linear, Primitive, Program, Sequence
-from primepar.schedule.nesting import Nesting
 from primepar.schedule.program_method import ProgramMethod
+from primepar.schedule.sequence import Nesting
 
 TargetArgument = Annotated[
     str,
@@ -109,7 +109,7 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
 
 def likely_cause(primitive: Primitive) -> list[str]:
     """A line with the likeliest mistake in a map that is refuted, or no line."""
-    from primepar.schedule.slice_range import unwrapped
+    from primepar.schedule.tracing import unwrapped
 
     cause = unwrapped(primitive)
     return [f"  likely cause: {cause}"] if cause else []

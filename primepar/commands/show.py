@@ -29,9 +29,9 @@ from primepar.commands.options import (
 )
 from primepar.errors import TargetError
 from primepar.files import write_text
-from primepar.pictures.chrome_trace import chrome_trace
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import SpaceTime, grid_text
+from primepar.pictures.timeline import chrome_trace
 from primepar.plan import Plan
 from primepar.schedule import Program, Sequence, lower, program_text, save_program
 from primepar.schedule.operators import PHASES, Phase

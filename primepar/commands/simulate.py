@@ -31,8 +31,7 @@ from primepar.commands.options import (
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, TargetError
 from primepar.files import write_bytes, write_text
-from primepar.pictures.chrome_trace import chrome_trace
-from primepar.pictures.timeline import timeline_svg, timeline_text
+from primepar.pictures.timeline import chrome_trace, timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.cost.chunks import MOST_CHUNKS

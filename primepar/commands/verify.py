@@ -44,7 +44,7 @@ from primepar.partition.registry import labelled
 from primepar.plan import Plan
 from primepar.schedule import Primitive
 from primepar.schedule.deadline import TIMEOUT
-from primepar.schedule.nesting import Nesting
+from primepar.schedule.sequence import Nesting
 
 if TYPE_CHECKING:
     from primepar.verify.report import Report

@@ -23,7 +23,7 @@ from primepar.operators.builder import (
 )
 from primepar.operators.renamed_blocks import renamed
 from primepar.plan.layouts import Way
-from primepar.schedule.layout import Cells
+from primepar.schedule.layout import Cells, redistribution
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
     AllGather,
@@ -32,7 +32,6 @@ from primepar.schedule.program import (
     Program,
     ReduceScatter,
 )
-from primepar.schedule.redistribute import redistribution
 
 
 def reblocked(

@@ -14,7 +14,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from primepar.pictures import svg
-from primepar.schedule.counterexample import (
+from primepar.schedule.evidence import (
     Arrow,
     Counterexample,
     InvolvedInstruction,

@@ -32,9 +32,8 @@ from primepar.plan.operator_layouts import (
     summed_rows_of,
 )
 from primepar.plan.plan import Plan
-from primepar.schedule.layout import Layout
+from primepar.schedule.layout import Layout, moved
 from primepar.schedule.lowering import layout
-from primepar.schedule.redistribute import moved
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from primepar.errors import CaptureError
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.recording import MarkedDecision, RankRecording, Turns, program_of
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message
 from primepar.schedule.transport import Transport
 from primepar.verify.program import verify_program

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.evidence import Counterexample
 from primepar.verify.report import PropertyResult, Report
 
 Level = Literal["error", "warning"]

@@ -25,7 +25,7 @@ from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.meaning.replication import replication
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import AllToAll, Program
 from primepar.schedule.transport import RENDEZVOUS, Order, Transport, on_pairs

@@ -19,17 +19,20 @@ Collectives are counted as the bandwidth-optimal algorithms send (n members, e e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import effects, host_blocks, initial_blocks
 from primepar.schedule.matching import Matches
 from primepar.schedule.meaning import Meaning
+from primepar.schedule.operators import OUTPUTS
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -39,6 +42,7 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Gather,
+    Group,
     Instruction,
     ISend,
     Program,
@@ -183,3 +187,58 @@ def sent_by_ranks(program: Program) -> list[Fraction]:
         sum((count for count, _ in sent(matches, rank, elements)), Fraction(0))
         for rank in range(program.ranks)
     ]
+
+
+# What a program moves, tensor by tensor: broadcasts, gathers, shifts and travelling sums.
+
+
+class Move(Struct, frozen=True):
+    """One way in which blocks of one tensor travel.
+
+    `way` is a collective, `shift` for an operand that goes to one other device, or `travelling
+    sum` for an output that does.
+    """
+
+    way: str
+    tensor: str
+    times: int
+    """On the device that does it most often; a message counts where it is sent."""
+
+
+def moves(program: Program) -> tuple[Move, ...]:
+    """Every way in which a tensor travels in a program, in the order of its first occurrence."""
+    most: dict[tuple[str, str], int] = {}
+    for instructions in program.programs:
+        counts = Counter(way for node in instructions for way in _ways(node))
+        for key, count in counts.items():
+            most[key] = max(most.get(key, 0), count)
+    return tuple(Move(way, tensor, times) for (way, tensor), times in most.items())
+
+
+def moves_text(kinds: tuple[Move, ...]) -> str:
+    """Moves in a line, `broadcast I 6, W 6; reduce dI 3`; `nothing` where there are none."""
+    ways = dict.fromkeys(move.way for move in kinds)
+    tensors = (
+        ", ".join(f"{move.tensor} {move.times}" for move in kinds if move.way == way)
+        for way in ways
+    )
+    return "; ".join(f"{way} {text}" for way, text in zip(ways, tensors, strict=True)) or "nothing"
+
+
+def _ways(node: Instruction) -> Iterator[tuple[str, str]]:
+    match node:
+        case ISend(block=block) | Send(block=block):
+            tensor = _tensor(block)
+            yield ("travelling sum" if tensor in OUTPUTS else "shift"), tensor
+        case Group(body=body):
+            yield from (way for inner in body for way in _ways(inner))
+        case AllToAll(blocks=blocks):
+            yield "all-to-all", _tensor(blocks[0])
+        case AllReduce():
+            yield from (("all-reduce", _tensor(block)) for block in node.reduced)
+        case AllGather() | Broadcast() | Reduce() | ReduceScatter():
+            yield str(node.__struct_config__.tag).replace("_", "-"), _tensor(node.block)
+
+
+def _tensor(block: str) -> str:
+    return block.partition("[")[0]

@@ -4,7 +4,8 @@ Every word that crosses a link counts once, and the amounts are means over the d
 classical, each phase has equal work on every device, and there is one copy of inputs before and of
 outputs after. The proofs are in docs/lower-bounds.md.
 
-One product: Al Daas et al., SPAA 2022, Theorem 3. With little memory: Smith et al., 2017.
+One product: Al Daas et al., SPAA 2022, Theorem 3. With little memory: Smith et al., 2017, arXiv
+1702.02017.
 A training step: ours, since three times the bound of a product is none. A device may keep I, W and
 dO between phases, and then sends less than three products do. With P devices, V = MNK / P and
 
@@ -38,17 +39,6 @@ def one_product(M: int, N: int, K: int, devices: int) -> float:
     """Words per device of O = I W, with any memory: Al Daas et al., SPAA 2022, Theorem 3."""
     shares = _shares(M, N, K, devices)
     return _less(_three(shares, devices), sum(shares))
-
-
-def with_memory(M: int, N: int, K: int, devices: int, memory: float) -> float:
-    """Words per device of O = I W where no device ever holds more than `memory` words.
-
-    Source: Smith et al., 2017, arXiv 1702.02017, or `one_product` where that is more. What is made
-    in place of a read is a partial sum, and O stays.
-    """
-    products, stays = M * N * K / devices, M * K / devices
-    reads = 2 * products / sqrt(memory) - 2 * memory
-    return max(one_product(M, N, K, devices), _less(reads, stays))
 
 
 def training_step(

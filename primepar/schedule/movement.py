@@ -13,13 +13,86 @@ device ends backward with its term of the whole dI: the sum is spread over all, 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import product
+from itertools import islice, product
+from typing import NamedTuple
 
-from primepar.schedule.holdings import Holders, Holdings, MeshDistance, both, holders, less
 from primepar.schedule.operators import HOMES, PRODUCTS, Index, Phase, tensor_dims
-from primepar.schedule.sequence import FlatSlices, Sequence
+from primepar.schedule.sequence import Coordinates, FlatSlices, Sequence
+
+# Which ranks hold which blocks of a tensor, and which of the ranks is nearest to another.
+
+Holdings = list[frozenset[Index]]
+"""The blocks of one tensor on every rank."""
+Holders = dict[Index, set[int]]
+"""The ranks of every block."""
+
+
+def both(one: Holdings, other: Holdings) -> Holdings:
+    """Blocks that a rank has in either."""
+    return [blocks | more for blocks, more in zip(one, other, strict=True)]
+
+
+def less(one: Holdings, other: Holdings) -> Holdings:
+    """Blocks that a rank has in the first alone."""
+    return [blocks - fewer for blocks, fewer in zip(one, other, strict=True)]
+
+
+def holders(holdings: Holdings) -> Holders:
+    """The same by blocks."""
+    ranks_of: Holders = {}
+    for rank, blocks in enumerate(holdings):
+        for index in blocks:
+            ranks_of.setdefault(index, set()).add(rank)
+    return ranks_of
+
+
+@dataclass(frozen=True)
+class MeshDistance:
+    """Which devices of a sequence's mesh are near to one another."""
+
+    sequence: Sequence
+
+    def nearest(self, target: int, ranks: set[int]) -> int:
+        """The rank that is fewest axes away, then the shortest way round, then in one direction.
+
+        The search goes outwards from the target. Where all ranks are far, it would visit most of
+        the mesh; so after four places for each rank, the distances of all ranks are compared.
+        """
+        if len(ranks) == 1:
+            return next(iter(ranks))
+        here = self.sequence.coordinates[target]
+        for rank in islice(self._outwards(here), 4 * len(ranks)):
+            if rank in ranks:
+                return rank
+        return min(ranks, key=lambda rank: self._distance(self._offset(rank, target)))
+
+    def _offset(self, source: int, target: int) -> Coordinates:
+        coordinates, lengths = self.sequence.coordinates, self.sequence.axis_lengths
+        ends = zip(coordinates[source], coordinates[target], lengths, strict=True)
+        return tuple((there - here) % length for there, here, length in ends)
+
+    def _distance(self, offset: Coordinates) -> tuple[int, int, Coordinates]:
+        around = zip(offset, self.sequence.axis_lengths, strict=True)
+        shortest = sum(min(step, length - step) for step, length in around)
+        return sum(step != 0 for step in offset), shortest, offset
+
+    def _outwards(self, here: Coordinates) -> Iterator[int]:
+        lengths = self.sequence.axis_lengths
+        for offset in self._offsets:
+            steps = zip(here, offset, lengths, strict=True)
+            yield self._rank_at[tuple((start + step) % length for start, step, length in steps)]
+
+    @cached_property
+    def _offsets(self) -> list[Coordinates]:
+        return sorted(product(*map(range, self.sequence.axis_lengths)), key=self._distance)
+
+    @cached_property
+    def _rank_at(self) -> dict[Coordinates, int]:
+        return {device: rank for rank, device in enumerate(self.sequence.coordinates)}
+
 
 NEXT_USE: dict[tuple[Phase, str], Phase] = {
     ("forward", "I"): "gradient",
@@ -325,3 +398,65 @@ class _PhaseMap:
                     known[key] = frozenset(product(*key))
                 held[-1].append(known[key])
         return held
+
+
+# The steps of a sweep: what moves in each, for every reader of a movement.
+#
+# A sweep runs some phases step by step together. A hop that several of them need is made once. The
+# program of a sequence, its cost and what it sends are read from these steps.
+
+
+class SweepStep(NamedTuple):
+    """What moves in one step; hops are made while its products run."""
+
+    operands: tuple[Hop, ...]
+    """For the next step, or for a later phase."""
+    partials: tuple[Hop, ...]
+    """Sums of the steps before, which are added to after the step."""
+    returns: tuple[tuple[Return, ...], ...]
+    """Of each phase the sums that the step finishes."""
+
+
+class Sweep(NamedTuple):
+    """Phases that run together: the hops before their first step, and their steps."""
+
+    phases: tuple[Phase, ...]
+    opening: tuple[Hop, ...]
+    steps: tuple[SweepStep, ...]
+
+
+def sweep_of(movement: Movement, phases: tuple[Phase, ...]) -> Sweep:
+    """The sweep of some phases."""
+    moved = [movement.moved(phase) for phase in phases]
+    steps = (
+        SweepStep(
+            _once(phase.operands[step] for phase in moved),
+            _once(phase.partials[step] for phase in moved),
+            tuple(phase.returns[step] for phase in moved),
+        )
+        for step in range(movement.sequence.steps)
+    )
+    return Sweep(phases, _once(phase.prologue for phase in moved), tuple(steps))
+
+
+def sweeps(movement: Movement, phases: tuple[Phase, ...]) -> list[tuple[Phase, ...]]:
+    """Phases in order; backward and gradient together where they share the hops of dO."""
+    if {"backward", "gradient"} <= set(phases) and movement.shares_output_gradient:
+        return [*((phase,) for phase in phases[:-2]), phases[-2:]]
+    return [(phase,) for phase in phases]
+
+
+def readers(movement: Movement, phases: tuple[Phase, ...], step: int) -> Callable[[Hop], bool]:
+    """Whether the source of a hop multiplies its block in a step."""
+
+    def is_read(hop: Hop) -> bool:
+        reading = (phase for phase in phases if hop.tensor in PRODUCTS[phase].reads)
+        held = (movement.held(phase, hop.tensor, step)[hop.source] for phase in reading)
+        return any(hop.index in blocks for blocks in held)
+
+    return is_read
+
+
+def _once(hops: Iterable[tuple[Hop, ...]]) -> tuple[Hop, ...]:
+    """Hops of several phases in order, those that they share once."""
+    return tuple(dict.fromkeys(hop for some in hops for hop in some))

@@ -8,21 +8,97 @@ of the published algorithm, two temporal primitives cover only some of the sub-o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Several
+from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
+from itertools import product, repeat
 from math import prod
+from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.evidence import InvolvedDevice, MeshSides
 from primepar.schedule.expression import evaluate
-from primepar.schedule.mesh_digits import Coordinates as Coordinates
-from primepar.schedule.mesh_digits import SliceIndex, digits_on, steps_on
 from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Linear, Phase, tensor_dims
-from primepar.schedule.primitive import ANY, Primitive
-from primepar.schedule.tracing import formula, maps_of
+from primepar.schedule.primitive import ANY, AnyDigit, Primitive, Slices
+from primepar.schedule.tracing import Digits, formula, maps_of
+
+# The digits of all slice indices on one mesh: each expression is evaluated once, on arrays.
+
+Coordinates = tuple[int, ...]
+SliceIndex = tuple[int | AnyDigit, ...]
+"""A slice index as a map gives it; what is left out at the end is open too."""
+Places = Several[tuple[Coordinates, int | None]]
+"""Devices, each with a step or without one."""
+MOST_SLICES = 1_000_000
+"""An index beyond is a mistake in the map, and not worth counting up to."""
+
+
+def steps_on(primitive: Primitive, sides: tuple[int, ...]) -> int:
+    """Steps of a phase. Raises `PrimitiveError` if that is no positive integer."""
+    steps = _evaluated(primitive, sides, "steps", maps_of(primitive).steps, {})
+    if not isinstance(steps, int) or steps < 1:
+        raise PrimitiveError(
+            f"{type(primitive).__name__}.steps: expected a positive integer, got {steps!r}"
+        )
+    return steps
+
+
+def digits_on(
+    primitive: Primitive, sides: tuple[int, ...], what: str, traced: Digits, places: Places
+) -> list[dict[str, SliceIndex]]:
+    """Dim -> digits of `traced`, for every place of the mesh with these sides.
+
+    Raises `PrimitiveError` for the first digit that is no slice index; `what` names the map.
+    """
+    import numpy as np
+
+    axes = zip(*(device for device, _ in places), strict=True)
+    values = {axis: np.array(along) for axis, along in zip(primitive.axis_sides, axes, strict=True)}
+    values["t"] = np.array([step for _, step in places])
+    columns: list[list[SliceIndex]] = []
+    for dim, index in traced.items():
+        digits = []
+        for digit in index:
+            value = digit if digit is ANY else _evaluated(primitive, sides, what, digit, values)
+            column: list[Any] = np.broadcast_to(np.asarray(value), len(places)).tolist()
+            _check(primitive, sides, f"{what}: expected a slice index of {dim}", column, places)
+            digits.append(column)
+        columns.append(list(zip(*digits, strict=True)))
+    rows = zip(*columns, strict=True) if columns else repeat((), len(places))
+    return [dict(zip(traced, row, strict=True)) for row in rows]
+
+
+def _evaluated(
+    primitive: Primitive,
+    sides: tuple[int, ...],
+    what: str,
+    traced: Any,
+    values: Mapping[str, Any],
+) -> Any:
+    try:
+        return evaluate(traced, {**values, **dict(zip(primitive.side_names, sides, strict=True))})
+    except PrimitiveError as error:
+        raise PrimitiveError(f"{type(primitive).__name__}.{what}: {error}, sides {sides}") from None
+
+
+def _check(
+    primitive: Primitive, sides: tuple[int, ...], what: str, column: list[Any], places: Places
+) -> None:
+    for digit, (device, step) in zip(column, places, strict=True):
+        if digit is ANY or 0 <= digit < MOST_SLICES:
+            continue
+        axes = zip(primitive.axis_sides, device, strict=True)
+        place = [f"{axis}={value}" for axis, value in axes]
+        place += [] if step is None else [f"t={step}"]
+        bound = f"below {MOST_SLICES}" if digit >= MOST_SLICES else "that is 0 or more"
+        raise PrimitiveError(
+            f"{type(primitive).__name__}.{what} {bound}, got {digit!r} at "
+            f"{', '.join(place) or 'the device'}, sides {sides}: wrap it with % of the side"
+        )
+
 
 FlatSlices = dict[Dim, tuple[int, ...]]
 """Dim -> the slices of it that a rank works on, each counted through."""
@@ -341,3 +417,102 @@ class Sequence:
             if dim in self.grid
         ]
         return tuple(product(*slices))
+
+
+# Sequences without lengths: primitives one inside the other, for every length of every side.
+#
+# A nested device is a tuple of devices, one of each member. A nested step is a tuple of steps, of
+# which the innermost is fast, and a nested block is a tuple of blocks. So what holds for each
+# member holds for the tuple, with one addition: an inner member begins its steps again at each
+# step of an outer one. For example, in `P,P` with sides 2 the steps are (0, 0), (0, 1), (1, 0),
+# (1, 1). From (0, 1) to (1, 0) the inner P goes from its last step to its first, and its blocks
+# must be there again.
+
+Sides = tuple[int, ...]
+
+
+def as_member(primitive: Primitive, *, homes: bool) -> Primitive:
+    """The primitive as a sequence reads it: without formulas, and with homes if others have some.
+
+    Where it declares none, I and W stay where forward starts with them, and O where it ends.
+    """
+    kind = type(primitive)
+    members: dict[str, Any] = {"sent": Primitive.sent, "held": Primitive.held}
+    if homes and primitive.home is None:
+        members["home"] = _at_first_use
+    member = copy(primitive)
+    member.__class__ = type(kind.__name__, (kind,), members)
+    return member
+
+
+def _at_first_use(primitive: Primitive, tensor: str, *args: Any) -> Slices:
+    axes = len(primitive.axis_sides)
+    device, sides = args[:axes], args[axes:]
+    t = primitive.steps(*sides) - 1 if tensor == "O" else 0
+    return primitive.forward(*device, t, *sides)
+
+
+@dataclass(frozen=True)
+class Nesting:
+    """Primitives in order, outermost first, each on a mesh of any size.
+
+    `names` is how messages name each.
+    """
+
+    members: tuple[Primitive, ...]
+    names: tuple[str, ...]
+
+    def of(self, sides: Sides) -> Sequence:
+        """The sequence with these lengths, those of each member in turn."""
+        elements, left = [], sides
+        for member in self.members:
+            count = len(member.side_names)
+            elements.append(Element(member, left[:count]))
+            left = left[count:]
+        return Sequence(tuple(elements))
+
+    @property
+    def has_homes(self) -> bool:
+        """Whether tensors return to declared homes, or stay where a phase leaves them."""
+        return any(member.home is not None for member in self.members)
+
+    @cached_property
+    def read(self) -> tuple[Primitive, ...]:
+        """The members as the sequence reads them: where one has homes, all have."""
+        return tuple(as_member(member, homes=self.has_homes) for member in self.members)
+
+    @cached_property
+    def turns(self) -> tuple[bool, ...]:
+        """Whether each member begins its steps again: if one outside of it has several.
+
+        With resident layouts nothing depends on it: what a step needs is resident on some device.
+        """
+        several = [str(maps_of(member).steps) != "1" for member in self.members]
+        return tuple(
+            not self.has_homes and any(several[:place]) for place in range(len(self.members))
+        )
+
+    @cached_property
+    def side_names(self) -> tuple[str, ...]:
+        """Names of all sides, numbered where two members share a name."""
+        return numbered([name for member in self.members for name in member.side_names])
+
+    @property
+    def scope(self) -> str:
+        """What a proof is about, `every s1, s2 >= 1 (axes d: s1; r, c: s2)`."""
+        if not self.side_names:
+            return "one device"
+        sides, axes = iter(self.side_names), iter(self._axes)
+        along: dict[str, list[str]] = {}
+        for member in self.members:
+            names = dict(zip(member.side_names, sides, strict=False))
+            for side in member.axis_sides.values():
+                along.setdefault(names[side], []).append(next(axes))
+        several = len(along) > 1
+        listed = [", ".join(some) + f": {side}" * several for side, some in along.items()]
+        word = "axis" if len(self._axes) == 1 else "axes"
+        return f"every {', '.join(self.side_names)} >= 1 ({word} {'; '.join(listed)})"
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        return numbered([axis for member in self.members for axis in member.axis_sides])

@@ -7,12 +7,15 @@ method is still plain Python: it is compared with its expression on all meshes u
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
-from itertools import product
+from itertools import combinations_with_replacement, product
 from keyword import iskeyword
+from math import prod
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -21,6 +24,7 @@ from weakref import WeakKeyDictionary
 from primepar.errors import PrimeParError, PrimitiveError, SymbolicError
 from primepar.schedule.expression import (
     LARGEST,
+    Expression,
     Number,
     Value,
     evaluate,
@@ -29,9 +33,119 @@ from primepar.schedule.expression import (
     nodes,
     number,
 )
-from primepar.schedule.method_arguments import check_methods, signature
-from primepar.schedule.operators import DIMS, HOMES, PHASES, Phase
+from primepar.schedule.operators import DIMS, HOMES, PHASES, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, Primitive
+
+# Whether a primitive has the methods and arguments that its axes ask for, before they are called.
+#
+# A map is called with its arguments by position, so a missing one, one too many, or two that
+# changed places are refused here, in the words of the class that was written.
+
+MAPS = ("steps", "forward", "backward", "gradient", "home")
+FORMULAS = ("sent", "held")
+"""Inherited formulas may be of other sides than the maps; they are checked where used."""
+NEAR = 0.85
+"""How alike a name that is not one of the class is to one that is, to be a misspelling of it."""
+
+
+def arguments_of(primitive: Primitive, method: str) -> list[str]:
+    """Names of the arguments of a method, `self` first."""
+    axes = list(primitive.axis_sides)
+    first = {"steps": [], "home": ["tensor", *axes], "sent": [*_SIZE_NAMES], "held": [*_SIZE_NAMES]}
+    return ["self", *first.get(method, [*axes, "t"]), *primitive.side_names]
+
+
+def signature(primitive: Primitive, method: str) -> str:
+    """How a method is called, `forward(self, r, c, t, s)`."""
+    return f"{method}({', '.join(arguments_of(primitive, method))})"
+
+
+def check_methods(primitive: Primitive) -> None:
+    """Raise `PrimitiveError` for a method that is missing, misspelt, or takes other arguments."""
+    kind = type(primitive)
+    written = {name: value for base in reversed(kind.__mro__[:-1]) if base is not Primitive
+               for name, value in vars(base).items()}  # fmt: skip
+    _check_spelling(kind.__name__, written)
+    if "forward" not in written:
+        raise PrimitiveError(
+            f"{kind.__name__}.forward: expected a method {signature(primitive, 'forward')}, got "
+            "none: write it, the other phases have its map unless they have their own"
+        )
+    _check_axes(primitive, written)
+    for method in MAPS:
+        if method in written:
+            _check_arguments(primitive, method, written[method])
+
+
+def _check_spelling(kind: str, written: Mapping[str, Any]) -> None:
+    """Raise `PrimitiveError` for a name near to one that is missing, like `foward`."""
+    known = ["axes", *MAPS, *FORMULAS]
+    for given in written:
+        near = get_close_matches(given, known, n=1, cutoff=NEAR)
+        if near and given not in known and near[0] not in written and not given.startswith("_"):
+            raise PrimitiveError(
+                f"{kind}.{given}: expected names out of {', '.join(known)}, got {given!r}: write "
+                f"{near[0]}"
+            )
+
+
+def _check_axes(primitive: Primitive, written: Mapping[str, Any]) -> None:
+    """Raise `PrimitiveError` for maps that take coordinates of axes where no axes are declared."""
+    given = _positional(written["forward"])
+    if primitive.axes or given is None or "t" not in given[1:]:
+        return
+    axes = given[1 : given.index("t")]
+    if axes:
+        listed = ", ".join(f'"{axis}"' for axis in axes) + "," * (len(axes) == 1)
+        raise PrimitiveError(
+            f"{type(primitive).__name__}.axes: expected the device axes of "
+            f"forward({', '.join(given)}), got none: write axes = ({listed})"
+        )
+
+
+def _check_arguments(primitive: Primitive, method: str, function: Any) -> None:
+    """Raise `PrimitiveError` unless a method takes as many arguments as it is given, in order."""
+    label = f"{type(primitive).__name__}.{method}"
+    if method == "home" and function is None:
+        return
+    if not callable(function) and not isinstance(function, staticmethod | classmethod):
+        raise PrimitiveError(
+            f"{label}: expected a method {signature(primitive, method)}, got "
+            f"{type(function).__name__} {function!r:.40}: write def {signature(primitive, method)}"
+        )
+    given, expected = _positional(function), arguments_of(primitive, method)
+    if given is None:
+        return
+    swapped = given != expected and set(given) == set(expected)
+    if len(given) == len(expected) and not swapped:
+        return
+    missing = [name for name in expected if name not in given]
+    extra = [name for name in given if name not in expected]
+    if swapped:
+        instead = "write the arguments in this order"
+    elif len(given) < len(expected):
+        instead = f"add {', '.join(missing) or 'what is missing'}"
+    else:
+        instead = f"leave {', '.join(extra) or 'one'} out, or add it to axes"
+    raise PrimitiveError(
+        f"{label}: expected {signature(primitive, method)}, got {method}({', '.join(given)}): "
+        f"{instead}"
+    )
+
+
+def _positional(function: Any) -> list[str] | None:
+    """Names of the arguments of a function; None where it takes any number, or a default."""
+    if not inspect.isfunction(function):
+        return None
+    parameters = inspect.signature(function).parameters.values()
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(
+        parameter.kind not in plain or parameter.default is not parameter.empty
+        for parameter in parameters
+    ):
+        return None
+    return [parameter.name for parameter in parameters]
+
 
 Digits = dict[str, tuple[Any, ...]]
 """Dim -> the digits of its slice index, major first; open ones at the end are left out."""
@@ -334,3 +448,91 @@ def _plain(given: Any) -> Any:
     if not isinstance(given, Mapping):
         return given
     return {dim: _named(index) for dim, index in given.items() if _named(index)}
+
+
+# The maps and homes of a primitive as equations, as its expressions print themselves.
+
+
+def map_equations(primitive: Primitive) -> dict[str, str]:
+    """Phase -> its map, `M=r, N=(r + c + t) % s, K=c`."""
+    return {
+        phase: ", ".join(f"{dim}={_digits(index)}" for dim, index in slices.items())
+        for phase, slices in maps_of(primitive).phases.items()
+    }
+
+
+def home_equations(primitive: Primitive) -> dict[str, str]:
+    """Tensor -> its home, `I[r, c]`; empty for a primitive that declares no homes.
+
+    A dim that is whole is written `:`, a digit that is open `*`.
+    """
+    equations: dict[str, str] = {}
+    for tensor, slices in maps_of(primitive).homes.items():
+        dims = (dim for dim in tensor_dims(tensor) if dim != "B" or dim in slices)
+        cut = (_digits(slices[dim]) if dim in slices else ":" for dim in dims)
+        equations[tensor] = f"{tensor}[{', '.join(cut)}]"
+    return equations
+
+
+def _digits(index: tuple[object, ...]) -> str:
+    return str(index[0]) if len(index) == 1 else f"({', '.join(map(str, index))})"
+
+
+# The likeliest mistake in a map: a slice index that runs past the side, as `% s` was forgotten.
+#
+# Such a map is a map all the same, of more slices than it computes, so it is refuted and not
+# refused; what is found here is printed together with the refutation.
+#
+#     >>> from primepar import Primitive
+#     >>> class Mine(Primitive):
+#     ...     axes = ("r",)
+#     ...     def forward(self, r, t, s): return dict(M=r, N=r + t)
+#     >>> unwrapped(Mine())
+#     'Mine.forward: N=r + t reaches 4 on side 3, at r=2, t=2: write N=(r + t) % s'
+
+SIDE = 3
+"""Length of every side on which the slices are counted."""
+
+
+def unwrapped(primitive: Primitive) -> str | None:
+    """The first index of one digit whose slices are as many as no product of sides or steps.
+
+    A sum such as `r + t` has 2s - 1 values. Returns what to write instead, None if there is none.
+    """
+    maps = maps_of(primitive)
+    sides = dict.fromkeys(primitive.side_names, SIDE)
+    steps = evaluate(maps.steps, sides)
+    axes = len(primitive.axis_sides)
+    counts = {prod(factors) for length in range(axes + 2)
+              for factors in combinations_with_replacement((1, SIDE, steps), length)}  # fmt: skip
+    for phase, dims in product(PHASES, "BMNK"):
+        index = maps.phases[phase].get(dims, ())
+        if len(index) != 1 or not isinstance(index[0], Expression):
+            continue
+        largest, place = _largest(primitive, index[0], steps, sides)
+        if largest >= SIDE and largest + 1 not in counts:
+            names = primitive.side_names
+            instead = f"write {dims}=({index[0]}) % {names[0]}" if len(names) == 1 else (
+                f"wrap it with % of the side that {dims} is split by")  # fmt: skip
+            return (
+                f"{type(primitive).__name__}.{phase}: {dims}={index[0]} reaches {largest} on side "
+                f"{SIDE}, at {place}: {instead}"
+            )
+    return None
+
+
+def _largest(
+    primitive: Primitive, index: Expression, steps: int, sides: dict[str, int]
+) -> tuple[int, str]:
+    """The largest value of an index, and where it first has it; -1 where it has no meaning."""
+    best, where = -1, ""
+    axes = primitive.axis_sides
+    for *device, t in product(*(range(sides[side]) for side in axes.values()), range(steps)):
+        here = {**dict(zip(axes, device, strict=True)), "t": t}
+        try:
+            value = evaluate(index, {**here, **sides})
+        except (PrimitiveError, ZeroDivisionError):
+            continue
+        if value > best:
+            best, where = value, ", ".join(f"{name}={position}" for name, position in here.items())
+    return best, where

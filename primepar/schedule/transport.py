@@ -21,12 +21,23 @@ first row of the table is what a program means; the others are what is asked in 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Literal, cast, get_args
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from primepar.schedule.program import Instruction, Message, Program
+from primepar.schedule.program import (
+    Collective,
+    Group,
+    Instruction,
+    IRecv,
+    ISend,
+    Message,
+    Program,
+    Recv,
+    Send,
+)
 
 Order = Literal["free", "communicator", "peer", "queue"]
 
@@ -68,3 +79,102 @@ def _on_pair(node: Instruction, rank: int) -> Instruction:
     changed: Any = node  # `replace` takes one type, and a node is of several
     moved: Instruction = replace(changed, communicator=f"{node.communicator}.{low}-{high}")
     return moved
+
+
+# The communicators of a program: which ranks share one, and which posts start as one batch.
+#
+# A communicator is a name and its members. Those of a collective are its group. The messages named
+# "world" have one with all ranks, and those of any other name one with the ranks that post them:
+# so two stages of a pipeline need no other rank. Backends that run the operations of a
+# communicator in the order of the posts (NCCL) start adjacent posts as one batch, as
+# ncclGroupStart and ncclGroupEnd do. Example: `isend a; irecv b; wait` is a batch of two messages,
+# of which neither waits for the other; `isend a; compute; irecv b` is two batches, and b starts
+# when a has ended. So is `isend a; isend b` to one peer: NCCL runs these one after the other.
+
+Members = tuple[int, ...]
+Communicator = tuple[str, Members]
+"""A name, and the members in ascending order."""
+WORLD = "world"
+Post = ISend | IRecv | Send | Recv
+ROUNDS = 8
+"""Rounds of messages that NCCL runs together (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`)."""
+_MESSAGES, _COLLECTIVES = frozenset(get_args(Message)), frozenset(get_args(Collective))
+"""A lookup of the type is several times faster than `isinstance` of a union."""
+
+
+def message_members(program: Program) -> dict[str, Members]:
+    """Return the members of each communicator that has messages."""
+    users: dict[str, set[int]] = {}
+    for rank, instructions in enumerate(program.programs):
+        for message in _messages(instructions):
+            users.setdefault(message.communicator, set()).add(rank)
+    return {
+        name: tuple(range(program.ranks)) if name == WORLD else tuple(sorted(ranks))
+        for name, ranks in users.items()
+    }
+
+
+def message_peers(program: Program, rank: int) -> dict[str, set[int]]:
+    """Return the ranks with which a rank has messages on each communicator."""
+    peers: dict[str, set[int]] = {}
+    for message in _messages(program.programs[rank]):
+        peers.setdefault(message.communicator, set()).add(message.peer)
+    return peers
+
+
+def communicators(program: Program) -> tuple[Communicator, ...]:
+    """Return all communicators of more than one rank, in one order for all ranks."""
+    needed = dict.fromkeys(message_members(program).items())
+    for instructions in program.programs:
+        for node in instructions:
+            if type(node) in _COLLECTIVES:
+                assert isinstance(node, Collective)
+                needed[node.communicator, tuple(sorted(node.group))] = None
+    return tuple(key for key in needed if len(key[1]) > 1)
+
+
+def _messages(instructions: Iterable[Instruction]) -> Iterator[Message]:
+    for node in instructions:
+        if type(node) in _MESSAGES:
+            yield cast(Message, node)
+        elif type(node) is Group:
+            yield from node.body
+
+
+def joins(batch: Sequence[Post], post: Post, ranks: int) -> bool:
+    """Whether a message may be in one batch with others of its communicator on NCCL.
+
+    NCCL numbers the messages of a batch in rounds, by the distance of the two ranks, and runs two
+    of one round one after the other, as they use one connection (`addWorkBatchToPlan`). So a second
+    message to a peer would wait for all of the first round, with it for receives that the peer may
+    send later. Rounds from the ninth on wait for the eight before them: with more than `ROUNDS`
+    `ranks` a batch has one peer.
+    """
+    if any((type(other), other.peer) == (type(post), post.peer) for other in batch):
+        return False
+    return ranks <= ROUNDS or all(other.peer == post.peer for other in batch)
+
+
+def split(posts: Iterable[Post], ranks: int) -> Iterator[list[Post]]:
+    """Yield adjacent messages, or those of a group, in the batches that NCCL runs together."""
+    batch: list[Post] = []
+    for post in posts:
+        if batch and not (post.communicator == batch[0].communicator and joins(batch, post, ranks)):
+            yield batch
+            batch = []
+        batch.append(post)
+    if batch:
+        yield batch
+
+
+def batches(instructions: Iterable[Instruction], ranks: int) -> Iterator[tuple[Instruction, ...]]:
+    """Yield the instructions in order, adjacent posts that are one batch together."""
+    posts: list[Post] = []
+    for node in instructions:
+        if isinstance(node, ISend | IRecv):
+            posts.append(node)
+            continue
+        yield from map(tuple, split(posts, ranks))
+        posts.clear()
+        yield (node,)
+    yield from map(tuple, split(posts, ranks))

@@ -29,13 +29,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from primepar.schedule.communicators import Communicator, joins, message_members
 from primepar.schedule.deadline import in_time
 from primepar.schedule.effects import Post
 from primepar.schedule.evidence import Cycle, Place, Side
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import Collective, IRecv, ISend, Send
-from primepar.schedule.transport import RENDEZVOUS, Transport
+from primepar.schedule.transport import RENDEZVOUS, Communicator, Transport, joins, message_members
 
 START = -1
 """In place of a node: the start of the program."""

@@ -40,14 +40,6 @@ def covers() -> NDArray[np.bool_]:
     return np.asarray(np.abs(shapes(MAPS)[2]) == 1)
 
 
-def covers_on(maps: Array, side: int) -> NDArray[np.bool_]:
-    """The same on one mesh, by counting: the numbers of the points that a map reaches."""
-    places = np.array(list(product(range(side), repeat=3))).T
-    points = maps @ places % side
-    numbers = (points[:, 0] * side + points[:, 1]) * side + points[:, 2]
-    return np.asarray((np.sort(numbers, axis=1) == np.arange(side**3)).all(1))
-
-
 def shape_of(rows: Map) -> Shape:
     """The normal and the direction of a map that covers, so that their product is 1."""
     normal, direction, determinant = (part[0] for part in shapes(matrix_of(rows)[None, :, :3]))

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from primepar.schedule.instructions import Compute
 from primepar.schedule.ledger import live_elements, sent_blocks
 from primepar.schedule.lowering import lower
 from primepar.schedule.primitive import Primitive
-from primepar.schedule.program import ISend, Program, Send
+from primepar.schedule.program import Compute, ISend, Program, Send
 from primepar.schedule.sequence import Sequence
 
 SIZES = {"I": "MN", "W": "NK", "O": "MK"}

@@ -7,11 +7,11 @@ from itertools import product
 
 from msgspec import Struct
 
-from primepar.schedule.equations import home_equations, map_equations
 from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.movement import Movement
 from primepar.schedule.operators import Index
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.tracing import home_equations, map_equations
 from primepar.search.measures import SIZES, Costs, costs, on_side
 from primepar.search.run import Placement, SearchClass
 

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from primepar.errors import MismatchError
 from primepar.reference.emulator.contents import Block
 from primepar.reference.emulator.device import EmulatedDevice
-from primepar.schedule.agreement import dispute
 from primepar.schedule.effects import effects
+from primepar.schedule.matching import dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,

@@ -24,7 +24,7 @@ from primepar.plan.search.explanation_text import words
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule import save_program
-from primepar.schedule.nesting import Nesting
+from primepar.schedule.sequence import Nesting
 
 NAMES = ("show", "check", "verify", "lower", "simulate", "plan", "price")
 MODEL = GPTConfig(layers=1, hidden=16, heads=4, context=8, vocabulary=64)

@@ -11,7 +11,7 @@ from hypothesis import given
 from layout_cases import layouts
 
 from primepar.schedule import Layout
-from primepar.schedule.redistribute import moved
+from primepar.schedule.layout import moved
 
 RANKS = 6
 EACH = layouts(RANKS) | layouts(RANKS, apart=True)

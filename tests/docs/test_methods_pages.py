@@ -14,10 +14,10 @@ from primepar.partition import METHODS, PRIMITIVES, parse_sequence
 from primepar.partition.summa import Summa
 from primepar.pictures.space_time import space_time
 from primepar.schedule import Linear, Sequence, lower
-from primepar.schedule.communication import Move, moves, moves_text
-from primepar.schedule.equations import home_equations
+from primepar.schedule.ledger import Move, moves, moves_text
 from primepar.schedule.primitive import ANY, Primitive, Slices, Value
 from primepar.schedule.program import AllToAll, Group, Program, Recv, Send
+from primepar.schedule.tracing import home_equations
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -22,10 +22,10 @@ from primepar.certify.program import ProgramCertificate, certify_program, digest
 from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES
 from primepar.schedule import Program
-from primepar.schedule.properties import PROPERTIES
 from primepar.schedule.transport import Transport
 from primepar.verify.certificate.program import certificate
 from primepar.verify.program import verify_program
+from primepar.verify.report import PROPERTIES
 
 Case = tuple[Program, ProgramCertificate]
 Way = Callable[[Program, ProgramCertificate, Random], ProgramCertificate]

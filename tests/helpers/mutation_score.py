@@ -20,7 +20,7 @@ from long_runs import fingerprint, judged
 from mutation_oracle import Generated, Judged, agree_on, decide, tasks
 from mutation_store import Store
 
-from primepar.schedule.properties import PROPERTIES
+from primepar.verify.report import PROPERTIES
 
 COLUMNS = ("mutants", "harmful", "caught", "harmless", "refused", "seconds")
 

@@ -6,9 +6,9 @@ import pytest
 
 from primepar import Primitive, where
 from primepar.errors import SymbolicError
-from primepar.schedule.equations import map_equations
 from primepar.schedule.expression import Expression, name
 from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.tracing import map_equations
 
 A, B, C = map(name, "abc")
 

@@ -12,7 +12,7 @@ from primepar.partition import parse_sequence
 from primepar.partition.summa import Summa, SummaRectangular
 from primepar.reference import check
 from primepar.schedule import Movement, Sequence, lower
-from primepar.schedule.equations import home_equations
+from primepar.schedule.tracing import home_equations
 from primepar.verify.program import verify_program
 
 SIDES = [*product((1, 2, 3), repeat=3)]

@@ -21,8 +21,7 @@ from primepar.pictures.counterexample import (
 )
 from primepar.pictures.svg import RED
 from primepar.schedule import Program, load_program
-from primepar.schedule.counterexample import Counterexample, Kind
-from primepar.schedule.evidence import OverMemory, Violation, WrongTraffic
+from primepar.schedule.evidence import Counterexample, Kind, OverMemory, Violation, WrongTraffic
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import Recv, Send
 from primepar.verify.counterexample.program import of_violation

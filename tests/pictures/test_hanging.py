@@ -10,8 +10,7 @@ from mutants import mutant
 from oracle.explore import explore
 
 from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.hanging import Hang, hangs
-from primepar.pictures.space_time import grid_text, space_time
+from primepar.pictures.space_time import Hang, grid_text, hangs, space_time
 from primepar.schedule import Program
 from primepar.schedule.program import Recv, Send, Wait
 

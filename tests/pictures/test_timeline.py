@@ -11,8 +11,15 @@ import pytest
 
 from primepar.api.drawings import emulated_events
 from primepar.partition import parse_sequence
-from primepar.pictures.chrome_trace import chrome_trace, messages
-from primepar.pictures.timeline import event_text, kind_of, lanes, timeline_svg, timeline_text
+from primepar.pictures.timeline import (
+    chrome_trace,
+    event_text,
+    kind_of,
+    lanes,
+    messages,
+    timeline_svg,
+    timeline_text,
+)
 from primepar.schedule import lower
 from primepar.schedule.events import Event
 

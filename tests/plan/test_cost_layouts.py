@@ -13,8 +13,7 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.operator_layouts import ends_of
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
-from primepar.schedule.layout import Layout
-from primepar.schedule.redistribute import moved
+from primepar.schedule.layout import Layout, moved
 
 ENDS = {"I": "input", "O": "output", "dI": "input_gradient"}
 

@@ -16,8 +16,8 @@ from primepar.preflight.cases import CASES, PublicCase
 from primepar.preflight.cases.public_case import program
 from primepar.reference.check import check_program
 from primepar.schedule.program import Group, Recv, Send
-from primepar.schedule.properties import PROPERTIES
 from primepar.verify import verify_program
+from primepar.verify.report import PROPERTIES
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL = tuple(CASES.values())

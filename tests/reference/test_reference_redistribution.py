@@ -18,11 +18,10 @@ from primepar.reference import emulate
 from primepar.reference.emulator.tensors import Memory
 from primepar.reference.oracle.layers import Array
 from primepar.schedule import Movement, Program, redistribution
-from primepar.schedule.layout import Cells, Layout
+from primepar.schedule.layout import Cells, Layout, moved
 from primepar.schedule.lowering import layout
 from primepar.schedule.operators import Index, block_name, parse_block
 from primepar.schedule.program import IRecv, ISend
-from primepar.schedule.redistribute import moved
 
 ON_FOUR = ("P2x2", "M4", "K4", "N4", "M2,K2", "K2,M2", "M2,N2", "N2,K2")
 ON_SIX = ("M6", "K6", "M2,K3", "K3,M2", "M3,N2")

@@ -11,7 +11,7 @@ from primepar import ANY, Primitive, where
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.reference.check import check
 from primepar.schedule import Sequence, lower
-from primepar.schedule.communication import moves, moves_text
+from primepar.schedule.ledger import moves, moves_text
 from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.tracing import maps_of

@@ -11,8 +11,7 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.run import simulate
 from primepar.reference import emulate
 from primepar.reference.check import memories
-from primepar.schedule.events import Event, Track
-from primepar.schedule.hidden_time import Communication, communication, together, union
+from primepar.schedule.events import Communication, Event, Track, communication, together, union
 
 
 def event(track: Track, start: float, end: float, op: str = "isend", rank: int = 0) -> Event:

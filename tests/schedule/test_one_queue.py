@@ -20,10 +20,10 @@ from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 from profiles import IS_LONG, few
 
 from primepar.schedule import Program
-from primepar.schedule.communicators import batches
 from primepar.schedule.matching import Matches
 from primepar.schedule.one_queue import in_one_queue, out_of_order
 from primepar.schedule.program import Alloc, Group, Instruction, IRecv, ISend, Recv, Send, Wait
+from primepar.schedule.transport import batches
 from primepar.schedule.waits import WaitGraph, cycle_of
 from primepar.schedule.words import NCCL_ADVICE
 from primepar.verify import verify_program

@@ -15,8 +15,7 @@ from primepar.errors import PrimitiveError, SymbolicError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule import Sequence, lower
 from primepar.schedule.expression import Expression, evaluate, number
-from primepar.schedule.method_arguments import signature
-from primepar.schedule.tracing import formula, maps_of
+from primepar.schedule.tracing import formula, maps_of, signature
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 

@@ -26,9 +26,9 @@ from primepar.errors import CertificateError, ClaimError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.reference.check import check
 from primepar.schedule import Movement, Sequence, lower
-from primepar.schedule.nesting import Nesting, Sides
 from primepar.schedule.operators import PRODUCTS
 from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.sequence import Nesting, Sides
 from primepar.verify.every_size.lemmas import Lemma
 from primepar.verify.nesting.proof import verify_nesting
 from primepar.verify.primitive.claims_on_mesh import failing

@@ -17,7 +17,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.evidence import Counterexample
 from primepar.schedule.program import Program
 from primepar.verify.counterexample.removals import (
     Item,

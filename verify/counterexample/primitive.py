@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from primepar.schedule.counterexample import Counterexample, Kind, Plane, plane_around
 from primepar.schedule.evidence import (
+    Counterexample,
     Homeless,
     InvolvedDevice,
+    Kind,
     MapFault,
     Misaligned,
     Miscomputed,
@@ -20,6 +21,8 @@ from primepar.schedule.evidence import (
     OtherThanFormula,
     OutOfRange,
     OverFormula,
+    Plane,
+    plane_around,
 )
 from primepar.schedule.operators import DIMS
 from primepar.schedule.sequence import Sequence

@@ -6,27 +6,24 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from primepar.schedule.counterexample import (
-    Arrow,
-    Counterexample,
-    InvolvedInstruction,
-    Kind,
-    Meaning,
-    Plane,
-    plane_around,
-)
 from primepar.schedule.evidence import (
     Absent,
+    Arrow,
+    Counterexample,
     Cycle,
     Disagreement,
+    InvolvedInstruction,
+    Kind,
     Leaked,
     Lost,
+    Meaning,
     Miscovered,
     Misshapen,
     NotPosted,
     Outsider,
     OverMemory,
     Place,
+    Plane,
     Race,
     SharedElements,
     Side,
@@ -36,6 +33,7 @@ from primepar.schedule.evidence import (
     WrongRead,
     WrongTraffic,
     first_wrong,
+    plane_around,
 )
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import Broadcast, Collective, Compute, IRecv, ISend, Recv, Send

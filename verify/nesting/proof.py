@@ -18,8 +18,7 @@ from primepar.certify.certificate_format import SequenceCertificate
 from primepar.certify.claims import PROPERTIES
 from primepar.errors import SymbolicError
 from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
-from primepar.schedule.nesting import Nesting
-from primepar.schedule.sequence import Sequence
+from primepar.schedule.sequence import Nesting, Sequence
 from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.proof import Proof, prove
 from primepar.verify.primitive.smallest_mesh import smallest_faults

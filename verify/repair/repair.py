@@ -22,7 +22,7 @@ from time import perf_counter
 from msgspec import Struct
 from msgspec.structs import replace
 
-from primepar.schedule.counterexample import Counterexample
+from primepar.schedule.evidence import Counterexample
 from primepar.schedule.program import Instruction, Program
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.transport import RENDEZVOUS, Transport

@@ -16,13 +16,13 @@ import torch
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.schedule.effects import effects
-from primepar.schedule.executable import not_executable
 from primepar.schedule.program import (
     Collective,
     Group,
     Instruction,
     Message,
     Program,
+    not_executable,
 )
 
 MESSAGES = frozenset(("send", "recv", "isend", "irecv"))

@@ -40,7 +40,6 @@ from primepar.distributed.runtime.sent_count import SentCount
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
-from primepar.schedule.communicators import batches, message_members
 from primepar.schedule.effects import effects, host_blocks, initial_blocks
 from primepar.schedule.program import (
     Alloc,
@@ -63,6 +62,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
+from primepar.schedule.transport import batches, message_members
 
 Names = tuple[str, ...]
 

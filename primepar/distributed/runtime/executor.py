@@ -19,11 +19,11 @@ from primepar.distributed.runtime.running import Running
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MemoryLimitError, MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
-from primepar.schedule.communicators import communicators, message_peers
 from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.ledger import peak
 from primepar.schedule.one_queue import check_order, in_one_queue
 from primepar.schedule.program import Program
+from primepar.schedule.transport import communicators, message_peers
 
 NOTHING = StepInputs()
 """The inputs of programs that need none: one linear operator, or a redistribution."""

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.operators import StepInputs
-from primepar.schedule.communicators import split
 from primepar.schedule.program import Instruction, ISend, Message, Send
+from primepar.schedule.transport import split
 
 Blocks = dict[str, torch.Tensor]
 

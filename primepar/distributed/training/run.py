@@ -25,13 +25,11 @@ from primepar.distributed.training.settings_layout import layout_of, planned, si
 from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import announce, note_input, reason, replace
-from primepar.pictures.chrome_trace import chrome_trace
-from primepar.pictures.timeline import timeline_svg
+from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.schedule import Sequence
-from primepar.schedule.events import Event
-from primepar.schedule.hidden_time import communication, together
+from primepar.schedule.events import Event, communication, together
 
 if TYPE_CHECKING:
     from primepar.distributed.checkpoints.saving import Checkpoints

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from primepar.plan.cluster import Collective
+from primepar.schedule.lowering import scatters, split, spreadings
 from primepar.schedule.movement import Hop, Return
 from primepar.schedule.operators import block_name
 from primepar.schedule.sequence import Sequence
-from primepar.schedule.transfers import scatters, split, spreadings
 
 Group = tuple[int, ...]
 

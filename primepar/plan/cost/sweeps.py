@@ -15,11 +15,19 @@ from math import prod
 from typing import NamedTuple
 
 from primepar.plan.cost.collective_calls import RingCall, gathered, summed
-from primepar.schedule.holdings import Holdings, both
-from primepar.schedule.movement import Hop, Movement, PhaseMovement, Return
+from primepar.schedule.movement import (
+    Holdings,
+    Hop,
+    Movement,
+    PhaseMovement,
+    Return,
+    both,
+    readers,
+    sweep_of,
+    sweeps,
+)
 from primepar.schedule.operators import DIMS, HOMES, PRODUCTS, Phase, tensor_dims
 from primepar.schedule.sequence import Element, Sequence
-from primepar.schedule.sweep_steps import readers, sweep_of, sweeps
 
 Shares = tuple[tuple[str, float], ...]
 """Tensor -> share of it."""

@@ -23,9 +23,7 @@ from primepar.plan.simulator.work import (
     label,
     refuse_host_transfers,
 )
-from primepar.schedule.events import Event
-from primepar.schedule.executable import not_executable
-from primepar.schedule.hidden_time import Communication, communication
+from primepar.schedule.events import Communication, Event, communication
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -39,6 +37,7 @@ from primepar.schedule.program import (
     Program,
     Recv,
     Wait,
+    not_executable,
 )
 from primepar.schedule.program_file import instruction_line
 

@@ -29,7 +29,7 @@ from primepar.plan.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.plan.simulator.account import UNIFORM, Shortened, account_of, step_options
 from primepar.plan.simulator.run import Simulation, simulate
-from primepar.schedule.hidden_time import Communication
+from primepar.schedule.events import Communication
 from primepar.schedule.program import (
     Broadcast,
     Collective,

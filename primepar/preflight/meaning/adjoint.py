@@ -39,7 +39,7 @@ from primepar.preflight.meaning.terms import (
     WeightedTerm,
 )
 from primepar.preflight.meaning.values import Value, aligned, digest, part, size, total
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Program
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.words import ranks_text

@@ -22,7 +22,7 @@ from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.replicas import ReplicaHolder, ReplicaQuestions, Replicas
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
 from primepar.preflight.meaning.values import Value, digest, part, size
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.words import ranks_text
 from primepar.verify.report import PropertyResult, Verdict
 

@@ -13,7 +13,7 @@ from time import perf_counter
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import RankTerms, ReplicaClaim
 from primepar.preflight.meaning.values import digest
-from primepar.schedule.counterexample import Counterexample, InvolvedInstruction
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.verify.report import PropertyResult
 
 NAME = "replication"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oracle.contents import CellSums, combined, scaled
-from primepar.schedule.agreement import dispute
+from primepar.schedule.matching import dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,

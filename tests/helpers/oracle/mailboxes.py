@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oracle.contents import CellSums
-from primepar.schedule.agreement import dispute
+from primepar.schedule.matching import dispute
 from primepar.schedule.program import ISend, Message, Send
 
 Box = tuple[int, int, str]

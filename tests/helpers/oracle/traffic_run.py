@@ -16,7 +16,6 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
-from primepar.schedule.communicators import Communicator, message_members
 from primepar.schedule.program import (
     Collective,
     Group,
@@ -29,7 +28,7 @@ from primepar.schedule.program import (
     Send,
     Wait,
 )
-from primepar.schedule.transport import Transport, on_pairs
+from primepar.schedule.transport import Communicator, Transport, message_members, on_pairs
 
 ChannelKey = tuple[str, int, int]
 """Communicator, source and destination."""
