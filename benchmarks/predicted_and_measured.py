@@ -27,8 +27,8 @@ from primepar.errors import PrimeParError
 from primepar.files import replace
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import Cluster, read_cluster
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import Given
 from primepar.plan.search.search import search
 from primepar.plan.simulator.step import simulate_step
 

@@ -15,9 +15,8 @@ from primepar.plan.cluster import Cluster, load_cluster
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.presets import PRESETS
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.sequence_space import SpaceName
 
 LARGE: Final = 100e9

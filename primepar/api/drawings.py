@@ -15,8 +15,7 @@ from primepar.pictures.methods import READINGS, method_svg
 from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.pictures.timeline import timeline_svg, timeline_text
 from primepar.plan import Plan
-from primepar.plan.description import describe, words
-from primepar.plan.picture import plan_svg
+from primepar.plan.description import describe, plan_svg, words
 from primepar.schedule import Program, Sequence
 from primepar.schedule.events import Event
 from primepar.schedule.program_method import ProgramMethod

@@ -10,8 +10,7 @@ from primepar.partition import METHODS, PRIMITIVES, parse_method, parse_sequence
 from primepar.partition.primitive_file import load_primitive as load_primitive
 from primepar.partition.primitive_file import primitive_of as primitive_of
 from primepar.partition.registry import labelled
-from primepar.plan.plan import Plan
-from primepar.plan.plan_file import is_plan, load_plan
+from primepar.plan.plan import Plan, is_plan, load_plan
 from primepar.plan.presets import PRESETS, names_preset
 from primepar.schedule import Primitive, Program, Sequence, load_program
 from primepar.schedule.program_method import ProgramMethod

@@ -18,8 +18,7 @@ from primepar.api.training_step import TrainingStep
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.plan import Plan, preset_plan, save_plan
-from primepar.plan.description import describe, words
-from primepar.plan.picture import plan_svg
+from primepar.plan.description import describe, plan_svg, words
 from primepar.schedule import Linear, Primitive, Program, Sequence
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Nesting

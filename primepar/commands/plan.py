@@ -12,7 +12,6 @@ from primepar.commands.plan_objective import Goal, Question, Recompute, Schedule
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError
 from primepar.plan.cluster import shipped_clusters
-from primepar.plan.search.axes import Axes
 
 
 def plan(
@@ -157,7 +156,7 @@ def plan(
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
     question = Question(
         target=target, model=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
-        positions=positions, dtype=dtype, axes=Axes(tp, pp, dp, cp), shard=shard,
+        positions=positions, dtype=dtype, tp=tp, pp=pp, dp=dp, cp=cp, shard=shard,
         recompute=recompute, schedule=schedule, space=space, alpha=alpha, goal=objective,
         memory=memory, within=within, explain=explain, tokens=tokens, output=output,
     )  # fmt: skip

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from primepar.api.placement import COMMAND_LINE
 from primepar.api.priced_plan import SEQUENCES, priced_plan
 from primepar.errors import ConfigError, PlanError, UndecidedError
-from primepar.plan.plan_file import is_plan, save_plan
+from primepar.plan.plan import is_plan, save_plan
 from primepar.plan.presets import names_preset
-from primepar.plan.search.axes import FREE, Axes
 
 if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from primepar.plan.search.planner import Planner
     from primepar.plan.search.ranked import ComparedPlan
     from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.sequence_space import Axes
     from primepar.plan.search.splits import Pipeline
 
 Goal = Literal["time", "memory", "redundancy", "splits", "pareto"]
@@ -106,7 +106,10 @@ class Question:
     batch: int | None = None
     positions: int | None = None
     dtype: str | None = None
-    axes: Axes = FREE
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
     shard: Shard | None = None
     recompute: Recompute | None = None
     schedule: Schedule | None = None
@@ -139,7 +142,6 @@ class Question:
         options, because = _WITHOUT_EFFECT[self.mode]
         given = {f"--{field.name}" for field in fields(self)
                  if getattr(self, field.name) != field.default}  # fmt: skip
-        given |= {f"--{axis}" for axis, size in self.axes._asdict().items() if size}
         given |= {"--objective"} if self.goal != "time" else set()
         with_ = {"plan": self.target, "stages": "--pp"}.get(self.mode, f"--objective {self.goal}")
         for option in (option for option in options if option in given):
@@ -160,7 +162,7 @@ class Question:
         if self.model or is_file or names_preset(self.target):
             return "plan"
         assert self.goal != "pareto"
-        return "stages" if self.axes.pp and self.goal == "time" else self.goal
+        return "stages" if self.pp and self.goal == "time" else self.goal
 
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
@@ -211,6 +213,13 @@ class Question:
                 f"got {positions}: write --positions {model.context}"
             )
         return replace(model, context=positions), load_cluster(self.cluster, self.nodes)
+
+    @property
+    def axes(self) -> Axes:
+        """The degrees of parallelism that are fixed."""
+        from primepar.plan.search.sequence_space import Axes
+
+        return Axes(self.tp, self.pp, self.dp, self.cp)
 
     @property
     def asked_devices(self) -> int:

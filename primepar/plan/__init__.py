@@ -3,6 +3,7 @@
 Called, `primepar.plan(model, cluster, devices)` searches the best plan: see `primepar.api.plan`.
 """
 
+from primepar.plan.checks import RowCuts
 from primepar.plan.layouts import (
     Edge,
     ParameterPlace,
@@ -16,10 +17,8 @@ from primepar.plan.layouts import (
     weight_layout,
 )
 from primepar.plan.operator_layouts import Ends, part, sequence_lines
-from primepar.plan.plan import Plan
-from primepar.plan.plan_file import load_plan, save_plan
+from primepar.plan.plan import Plan, load_plan, save_plan
 from primepar.plan.presets import PRESETS, names_preset, preset_plan
-from primepar.plan.row_cuts import RowCuts
 
 __all__ = [
     "PRESETS",

@@ -2,7 +2,7 @@
 
 import json
 
-from primepar.plan.plan_file import schema
+from primepar.plan.plan import schema
 
 if __name__ == "__main__":
     print(json.dumps(schema(), indent=2))

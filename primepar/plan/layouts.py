@@ -7,7 +7,7 @@ operator works, forward and backward, in the layout of O of a linear operator wi
 embedding also takes `N` or `Ns`, which shard the vocabulary: its partial sums are reduced, with
 `Ns` by a reduce-scatter along the rows.
 
-Rows are the tokens of a step, sequence after sequence; `primepar.plan.row_cuts` states which
+Rows are the tokens of a step, sequence after sequence; `primepar.plan.checks` states which
 numbers of rows a plan can cut. All layouts here are the coarsest. A device holds one block of each.
 Of a linear operator it may hold several: some slices of the rows by some slices of the columns. Its
 local tensor is these blocks, put together in their order.

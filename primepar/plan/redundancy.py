@@ -24,10 +24,9 @@ from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.plan.cost.linear import linear_working
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.search.options import Catalogue, Numbers, Options
+from primepar.plan.search.options import Catalogue, Matrix, Numbers, Options, Vector
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.segments import Choice, Matrix, Vector
 from primepar.schedule.operators import Linear
 
 MOST_DEVICES: Final = 32  # for which all pairs of sequences are compared
@@ -54,7 +53,7 @@ class Graph:
         total[-1] += max(float(peaks[choices[name]]) for name, peaks in self.peaks.items())
         return total
 
-    def undominated(self, mix: Matrix) -> dict[str, Choice]:
+    def undominated(self, mix: Matrix) -> dict[str, Numbers]:
         """The options of every node without those that another one can replace in every plan.
 
         It costs no more by any column of `mix`, which weighs the costs, whatever the neighbours
@@ -68,7 +67,7 @@ class Graph:
             ends[producer].append((weighed[id(costs)], consumer))
             ends[consumer].append((turned[id(costs)], producer))
         kept = {name: np.arange(len(costs)) for name, costs in self.nodes.items()}
-        size, names, known = -1, list(kept), dict[object, Choice]()
+        size, names, known = -1, list(kept), dict[object, Numbers]()
         while size != (size := sum(map(len, kept.values()))):
             for name in names:
                 options, node, peaks = kept[name], weighed[id(self.nodes[name])], self.peaks[name]
@@ -139,7 +138,7 @@ class _Program:
     def __init__(self, graph: Graph, weights: Vector) -> None:
         self.graph, self.weights = graph, weights
         self._costs: list[Matrix] = []
-        self._rows: list[tuple[Choice, Vector, float, float]] = []
+        self._rows: list[tuple[Numbers, Vector, float, float]] = []
         self.columns = 0
         self.nodes = {name: self._new(costs) for name, costs in graph.nodes.items()}
         self._whole = self.columns
@@ -153,12 +152,12 @@ class _Program:
                     self.add(np.append(products, option), signs, 0.0, 0.0)
         self._peak = int(self._new(np.zeros((1, len(weights))))[0])
 
-    def _new(self, costs: Matrix) -> Choice:
+    def _new(self, costs: Matrix) -> Numbers:
         self._costs.append(costs)
         self.columns += len(costs)
         return np.arange(self.columns - len(costs), self.columns)
 
-    def add(self, columns: Choice, factors: Vector, least: float, most: float) -> None:
+    def add(self, columns: Numbers, factors: Vector, least: float, most: float) -> None:
         self._rows.append((columns, factors, least, most))
 
     def bound(self, cost: int, most: float) -> None:

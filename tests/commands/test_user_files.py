@@ -450,7 +450,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
     others = {
         "files.py": "the place to write in; sources of primepar",
         "reading.py": "the place to read in",
-        "plan/plan_file.py": "a look at the format; what is then read is checked",
+        "plan/plan.py": "a look at the format; what is then read is checked",
         "schedule/program_file.py": "the schema",
         "models/tensor_file.py": "the part to be named; entries of a header that is checked",
         "models/hugging_face.py": "a new folder; files of a tokenizer are copied as they are",

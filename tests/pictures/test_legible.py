@@ -23,8 +23,7 @@ from primepar.pictures.counterexample import CounterexamplePanel, counterexample
 from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import space_time
 from primepar.pictures.timeline import timeline_svg
-from primepar.plan.description import describe
-from primepar.plan.picture import plan_svg
+from primepar.plan.description import describe, plan_svg
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program, lower

@@ -12,9 +12,8 @@ from test_cost_linear import candidate
 
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cluster import Passing
-from primepar.plan.cost.collective_calls import sent
 from primepar.plan.cost.linear import Training, linear_cost
-from primepar.plan.cost.sweeps import moving
+from primepar.plan.cost.sweeps import moving, sent
 from primepar.schedule import Linear, lower
 from primepar.schedule.program import AllGather, AllReduce, ReduceScatter
 

@@ -14,9 +14,9 @@ from primepar.models.sizes import MODELS
 from primepar.operators.step import lower_step
 from primepar.plan import preset_plan
 from primepar.plan.cluster import read_cluster
-from primepar.plan.cost.experts import all_to_all, expert_bits
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.plan_file import load_plan, save_plan
+from primepar.plan.cost.local_operators import all_to_all, expert_bits
+from primepar.plan.plan import load_plan, save_plan
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 

@@ -16,7 +16,7 @@ from primepar.plan.cost.candidate import candidate_of
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training, linear_cost
 from primepar.plan.cost.links import ClusterLinks, PortLoad
-from primepar.plan.profile.fit import Sample, fit
+from primepar.plan.profile.cluster_file import Sample, fit
 from primepar.plan.simulator.run import simulate
 from primepar.schedule.lowering import layout
 from primepar.schedule.movement import Movement

@@ -19,9 +19,9 @@ from primepar.models import ModelConfig, operators
 from primepar.partition import parse_sequence
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, Link, Rate, load_cluster, read_cluster, shipped_clusters
+from primepar.plan.cluster_parts import curve
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.curves import curve
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
 from primepar.plan.simulator.run import simulate

@@ -16,8 +16,8 @@ from primepar.models.graph import operators
 from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.pipeline_layout import layer_of, layers_by_stage
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import Given
 from primepar.plan.search.search import search
 from primepar.plan.search.split_plan import split_plan
 from primepar.plan.search.splits import (

@@ -13,7 +13,7 @@ import primepar
 from primepar.errors import PlanError
 from primepar.models.config import GPTConfig, ModelConfig
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
-from primepar.plan.plan_file import schema
+from primepar.plan.plan import schema
 
 SCHEMA = Path(primepar.__file__).parent / "plan" / "plan.schema.json"
 LABELS = (

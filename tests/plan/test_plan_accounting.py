@@ -18,8 +18,8 @@ from primepar.errors import PlanError
 from primepar.operators.step_options import StepOptions
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import BYTES, Link, load_cluster
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.result import Given
 from primepar.plan.search.search import search
 from primepar.plan.simulator import account as account_module
 from primepar.plan.simulator.account import (
@@ -29,8 +29,8 @@ from primepar.plan.simulator.account import (
     accounting,
     step_options,
 )
-from primepar.plan.simulator.events import BlockBytes, live_bytes, sent
 from primepar.plan.simulator.step import simulate_step
+from primepar.plan.simulator.work import BlockBytes, live_bytes, sent
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule.program import (

@@ -21,9 +21,9 @@ from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.search import explain
 from primepar.plan.search.explanation_text import words
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import best_for
+from primepar.plan.search.result import Given
 from primepar.plan.simulator.step import simulate_step
 
 MODEL, DEEP = example(2), str(EXAMPLE)

@@ -12,8 +12,8 @@ from benchmarks.paper.setting import megatron, megatron_sequences
 from primepar.errors import PlanError
 from primepar.models.config import Family, ModelConfig
 from primepar.plan import PRESETS, preset_plan
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import Given
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
 

@@ -12,10 +12,10 @@ from profiles import IS_LONG
 
 from primepar.errors import PlanError
 from primepar.models.config import Family, ModelConfig
-from primepar.plan.search.least_memory import LeastMemory, advice, refuse_what_cannot_fit
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.within import LeastMemory, advice, refuse_what_cannot_fit
 
 FAMILIES: tuple[Family, ...] = ("gpt", "opt", "bloom", "llama")
 

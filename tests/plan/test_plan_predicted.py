@@ -24,7 +24,7 @@ from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.simulator.account import accounting, step_options
-from primepar.plan.simulator.events import BlockBytes, sent
+from primepar.plan.simulator.work import BlockBytes, sent
 
 SIZES = {"layers": 1, "hidden": 16, "heads": 8, "context": 4}
 MODELS = {

@@ -21,7 +21,7 @@ from primepar.partition.registry import parse_sequence
 from primepar.plan import cluster as cluster_module
 from primepar.plan import load_plan, redundancy
 from primepar.plan.cluster import Link
-from primepar.plan.cost.device_slices import Spread, element_spread
+from primepar.plan.cost.candidate import Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.sweeps import moving

@@ -10,9 +10,9 @@ from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
+from primepar.plan.search.exact_search import ChainStep, Table, cheapest, stretch
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import search
-from primepar.plan.search.segments import ChainStep, Table, cheapest, stretch
 from primepar.plan.search.sequence_space import SpaceName
 
 Chain = list[tuple[ChainStep, int]]

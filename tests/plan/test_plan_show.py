@@ -14,8 +14,15 @@ from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 from primepar.api.resolve_target import resolve
 from primepar.pictures.svg import RED
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
-from primepar.plan.description import MOST_CELLS, cut_text, describe, holders, picture, words
-from primepar.plan.picture import plan_svg
+from primepar.plan.description import (
+    MOST_CELLS,
+    cut_text,
+    describe,
+    holders,
+    picture,
+    plan_svg,
+    words,
+)
 from primepar.schedule import Layout
 
 CONFIG = {

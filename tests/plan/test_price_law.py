@@ -20,10 +20,9 @@ from primepar.models.config import Family, ModelConfig
 from primepar.plan import PRESETS
 from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.presets import preset_sequences
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import baselines, best_for
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.result import Given, SearchResult
 
 BASES = (*PRESETS, *(f"M2,{name}" for name in PRESETS if name != "data"))
 DRAWN = 500 if IS_LONG else 10

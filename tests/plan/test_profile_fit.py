@@ -6,10 +6,15 @@ import pytest
 
 from primepar.models import ModelConfig, operators
 from primepar.plan.cluster import BYTES, Collective, Passing, Ring, read_cluster
-from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
+from primepar.plan.profile.cluster_file import (
+    MeasuredMachine,
+    Sample,
+    cluster_text,
+    fit,
+    growing,
+    points_text,
+)
 from primepar.plan.profile.counts import Counts, counts
-from primepar.plan.profile.fit import Sample, fit
-from primepar.plan.profile.measured_curves import growing, points_text
 
 LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
 REDUCE, GATHER = Ring(4e-4, 5e8), Ring(6e-4, 3e8)

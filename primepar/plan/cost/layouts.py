@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.plan.cost.device_slices import Digits, Slices, Spread
+from primepar.plan.cost.candidate import Digits, Slices, Spread
 from primepar.plan.cost.links import ClusterLinks
 
 Floats = NDArray[np.float32]

@@ -4,11 +4,17 @@ A step of a phase takes the longer of its products and its P2P hops; reductions 
 transfers of a primitive are derived from its movement. A cut makes the tensors of the other
 elements smaller. Partial sums are all-reduced over the device bits of all cuts that sum: the
 paper's group indicator.
+
+The cost of an operator without products is what the kernels of a step's program pass through
+memory. There is no formula of these: they are counted in a program of one device
+(`simulator.account.kernels`). On a device that has a share of rows and columns, each kernel reads
+and writes that share. Example, of a norm in bfloat16: one kernel reads x and writes x / |x| in
+float32, 6 bytes for an element, and the next one reads that and writes the output, as many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -18,11 +24,36 @@ from primepar.models.config import ModelConfig
 from primepar.passes.coalesce_reductions import LARGEST_BUCKET
 from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.collective_calls import RingCall, sent
-from primepar.plan.cost.kernels import Passes, ProgramKernels
 from primepar.plan.cost.links import ClusterLinks, PortLoad
-from primepar.plan.cost.sweeps import Load, Shares, SweepStage, moving
+from primepar.plan.cost.sweeps import Load, RingCall, Shares, SweepStage, moving, sent
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
+
+
+class Passes(NamedTuple):
+    """Kernels, and the bytes that they read and write."""
+
+    starts: int = 0
+    bytes: float = 0.0
+
+    def and_of(self, size: float) -> Passes:
+        """These and one kernel more."""
+        return Passes(self.starts + 1, self.bytes + size)
+
+
+@dataclass(frozen=True)
+class ProgramKernels:
+    """Kernels of a step of one sequence of a model of one layer, in one data type.
+
+    `forward` and `backward` are by operator, without its layer. `update` is that of all
+    `parameters` in all `tensors`, with the squares for the norm of the gradient.
+    """
+
+    forward: Mapping[str, Passes]
+    backward: Mapping[str, Passes]
+    update: Passes
+    parameters: int
+    tensors: int
+
 
 MOMENTS = 2
 """Numbers that AdamW keeps for each parameter, in float32 at least."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from primepar.plan.cost.device_slices import Digits
+from primepar.plan.cost.candidate import Digits
 from primepar.plan.cost.layouts import AT_ONCE, Bools, Boxes, Floats, Layouts, sizes
 from primepar.plan.cost.links import ClusterLinks
 

@@ -12,7 +12,7 @@ from math import inf
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cluster import Cluster, Link, Passing, Rate
-from primepar.plan.cost.device_slices import Spread
+from primepar.plan.cost.candidate import Spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks

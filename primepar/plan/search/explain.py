@@ -15,10 +15,9 @@ from primepar.models.config import ModelConfig, flops_per_token
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
 from primepar.plan.plan import Plan, recomputed_words
-from primepar.plan.search.given_plan import Given
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import ComparedPlan, baselines, best_for, simulated
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.split_plan import given_pipeline, name_in_model
 from primepar.plan.search.splits import Pipeline, Splits

@@ -18,8 +18,7 @@ from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByInput
 from primepar.partition.sequence_parallel import SequenceRow
-from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.device_slices import Spread, element_spread
+from primepar.plan.cost.candidate import Candidate, Spread, element_spread
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.local_operators import (
@@ -31,8 +30,11 @@ from primepar.plan.cost.local_operators import (
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 from primepar.schedule.operators import Linear
 
-Numbers = NDArray[np.int64]
-Vector = NDArray[np.float64]
+Numbers: TypeAlias = NDArray[np.int64]
+Vector: TypeAlias = NDArray[np.float64]
+Matrix: TypeAlias = NDArray[np.float64]
+Choices = tuple[int, ...]
+"""An option of every operator, in their order."""
 SUMMED = ByInput, SequenceRow
 """Primitives that cut the vocabulary of the embedding, whose partial rows are summed."""
 Candidates: TypeAlias = Callable[[Operator], Several[Candidate]]

@@ -9,30 +9,84 @@ node to the head.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Several
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
-from primepar.models.graph import operators, stack
+from primepar.models.graph import Operator, operators, stack
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.step_seconds import weighed
-from primepar.plan.search.axes import FREE, Axes
-from primepar.plan.search.options import Candidates, Catalogue, Numbers, Options, kind_of
-from primepar.plan.search.segments import FoldedGraph, Matrix, Vector
-from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, allows
-from primepar.plan.simulator.program_kernels import kernels
+from primepar.plan.search.options import (
+    Candidates,
+    Catalogue,
+    Matrix,
+    Numbers,
+    Options,
+    Vector,
+    kind_of,
+)
+from primepar.plan.search.sequence_space import FREE, Axes, SequenceSpace, SpaceName, allows
+from primepar.plan.simulator.account import kernels
 
 Part = Literal["model", "blocks"]
 """What is planned: the whole model, or its blocks alone, as in the paper's evaluation."""
+
+
+ChainPart = TypeVar("ChainPart", Operator, list[Operator])
+
+
+@dataclass(frozen=True)
+class FoldedGraph:
+    """The operators of a model with at most two layers; the second stands for all but the first.
+
+    Example: of embedding, blocks 0 to 95, norm, head and loss it has the embedding, blocks 0 and 1,
+    norm, head and loss. Block 1 is there for 95 layers.
+
+    `second` are the places of the operators of the second layer.
+    """
+
+    operators: tuple[Operator, ...]
+    layers: int
+    second: range
+
+    @classmethod
+    def of(cls, operators: Several[Operator]) -> FoldedGraph:
+        """The folded graph of the operators of a model, in the order of execution."""
+        names = [operator.name for operator in operators]
+        begin = next(place for place, name in enumerate(names) if name.startswith("blocks."))
+        size = sum(name.startswith("blocks.0.") for name in names)
+        layers = sum(name.startswith("blocks.") for name in names) // size
+        end = begin + layers * size
+        second = range(begin + size, min(end, begin + 2 * size))
+        last, now_last = f"blocks.{layers - 1}.", f"blocks.{min(layers, 2) - 1}."
+        after = (
+            replace(
+                operator, inputs=tuple(name.replace(last, now_last) for name in operator.inputs)
+            )
+            for operator in operators[end:]
+        )
+        return cls((*operators[: second.stop], *after), layers, second)
+
+    def split(
+        self, parts: Several[ChainPart]
+    ) -> tuple[list[ChainPart], list[ChainPart], list[ChainPart]]:
+        """Operators, or segments by their last one: to the first layer, the second, the rest."""
+        place_of = {operator.name: place for place, operator in enumerate(self.operators)}
+        split: tuple[list[ChainPart], list[ChainPart], list[ChainPart]] = [], [], []
+        for part in parts:
+            place = place_of[part.name if isinstance(part, Operator) else part[-1].name]
+            split[(place >= self.second.start) + (place >= self.second.stop)].append(part)
+        return split
 
 
 @dataclass

@@ -20,9 +20,8 @@ from math import inf
 
 from primepar.errors import PlanError
 from primepar.plan.cost.step_seconds import SHARES
-from primepar.plan.search.given_plan import degrees
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.result import SearchResult, degrees
 from primepar.plan.search.search import search
 from primepar.plan.search.within import best_within
 

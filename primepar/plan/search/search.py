@@ -20,10 +20,9 @@ import numpy as np
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.lower_bounds import Holdings, LeastWays
 from primepar.plan.search.exact_search import Exact, least_with
-from primepar.plan.search.options import Options, kind_of
+from primepar.plan.search.options import Options, Vector, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.segments import Vector
 from primepar.plan.search.sequence_space import SequenceSpace, orders
 from primepar.without_cycles import without_cycles
 

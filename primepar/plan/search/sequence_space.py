@@ -6,6 +6,13 @@ devices. `all` has every registered primitive but grids, and `grids` these too, 
 it fits. Rows are one dim here, so the paper's B is M. Operators that are not linear shard rows,
 shard columns or replicate along each bit; in `all` and `grids` they may also have the layout in
 which such a primitive leaves O.
+
+A question may fix degrees of parallelism, as --tp 4, in the words of Megatron (`Axes`). A linear
+operator of a layer has its rows cut in some slices, and each slice has a number of devices that
+divide its products in other ways: tensor parallelism. Slices of whole sequences are data
+parallelism, and parts of one sequence are context parallelism. Example: eight sequences under
+`M4,K2` are four copies of two devices, `--dp 4 --tp 2`. One sequence under it is in four parts,
+`--cp 4 --tp 2`. Other operators are free: a norm of sequence parallelism has rows on all devices.
 """
 
 from __future__ import annotations
@@ -15,18 +22,17 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from itertools import groupby, permutations, product
-from math import prod
-from typing import Final, Literal
+from math import gcd, prod
+from typing import Final, Literal, NamedTuple
 
-from primepar.errors import PrimitiveError, SequenceError
+from primepar.errors import ConfigError, PrimitiveError, SequenceError
 from primepar.models.graph import Operator
 from primepar.partition.by_dimension import ByBatch, ByInput, ByOutput, BySequence, Replicated
 from primepar.partition.grid import GridKept
 from primepar.partition.primepar import PrimePar
 from primepar.partition.registry import PRIMITIVES, parse_sequence
 from primepar.partition.summa import SummaDeep
-from primepar.plan.cost.candidate import LINEAR, Candidate, device_bits, whole
-from primepar.plan.cost.device_slices import element_spread
+from primepar.plan.cost.candidate import LINEAR, Candidate, device_bits, element_spread, whole
 from primepar.plan.cost.sweeps import moving
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.sequence import Element
@@ -194,3 +200,42 @@ def _known(element: Element) -> bool:
     except (SequenceError, PrimitiveError):
         return False
     return type(parsed.primitive) is type(element.primitive) and parsed.sides == element.sides
+
+
+class Axes(NamedTuple):
+    """Devices along each axis; None where the search chooses."""
+
+    tp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    cp: int | None = None
+
+    def slices(self, devices: int, sequences: int, replicas: int = 1) -> frozenset[int] | None:
+        """Slices of the rows of `sequences` on a power of two of devices; None for any number.
+
+        There may be several `replicas` of these devices and sequences.
+        """
+        if (self.tp, self.dp, self.cp) == (None, None, None):
+            return None
+        allowed, slices = list[int](), 1
+        while slices <= devices:
+            whole = gcd(slices, sequences)
+            degrees = devices // slices, replicas * whole, slices // whole
+            asked = self.tp, self.dp, self.cp
+            if all(want in (None, degree) for want, degree in zip(asked, degrees, strict=True)):
+                allowed.append(slices)
+            slices *= 2
+        return frozenset(allowed)
+
+    def refusal(self, devices: int, batch: int) -> ConfigError:
+        """The error for devices that have no such axes."""
+        given = [f"--{axis} {size}" for axis, size in self._asdict().items() if size is not None]
+        return ConfigError(
+            f"{given[0].partition(' ')[0]}: expected degrees that multiply to the {devices} "
+            f"devices, of which --dp divides the batch of {batch}, got {' '.join(given)}: leave "
+            "one out"
+        )
+
+
+FREE = Axes()
+"""No axis is fixed."""

@@ -31,14 +31,11 @@ from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks, level_between
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.pipeline_layout import layers_by_stage
-from primepar.plan.search.axes import FREE, Axes
-from primepar.plan.search.given_plan import Given
-from primepar.plan.search.options import Catalogue, Options
+from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.result import SearchResult
+from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.search import EXACT, search
-from primepar.plan.search.segments import Matrix, Vector
-from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.sequence_space import FREE, Axes, SpaceName
 from primepar.plan.search.stage_cost import (
     PLAIN,
     ChunkBytes,
@@ -54,7 +51,7 @@ from primepar.plan.search.stage_cost import (
     repeated,
     seconds_for_parameters,
 )
-from primepar.plan.simulator.program_kernels import kernels
+from primepar.plan.simulator.account import kernels
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 LARGEST, BISECTIONS = 8.0, 5

@@ -27,8 +27,8 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.pipeline_layout import layer_of, layer_operator
+from primepar.plan.search.options import Vector
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.segments import Vector
 
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 """What is in shards; each includes what is before it."""

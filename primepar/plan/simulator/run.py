@@ -14,10 +14,20 @@ from typing import Any
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError, ProgramError
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.simulator.in_flight import RINGS, PendingEnds, Transfer, traffic
-from primepar.plan.simulator.links import Clock, Network, Port, Scalar, SentByAll, exact
+from primepar.plan.simulator.links import (
+    RINGS,
+    Clock,
+    Network,
+    PendingEnds,
+    Port,
+    SentByAll,
+    Transfer,
+    exact,
+    traffic,
+)
 from primepar.plan.simulator.work import (
     InstructionKind,
+    Scalar,
     Work,
     kind,
     label,
