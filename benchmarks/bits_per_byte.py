@@ -9,10 +9,8 @@ stand for more bytes. Evaluations read all that is held out, and are not counted
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
@@ -47,27 +45,11 @@ class TextRun(NamedTuple):
     curve: list[CurvePoint]
 
 
-def texts(folder: Path, content: bytes, vocabularies: list[int]) -> dict[str, Path]:
-    """Write a text, and its tokens for each vocabulary; name -> file."""
-    from primepar.distributed.text.tokenize import TokenizeOptions, tokenize
-
-    text = folder / "text.txt"
-    text.write_bytes(content)
-    written = {"bytes": text}
-    for vocabulary in vocabularies:
-        (folder / str(vocabulary)).mkdir()
-        output = folder / str(vocabulary) / "tokens.bin"
-        options = TokenizeOptions(texts=[text], output=output, train_vocabulary=vocabulary)
-        tokenize(options, lambda name, done, total: None)
-        written[f"{vocabulary} tokens"] = output
-    return written
-
-
-def trained(name: str, path: Path, seconds: float, world: World) -> TextRun:
+def trained(tokenizer: str | None, seconds: float, world: World) -> TextRun:
     """Train for some CPU seconds and evaluate at equal distances."""
     from primepar.distributed.training.stopping import Stopping
 
-    trainer = _trainer(path, world)
+    trainer = _trainer(tokenizer, world)
     text, curve, spent = trainer.text, list[CurvePoint](), 0.0
     with Stopping() as stopping:
         while len(curve) < POINTS:
@@ -78,11 +60,12 @@ def trained(name: str, path: Path, seconds: float, world: World) -> TextRun:
                 bits = text.bits_per_byte(trainer.evaluate())
                 curve.append(CurvePoint(spent, trainer.done, bits))
     per_token = (text.held_out_bytes or len(text.held_out)) / len(text.held_out)
+    name = "bytes" if tokenizer is None else f"{tokenizer} tokens"
     return TextRun(name, text.vocabulary, per_token, curve)
 
 
-def _trainer(path: Path, world: World) -> Trainer:
-    """The trainer of `primepar train --data` on one process, without output."""
+def _trainer(tokenizer: str | None, world: World) -> Trainer:
+    """The trainer of `primepar train` on one process, without output."""
     from primepar.distributed import Mesh
     from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.training_state import TrainingState
@@ -94,23 +77,22 @@ def _trainer(path: Path, world: World) -> Trainer:
     from primepar.distributed.training.trainer import Trainer
     from primepar.partition import parse_sequence
 
-    settings = with_vocabulary(
-        Settings(
-            data=str(path),
-            layers=LAYERS,
-            hidden=HIDDEN,
-            heads=HEADS,
-            context=CONTEXT,
-            batch=BATCH,
-            lr=RATE,
-            warmup=WARMUP,
-            evaluate_batches=0,
-        )
+    settings = Settings(
+        tokenizer=tokenizer,
+        layers=LAYERS,
+        hidden=HIDDEN,
+        heads=HEADS,
+        context=CONTEXT,
+        batch=BATCH,
+        lr=RATE,
+        warmup=WARMUP,
+        evaluate_batches=0,
     )
+    text = load_text(None, BATCH, CONTEXT, tokenizer)
+    settings = with_vocabulary(settings, text)
     plan = uniform_plan(settings.model, parse_sequence("P1x1"))
     state = TrainingState(plan, Mesh(plan.mesh, world.device), settings.seed)
     silent = Reporter(Launch("mpirun", rank=1, size=1), 0, settings.steps)
-    text = load_text(settings.data, BATCH, CONTEXT)
     return Trainer(settings, world, state, text, Log(None), silent)
 
 
@@ -135,22 +117,16 @@ def bits_per_byte(
     ] = "512,2048",
 ) -> None:
     """Train a small GPT on bytes and on tokens for the same time, and print both curves."""
-    from primepar.distributed.training.data import library_sources
     from primepar.distributed.training.launch import joined
     from primepar.distributed.training.launchers import Launch
 
     if not 0 < seconds < float("inf"):
         raise ConfigError(f"--seconds: expected a positive number, got {seconds}")
-    try:
-        entries = [int(entry) for entry in vocabularies.split(",")]
-    except ValueError:
-        raise ConfigError(f"--vocabularies: expected numbers, got {vocabularies!r}") from None
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        joined(Launch.of(os.environ), "cpu") as world,
-    ):
-        files = texts(Path(folder), library_sources(), entries)
-        runs = [trained(name, path, seconds, world) for name, path in files.items()]
+    entries = vocabularies.split(",")
+    if not all(map(str.isdecimal, entries)):
+        raise ConfigError(f"--vocabularies: expected numbers, got {vocabularies!r}")
+    with joined(Launch.of(os.environ), "cpu") as world:
+        runs = [trained(tokenizer, seconds, world) for tokenizer in (None, *entries)]
     for line in lines(runs, seconds):
         typer.echo(line)
 

@@ -24,7 +24,6 @@ from primepar.commands.profile import profile
 from primepar.commands.search import search
 from primepar.commands.show import show
 from primepar.commands.simulate import simulate
-from primepar.commands.tokenize import tokenize
 from primepar.commands.train import train
 from primepar.commands.usage import UsageError, usage_line
 from primepar.commands.verify import verify
@@ -50,7 +49,6 @@ EXAMPLES: dict[Callable[..., None], str] = {
     plan: "plan config.json --cluster v100-8x4 --devices 8 -o plan.json",
     profile: "profile --ranks 4 -o here.toml",
     simulate: "simulate P2x2 --shape 4096,4096,4096 --cluster h200-8",
-    tokenize: "tokenize texts/ --train-vocabulary 8192 -o tokens.bin",
     train: "train --ranks 4 --plan P2x2 --steps 100",
 }
 """Every command in the order of the help, with an example of how it is called."""

@@ -15,6 +15,7 @@ COMMANDS = {
     "price": "plan PLAN, with the same options",
     "pipeline": "plan MODEL --objective splits, with the same options",
     "certify": "verify TARGET --certificate FILE",
+    "tokenize": "train --data TEXT --set training.tokenizer=tokenizer.json, which makes the tokens",
 }  # fmt: skip
 """Other words for commands."""
 OPTIONS = {

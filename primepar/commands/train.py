@@ -45,7 +45,7 @@ def train(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Text to train on, read as bytes. The last tenth is held out.",
+            help="Text to train on: a file, a folder or a pattern. The last tenth is held out.",
             show_default="the standard library's sources",
         ),
     ] = None,

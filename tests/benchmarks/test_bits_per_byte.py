@@ -16,20 +16,22 @@ from benchmarks.bits_per_byte import (
     TextRun,
     bits_per_byte,
     lines,
-    texts,
     trained,
 )
 from primepar.cli import main
+from primepar.distributed.training import data
 from primepar.distributed.training.launch import World
 
-CONTENT = b"".join(b"the cat number %d sat on the mat; " % n for n in range(600))
 
-
-def test_runs_have_the_same_text_and_a_curve_each(tmp_path: Path) -> None:
-    files = texts(tmp_path, CONTENT, [300])
-    assert list(files) == ["bytes", "300 tokens"]
+def test_runs_have_the_same_text_and_a_curve_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(data, "library_files", lambda: [Path("text.txt")])
+    Path("text.txt").write_text("".join(f"the cat number {n} sat on the mat; " for n in range(600)))
     world = World(0, 1, device("cpu"), HashStore())
-    letters, tokens = (trained(name, path, 0.05, world) for name, path in files.items())
+    letters, tokens = (trained(given, 0.05, world) for given in (None, "300"))
+    assert (letters.name, tokens.name) == ("bytes", "300 tokens")
     assert (letters.vocabulary, letters.bytes_per_token) == (256, 1)
     assert tokens.vocabulary == 300
     assert tokens.bytes_per_token > 1.5

@@ -293,7 +293,7 @@ def test_ten_megabytes_of_noise_are_no_program(folder: Path, seed: int) -> None:
 
 
 COMMANDS = ("list, show, check, verify, search, exercise, preflight, plan, "
-            "profile, simulate, tokenize, train")  # fmt: skip
+            "profile, simulate, train")  # fmt: skip
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
     "plan.json, or a preset plan with --model"
@@ -306,6 +306,9 @@ USAGE = {
     "certify proof.json primepar":
         f"expected one of {COMMANDS}, got 'certify': write primepar verify TARGET --certificate "
         "FILE",
+    "tokenize texts -o t.bin":
+        f"expected one of {COMMANDS}, got 'tokenize': write primepar train --data TEXT --set "
+        "training.tokenizer=tokenizer.json, which makes the tokens",
     "plan opt-6.7b":
         f"--cluster: expected a value, got none: write --cluster FILE ({CLUSTER})",
     "redundancy opt-6.7b":

@@ -85,11 +85,9 @@ REPLACED = {
     ("search", "output"): ("search", "mine.py:Mine", "-o", "./mine.py"),
     ("simulate", "output"): ("simulate", "P2x2", "--shape", "8,8,8", *ON_CLUSTER[:2], "-o",
                              "cluster.txt"),
-    ("tokenize", "output"): ("tokenize", "tokens.bin", "--train-vocabulary", "300", "--force", "-o",
-                             "./tokens.bin"),
 }  # fmt: skip
 """Command and parameter that names an output -> a call that would replace an input, if any can."""
-INPUTS = {"certificate", "model", "file", "config", "texts", "tokenizer"}
+INPUTS = {"certificate", "model", "file", "config"}
 """Parameters of commands that are paths and name inputs."""
 
 
@@ -109,7 +107,6 @@ def test_every_path_of_a_command_is_known_as_input_or_output() -> None:
     "call", [call for call in REPLACED.values() if call], ids=lambda call: " ".join(call)
 )
 def test_no_output_replaces_an_input(folder: Path, call: tuple[str, ...]) -> None:
-    Path("tokens.bin").write_text("a text\n" * 100)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     done = run(*call)
     options = ("-o", "--output", "--minimal", "--picture", "--repair")
@@ -205,7 +202,7 @@ READ = {
     "plan": ("train", "--plan", "{}", "--ranks", "1"),
     "data": ("train", "--data", "{}", "--ranks", "1"),
     "tokens": ("train", "--data", "{}.bin", "--ranks", "1"),
-    "tokenizer": ("tokenize", "f.json", "--tokenizer", "{}", "-o", "t.bin"),
+    "tokenizer": ("train", "--set", "training.tokenizer={}", "--ranks", "1"),
     "model": ("verify", "megatron", "--devices", "2", "--model", "{}"),
     "csv": ("preflight", "{}.csv"),
 }
@@ -257,7 +254,7 @@ def test_every_reader_of_json_refuses_alike(
 ) -> None:
     Path("x.json").write_bytes(content)
     done = run(*(word.format("x.json") for word in READ[way]))
-    option = "--tokenizer " if way == "tokenizer" else ""
+    option = "training.tokenizer " if way == "tokenizer" else ""
     assert done == (2, "", f"primepar: error: {option}x.json: {message}\n")
 
 
@@ -272,7 +269,7 @@ def test_every_reader_of_json_refuses_a_key_twice(folder: Path) -> None:
                            ("tokenizer", '{"a": 1, "a": 1}', "a")):  # fmt: skip
         Path("x.json").write_text(text)
         done = run(*(word.format("x.json") for word in READ[way]))
-        option = "--tokenizer " if way == "tokenizer" else ""
+        option = "training.tokenizer " if way == "tokenizer" else ""
         assert done == (2, "", f"primepar: error: {option}x.json: $.{key}: expected the key once, "
                         "got it twice: leave one out\n")  # fmt: skip
 
@@ -471,8 +468,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "distributed/training/log.py": "the log, to append to it",
         "distributed/training/data.py": "of the standard library",
         "distributed/profiling/measure.py": "/proc",
-        "distributed/text/tokenizer.py": "of the package tokenizers",
-        "distributed/text/write_tokens.py": "the part to be named",
+        "distributed/text/tokenize.py": "the lock, the part to be named, of the package tokenizers",
         "distributed/checkpoints/shards.py": "a new file; files of a manifest that are checked",
         "distributed/checkpoints/folder.py": "the lock",
     }

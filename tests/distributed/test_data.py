@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from primepar.distributed.training.data import Text, library_sources, load_text, windows
+from primepar.distributed.training.data import Text, library_files, load_text, windows
 from primepar.errors import DataError
 
 REMEDY = "give a longer file, or a smaller training.batch or model.context"
@@ -78,8 +78,9 @@ def test_bits_per_byte_of_bytes_are_the_loss_in_bits() -> None:
 def test_the_default_text_is_the_standard_library() -> None:
     text = load_text(None, batch=8, context=128)
     assert text.name == "the standard library"
-    assert len(text.train) + len(text.held_out) == len(library_sources())
-    assert library_sources() == library_sources()
+    assert len(text.train) + len(text.held_out) == sum(
+        path.stat().st_size for path in library_files()
+    )
     assert len(text.train) > 1_000_000
 
 
@@ -90,9 +91,13 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path) == (
-        f"{tmp_path}: expected a file of text to train on, got is a directory: check --data"
+def test_a_folder_and_a_pattern_are_all_of_their_files(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "c.md"):
+        (tmp_path / name).write_text(name * 40)
+    assert load_text(f"{tmp_path}/*.txt", 2, 8).train.tobytes().startswith(b"a.txt" * 40 + b"b.txt")
+    assert len(load_text(str(tmp_path), 2, 8).train) == 504
+    assert refusal(f"{tmp_path}/*.rst") == (
+        f"{tmp_path}/*.rst: expected files of text to train on, found none: check --data"
     )
 
 

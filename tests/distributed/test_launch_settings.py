@@ -173,7 +173,7 @@ def test_options_and_set_override_the_file(tmp_path: Path) -> None:
 SAMPLES: dict[str, Any] = {
     "plan": "K4", "chunks": 2, "steps": 3, "batch": 6, "accumulate": 2,
     "recompute": "full", "seed": 5,
-    "data": 'a "b".txt', "dtype": "float16",
+    "data": 'a "b".txt', "tokenizer": "t.json", "dtype": "float16",
     "device": "cpu", "layers": 1, "hidden": 48, "heads": 2, "context": 16, "vocabulary": 300,
     "optimizer": "sgd", "lr": 0.25, "warmup": 0, "clip": 1.5, "schedule": "cosine", "lr_min": 0.125,
     "decay_steps": 2, "beta1": 0.5, "beta2": 0.75, "epsilon": 1e-6, "weight_decay": 0.0,
@@ -229,7 +229,7 @@ WRONG_FILES = {
     "[training\n": "run.toml: expected TOML, got broken text: Expected ']' at the end of a table "
     "declaration (at line 1, column 10)",
     "[training]\nstep = 3\n": "run.toml: training.step: expected a key out of steps, batch, "
-    "accumulate, recompute, seed, data, dtype, device, got 'step': write steps",
+    "accumulate, recompute, seed, data, tokenizer, dtype, device, got 'step': write steps",
     "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
     "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
     "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "

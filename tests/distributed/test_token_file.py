@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from command import run
 
-from primepar.distributed.text.token_file import PAGE, dtype_of, page_digest, side_file
+from primepar.distributed.text.token_file import PAGE, page_digest, side_file
 from primepar.distributed.training.data import check_vocabulary, load_text, with_vocabulary
 from primepar.distributed.training.settings import Settings
 from primepar.errors import DataError
 
 VOCABULARY = 300
 TOKENS = np.arange(1000) * 7 % VOCABULARY
-AGAIN = "make both again with primepar tokenize"
+AGAIN = "delete both to make them again with training.tokenizer"
 
 
 def write(path: Path, tokens: Any = TOKENS, dtype: str = "uint16", **changes: Any) -> Path:
@@ -46,10 +46,6 @@ def test_parts_and_sizes_are_read_from_the_side_file(tmp_path: Path) -> None:
     assert (len(text.train), len(text.held_out), text.vocabulary) == (900, 100, 300)
     assert text.bits_per_byte(np.log(2)) == pytest.approx(100 / 400)
     assert text.digest == "f"
-
-
-def test_the_narrower_type_holds_every_token() -> None:
-    assert [dtype_of(n) for n in (1, 65_536, 65_537)] == ["uint16", "uint16", "uint32"]
 
 
 def bad_copy(path: Path, change: Callable[[bytearray], object]) -> None:
@@ -99,8 +95,8 @@ def test_a_large_file_is_compared_at_64_pages_only(tmp_path: Path) -> None:
 def test_a_missing_file_and_a_missing_side_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokens.bin"
     assert refusal(path) == (
-        f"{path}: expected a file of tokens, found none: make one with primepar tokenize, or check "
-        "--data"
+        f"{path}: expected a file of tokens, found none: check --data, or give the text and "
+        "--set training.tokenizer=tokenizer.json"
     )
     side_file(write(path)).unlink()
     assert refusal(path) == (
@@ -119,7 +115,6 @@ def test_a_missing_file_and_a_missing_side_file_are_refused(tmp_path: Path) -> N
         ({"train": {"tokens": -1, "bytes": 1}}, "Expected `int` >= 1 - at `$.train.tokens`"),
         ({"held_out": {"tokens": 1, "bytes": 0}}, "Expected `int` >= 1 - at `$.held_out.bytes`"),
         ({"held_out": {"tokens": 1}}, "Object missing required field `bytes` - at `$.held_out`"),
-        ({"more": 1}, "Object contains unknown field `more`"),
     ],
 )
 def test_a_broken_side_file_is_refused(changes: dict[str, Any], got: str, tmp_path: Path) -> None:
@@ -156,26 +151,16 @@ def test_a_token_beyond_the_vocabulary_ends_the_run(tmp_path: Path) -> None:
             position = position.after(2, text.windows(8))
     assert str(caught.value) == (
         f"{tmp_path}/tokens.bin: expected tokens below 300, the tokenizer's vocabulary, got 400: "
-        "make the file again with primepar tokenize"
-    )
-
-
-def test_another_tokenizer_next_to_the_tokens_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "tokens.bin")
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert refusal(path) == (
-        f"{tmp_path}/tokenizer.json: expected the tokenizer that made {path}, got another one: put "
-        "that one there, or make the tokens again with primepar tokenize"
+        "make the file again with training.tokenizer"
     )
 
 
 def test_the_model_takes_the_vocabulary_of_the_data(tmp_path: Path) -> None:
-    path = write(tmp_path / "tokens.bin")
-    settings = Settings(data=str(path))
-    assert with_vocabulary(settings).model.vocabulary == 300
-    given = Settings(data=str(path), vocabulary=512)
-    assert with_vocabulary(given) == given
-    assert with_vocabulary(Settings(data="some.txt")).vocabulary is None
+    text = load_text(str(write(tmp_path / "tokens.bin")), 2, 8)
+    assert with_vocabulary(Settings(), text).model.vocabulary == 300
+    given = Settings(vocabulary=512)
+    assert with_vocabulary(given, text) == given
+    assert with_vocabulary(Settings(), load_text(None, 2, 8)).vocabulary is None
 
 
 def test_a_model_with_fewer_entries_is_refused(tmp_path: Path) -> None:

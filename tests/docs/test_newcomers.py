@@ -33,10 +33,7 @@ PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, Sd2x2x2, Sk2x2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, "
     "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
 )
-COMMANDS = (
-    "list, show, check, verify, search, exercise, preflight, plan, "
-    "profile, simulate, tokenize, train"
-)
+COMMANDS = "list, show, check, verify, search, exercise, preflight, plan, profile, simulate, train"
 PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
 CLUSTERS = "a100, b200, cpu-gloo-4, gb200, h100, h200, mi300x, torus-4x4, tpu-v5p, v100, v100-8x4"
 TARGET = (
@@ -308,8 +305,8 @@ OTHERS = [
     ("a.json", '{"format": "primepar-program",}', "verify a.json", "a.json: expected JSON, got "
      "broken text: JSON is malformed: trailing comma in object (byte 30)"),
     ("run.toml", "[training]\nstep = 3\n", "train --config run.toml", "run.toml: training.step: "
-     "expected a key out of steps, batch, accumulate, recompute, seed, data, dtype, device, got "
-     "'step': write steps"),
+     "expected a key out of steps, batch, accumulate, recompute, seed, data, tokenizer, dtype, "
+     "device, got 'step': write steps"),
 ]  # fmt: skip
 
 

@@ -36,12 +36,14 @@ SECTIONS = ("training", "optimizer", "averaging")
 """Sections whose settings must be the same."""
 FREE = (
     "training.steps",
+    "training.tokenizer",
     "training.device",
     "training.accumulate",
     "training.recompute",
     "optimizer.sharded",
 )
-"""Settings of these sections that may differ: they divide the work, or have no part in a loss."""
+"""Settings of these sections that may differ: they divide the work, or have no part in a loss. The
+tokens of a tokenizer are compared with the data."""
 _DATA, _BATCH, _DECAY = "training.data", "training.batch", "optimizer.decay_steps"
 
 

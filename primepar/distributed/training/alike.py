@@ -24,7 +24,10 @@ from primepar.reading import read_bytes
 from primepar.schedule import Sequence as PartitionSequence
 
 Facts = Mapping[str, str]
-PATHS = ("plan", "data", "log", "trace", "checkpoint", "weights", "save_weights", "tensorboard")
+PATHS = (
+    "plan", "data", "tokenizer", "log", "trace", "checkpoint", "weights", "save_weights",
+    "tensorboard",
+)  # fmt: skip
 """Settings that are paths: ranks may have other ones, but all or none."""
 DIGITS = 8
 """Length of a digest in messages."""

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from primepar.distributed.text.sample_order import DataPosition, Places
-from primepar.distributed.text.token_file import SUFFIX, Tokens, open_tokens, read_header
-from primepar.distributed.training.settings import LEAST_VOCABULARY, Settings
+from primepar.distributed.text.token_file import Tokens, open_tokens
+from primepar.distributed.text.tokenize import text_files, tokenized
+from primepar.distributed.training.settings import LEAST_VOCABULARY, TOKENS, Settings
 from primepar.errors import DataError
 from primepar.files import reason
 from primepar.reading import read_bytes
@@ -46,6 +47,8 @@ class Text:
     """Each token is below."""
     held_out_bytes: int | None = None
     """Bytes of text that the held-out tokens stand for; None where the tokens are bytes."""
+    unknown: int = 0
+    """Tokens that stand for what the tokenizer does not know."""
 
     @classmethod
     def of(cls, name: str, content: bytes, batch: int, context: int) -> Text:
@@ -84,7 +87,7 @@ class Text:
                     f"context of {context}, got {count}: {_REMEDY}"
                 )
         return cls(str(path), tokens[:cut], tokens[cut:], header.digest, header.vocabulary,
-                   header.held_out.bytes)  # fmt: skip
+                   header.held_out.bytes, header.unknown)  # fmt: skip
 
     @property
     def unit(self) -> str:
@@ -126,7 +129,7 @@ class Text:
         if largest >= self.vocabulary:
             raise DataError(
                 f"{self.name}: expected tokens below {self.vocabulary}, the tokenizer's "
-                f"vocabulary, got {largest}: make the file again with primepar tokenize"
+                f"vocabulary, got {largest}: make the file again with training.tokenizer"
             )
         return read
 
@@ -137,46 +140,45 @@ def windows(tokens: Tokens, places: Places, context: int) -> Batch:
     return tokens[index_BT].astype(np.int64), tokens[index_BT + 1].astype(np.int64)
 
 
-def load_text(path: str | None, batch: int, context: int) -> Text:
-    """Read a file, or the sources of Python's standard library if `path` is None.
+def load_text(data: str | None, batch: int, context: int, tokenizer: str | None = None) -> Text:
+    """Read texts, or the sources of Python's standard library if `data` is None.
 
-    A name that ends with `.bin` is a file of tokens, any other one is read as bytes. Raises
-    `DataError` if the file is missing, cannot be read, is empty or too short.
+    `data` is a file, a folder or a pattern. With a `tokenizer` they are made a file of tokens,
+    unless they were before. A name that ends with `.bin` is such a file. Any other one is read as
+    bytes. Raises `DataError` if a file is missing, cannot be read, is empty or too short.
     """
-    if path is None:
-        return Text.of("the standard library", library_sources(), batch, context)
-    if path.endswith(SUFFIX):
-        return Text.of_tokens(Path(path), batch, context)
+    files = library_files() if data is None else text_files(data)
+    if tokenizer is not None:
+        return Text.of_tokens(tokenized(files, tokenizer), batch, context)
+    if data is not None and data.endswith(TOKENS):
+        return Text.of_tokens(Path(data), batch, context)
+    name = "the standard library" if data is None else data
     try:
-        content = read_bytes(Path(path), most=None)
+        content = b"".join(read_bytes(path, most=None) for path in files)
     except MemoryError:
         raise DataError(
-            f"{path}: expected text that fits into memory, got {Path(path).stat().st_size} bytes: "
-            "make a file of tokens of it with primepar tokenize"
+            f"{name}: expected text that fits into memory, got "
+            f"{sum(path.stat().st_size for path in files)} bytes: add --set "
+            "training.tokenizer=tokenizer.json, whose tokens are read from disk"
         ) from None
     except OSError as error:
         raise DataError(
-            f"{path}: expected a file of text to train on, got {reason(error)}: check --data"
+            f"{name}: expected a file of text to train on, got {reason(error)}: check --data"
         ) from None
-    return Text.of(path, content, batch, context)
+    return Text.of(name, content, batch, context)
 
 
-def library_sources() -> bytes:
-    """Return the sources of the standard library's top-level modules, joined in name order."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+def library_files() -> list[Path]:
+    """Return the standard library's top-level modules, in name order."""
+    return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 
 
-def with_vocabulary(settings: Settings) -> Settings:
-    """Return the settings with the vocabulary of the data, where neither they nor a plan have one.
-
-    Raises `DataError` if the data is a file of tokens whose side file cannot be read.
-    """
+def with_vocabulary(settings: Settings, text: Text) -> Settings:
+    """Return the settings with the entries of the data's tokenizer, if they have none."""
     given = settings.vocabulary is not None or settings.plan_file is not None
-    if given or settings.data is None or not settings.data.endswith(SUFFIX):
+    if given or text.held_out_bytes is None:
         return settings
-    entries = read_header(Path(settings.data)).vocabulary
-    return msgspec.structs.replace(settings, vocabulary=max(LEAST_VOCABULARY, entries))
+    return msgspec.structs.replace(settings, vocabulary=max(LEAST_VOCABULARY, text.vocabulary))
 
 
 def check_vocabulary(text: Text, entries: int, settings: Settings) -> None:

@@ -55,9 +55,9 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         check_installed(launch, "torch", "safetensors")
         if ranks is not None and ranks < 1:
             raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
-        settings = with_vocabulary(settings)
         layout = layout_of(settings, launch.size if ranks is None else ranks)
-        text = load_text(settings.data, *sizes_of(settings, layout))
+        text = load_text(settings.data, *sizes_of(settings, layout), settings.tokenizer)
+        settings = with_vocabulary(settings, text)
         model = layout.model if isinstance(layout, Plan) else settings.model
         check_vocabulary(text, model.vocabulary, settings)
         _check_folders(settings)
@@ -212,6 +212,11 @@ def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> 
         f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
         f"{world.device.type}; {len(trainer.text.train)} {trainer.text.unit} of {trainer.text.name}"
     )
+    if trainer.text.unknown:
+        trainer.reporter.line(
+            f"{trainer.text.unknown} tokens are unknown to the tokenizer: bits per byte leave them "
+            "out"
+        )
     if saved is not None:
         for note in saved.notes:
             trainer.reporter.line(f"{saved.path}: {note}")

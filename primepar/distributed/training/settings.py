@@ -41,6 +41,8 @@ OPTIONS = (
     "plan", "steps", "data", "checkpoint", "resume", "override", "timeout", "save_before",
 )  # fmt: skip
 """Settings that are options of the command too."""
+TOKENS = ".bin"
+"""How the name of a file of tokens ends; any other file is text."""
 LEAST_VOCABULARY = 256
 """An entry for each byte."""
 _RANGES: dict[str, Callable[[float], bool]] = {
@@ -88,8 +90,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         "activations that backward computes again: cheap ones, or all")] = "none"
     seed: Annotated[int, _at("training.seed", "seed of weights and batches", within=NATURAL)] = 0
     data: Annotated[str | None, _at("training.data",
-        "text, read as bytes; the last tenth is held out; or tokens (.bin)",
+        "text: a file, a folder or '*.txt'; the last tenth is held out; or tokens (.bin)",
         "the standard library's sources")] = None
+    tokenizer: Annotated[str | None, _at("training.tokenizer",
+        "a tokenizer.json, or entries of one to train on the text", "the text is bytes")] = None
     dtype: Annotated[Dtype, _at("training.dtype", "type of weights and activations")] = "float32"
     device: Annotated[DeviceChoice, _at("training.device",
         "auto is a GPU for each process where there is CUDA")] = "auto"
@@ -216,6 +220,8 @@ class Settings(Struct, frozen=True, kw_only=True):
             self._refuse("loss_scale", f"with training.dtype {self.dtype}, whose gradients have "
                          "the range of float32", "leave it out, or take float16")  # fmt: skip
         self._check_schedule()
+        if self.tokenizer is not None and (self.data or "").endswith(TOKENS):
+            self._refuse("tokenizer", f"with {self.data}, which has tokens")
         if self.trace is not None:
             if not self.trace.endswith((".svg", ".json")):
                 raise ConfigError(
