@@ -67,15 +67,14 @@ def trained(tokenizer: str | None, seconds: float, world: World) -> TextRun:
 def _trainer(tokenizer: str | None, world: World) -> Trainer:
     """The trainer of `primepar train` on one process, without output."""
     from primepar.distributed import Mesh
-    from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.data import load_text, with_vocabulary
     from primepar.distributed.training.launchers import Launch
     from primepar.distributed.training.log import Log
     from primepar.distributed.training.progress import Reporter
     from primepar.distributed.training.settings import Settings
+    from primepar.distributed.training.settings_plan import plan_of
     from primepar.distributed.training.trainer import Trainer
-    from primepar.partition import parse_sequence
 
     settings = Settings(
         tokenizer=tokenizer,
@@ -89,8 +88,7 @@ def _trainer(tokenizer: str | None, world: World) -> Trainer:
         evaluate_batches=0,
     )
     text = load_text(None, BATCH, CONTEXT, tokenizer)
-    settings = with_vocabulary(settings, text)
-    plan = uniform_plan(settings.model, parse_sequence("P1x1"))
+    settings, plan = with_vocabulary(settings, plan_of(settings, 1), text)
     state = TrainingState(plan, Mesh(plan.mesh, world.device), settings.seed)
     silent = Reporter(Launch("mpirun", rank=1, size=1), 0, settings.steps)
     return Trainer(settings, world, state, text, Log(None), silent)

@@ -17,7 +17,6 @@ import typer
 from msgspec import Struct
 
 from primepar.distributed import Mesh
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.step_programs import StepProgram, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.files import write_text
@@ -38,6 +37,7 @@ from primepar.passes.offload import (
 from primepar.pictures.residency import residency_svg
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.step import simulate_step
+from primepar.plan.uniform import uniform_plan
 from primepar.schedule.program import Program
 from primepar.verify import verify_program
 

@@ -31,17 +31,6 @@ class Replicas:
         return batch // self.count
 
 
-def check_replicas(layout: Plan | Sequence, batch: int) -> None:
-    """Raise `PlanError` unless a plan, or one sequence for all of it, has equal replicas."""
-    if isinstance(layout, Plan):
-        replicas_of(layout).share(batch)
-        return
-    count = _slices(layout)
-    if count == 1:
-        raise _refusal(str(layout), "the sequence")
-    _check_share(count, batch)
-
-
 def replicas_of(plan: Plan) -> Replicas:
     """Split the outermost axis of rows off a plan.
 

@@ -15,7 +15,7 @@ from primepar.distributed.training.alike import differences, facts_of
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import sequence_of
+from primepar.distributed.training.settings_plan import plan_of
 from primepar.errors import ConfigError, PrimeParError
 
 RANKS = 4
@@ -97,29 +97,30 @@ def changed(name: str, value: object) -> object:
 def test_every_setting_is_compared() -> None:
     averaged = Settings(checkpoint="run", average_every=2, schedule="linear")
     scaled = Settings(dtype="float16")
+    plan = plan_of(Settings(), 1)
     for name in averaged.__struct_fields__:
         one = scaled if name.startswith("loss_scale") else averaged
-        layout = sequence_of(one, 1)
+        one = Settings() if name == "device_memory" else one
         other = msgspec.structs.replace(one, **{name: changed(name, getattr(one, name))})
-        facts = facts_of(one, layout, TEXT)
-        assert differences([facts, facts_of(other, layout, TEXT)]), name
+        facts = facts_of(one, plan, TEXT)
+        assert differences([facts, facts_of(other, plan, TEXT)]), name
 
 
 def test_paths_may_differ_and_what_is_in_the_files_may_not() -> None:
     one, other = (Settings(data=str(Path(name) / "text")) for name in ("here", "there"))
-    facts, layout = facts_of(one, sequence_of(one, 1), TEXT), sequence_of(one, 1)
-    assert not differences([facts, facts_of(other, layout, TEXT)])
+    facts, plan = facts_of(one, plan_of(one, 1), TEXT), plan_of(one, 1)
+    assert not differences([facts, facts_of(other, plan, TEXT)])
     text = Text.of("others", bytes(range(201)) * 40, 4, 16)
-    assert differences([facts, facts_of(one, layout, text)]).startswith("text ")
-    assert differences([facts, facts_of(one, sequence_of(one, 4), TEXT)]).startswith("plan ")
+    assert differences([facts, facts_of(one, plan, text)]).startswith("text ")
+    assert differences([facts, facts_of(one, plan_of(one, 4), TEXT)]).startswith("plan ")
 
 
 def test_the_code_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings()
-    facts = facts_of(settings, sequence_of(settings, 1), TEXT)
+    facts = facts_of(settings, plan_of(settings, 1), TEXT)
     monkeypatch.setattr(
         "primepar.distributed.training.alike.digest_of_code", lambda: b"other sources"
     )
-    assert differences([facts, facts_of(settings, sequence_of(settings, 1), TEXT)]).startswith(
+    assert differences([facts, facts_of(settings, plan_of(settings, 1), TEXT)]).startswith(
         "primepar "
     )

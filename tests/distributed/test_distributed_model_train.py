@@ -19,7 +19,7 @@ from saved_tensors import arrays_of, tensors_of
 
 from primepar.distributed.training.log import StartRow, read_log
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import layout_of, sizes_of
+from primepar.distributed.training.settings_plan import plan_of, sizes_of
 from primepar.errors import ConfigError, PlanError
 from primepar.models import ModelConfig, WeightFile, write_weights
 from primepar.models.names import sources
@@ -246,10 +246,10 @@ def test_a_plan_without_a_batch_takes_that_of_the_option_or_eight(tmp_path: Path
         (Settings(plan=str(path)), 8),
         (Settings(plan=str(path), batch=12), 12),
     ):
-        assert sizes_of(settings, layout_of(settings, 4)) == (batch, LLAMA.context)
-    layout_of(Settings(plan=str(path), batch=2), 4)
+        assert sizes_of(settings, plan_of(settings, 4)) == (batch, LLAMA.context)
+    plan_of(Settings(plan=str(path), batch=2), 4)
     with pytest.raises(PlanError) as caught:
-        layout_of(Settings(plan=str(path), batch=3), 4)
+        plan_of(Settings(plan=str(path), batch=3), 4)
     assert str(caught.value) == (
         "batch: expected a multiple or a divisor of the 4 slices of the rows in "
         "blocks.0.attention, got 3: take 4"
@@ -260,7 +260,7 @@ def test_a_model_that_cannot_read_bytes_is_refused(tmp_path: Path) -> None:
     small = ModelConfig.of("opt", layers=1, hidden=16, heads=4, context=16, vocabulary=100)
     path = plan_file(tmp_path, "data", 1, small)
     with pytest.raises(ConfigError) as caught:
-        layout_of(Settings(plan=path), 1)
+        plan_of(Settings(plan=path), 1)
     assert str(caught.value) == (
         f"--plan {path}: expected a model with a vocabulary of 256 or more, one entry for each "
         "byte, got 100: take another model"

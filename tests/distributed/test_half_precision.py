@@ -16,11 +16,11 @@ from partitioned_cases import drawn_batch, drawn_parameters, farthest
 from profiles import IS_LONG
 from step_cases import SMALL, place, refuted, spoilt
 
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.models import GPTConfig
 from primepar.operators import Optimizer, StepOptions, lower_step
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
+from primepar.plan.uniform import uniform_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.schedule.program import Compute, Instruction
 

@@ -19,7 +19,6 @@ from primepar.distributed.training.settings import (
     Settings,
     key_of,
     meta_of,
-    shown,
 )
 from primepar.distributed.training.settings_file import (
     arguments,
@@ -27,7 +26,7 @@ from primepar.distributed.training.settings_file import (
     read_settings,
     settings_of,
 )
-from primepar.distributed.training.settings_layout import examples, sequence_of
+from primepar.distributed.training.settings_plan import examples, plan_of
 
 REFUSED = {
     ("--steps", "0"): "--steps: expected 1 or more, got 0",
@@ -41,10 +40,10 @@ REFUSED = {
     ("--set", "averaging.after=3"): "averaging.after: expected a period of averages, got none: add "
     "--set averaging.every=H",
     ("--set", "averaging.every=2", "--ranks", "2", "--plan", "K2"): "plan: expected replicas to "
-    "average, all operators with the same first cut of the rows, like M2,K2, got K2 of the "
-    "sequence: begin every sequence with M2, or leave the period out",
+    "average, all operators with the same first cut of the rows, like M2,K2, got K2 of "
+    "embedding: begin every sequence with M2, or leave the period out",
     ("--set", "averaging.every=2"): "plan: expected replicas to average, all operators with the "
-    "same first cut of the rows, like M2,K2, got P1x1 of the sequence: begin every sequence with "
+    "same first cut of the rows, like M2,K2, got P1x1 of embedding: begin every sequence with "
     "M2, or leave the period out",
     ("--average-every", "2"): "--average-every: expected an option of primepar train, got no such "
     "one: write --set averaging.every=VALUE",
@@ -81,8 +80,8 @@ REFUSED = {
         "4",
         "--set",
         "training.batch=5",
-    ): "training.batch: expected a multiple or a divisor of the 2 slices "
-    "of the rows in sequence P2x2, got 5: take 6, or another --plan",
+    ): "batch: expected a multiple or a divisor of the 2 slices "
+    "of the rows in blocks.0.attention, got 5: take 6",
     (
         "--ranks",
         "4",
@@ -90,12 +89,12 @@ REFUSED = {
         "training.batch=1",
         "--set",
         "model.context=65",
-    ): "training.batch: expected rows in a "
-    "multiple of 2, as the operators cut them, got 65, 1 x 65 tokens: take 2, or another --plan",
-    ("--ranks", "8", "--plan", "K8"): "model.heads: expected a multiple of 8 for sequence K8, "
-    "got 4: take 8, or another --plan",
-    ("--ranks", "5", "--plan", "N5"): "model.hidden: expected a multiple of 5 for sequence N5, "
-    "got 192: take 195, or another --plan",
+    ): "batch: expected rows in a "
+    "multiple of 2, as the operators cut them, got 65, 1 x 65 tokens: take 2",
+    ("--ranks", "8", "--plan", "K8"): "heads: expected a multiple of 8 for sequence 'K8', "
+    "got 4: take 8, or another sequence",
+    ("--ranks", "5", "--plan", "N5"): "hidden: expected a multiple of 5 for sequence 'N5', "
+    "got 192: take 195, or another sequence",
 }
 
 
@@ -125,16 +124,16 @@ def test_arguments_give_the_settings_again() -> None:
     settings = Settings(
         plan="K,P2x2", lr=0.25, steps=3, checkpoint="a b", resume=True, weights="c d", verify=False
     )
-    assert arguments(settings) == [
-        "--plan", "K,P2x2", "--steps", "3", "--set", "optimizer.lr=0.25", "--checkpoint", "a b",
-        "--resume", "--set", "weights.load=c d", "--set", "checks.verify=false",
-    ]  # fmt: skip
+    given = ['parallelism.plan="K,P2x2"', "training.steps=3", "optimizer.lr=0.25",
+             'checkpoint.folder="a b"', "checkpoint.resume=true", 'weights.load="c d"',
+             "checks.verify=false"]  # fmt: skip
+    assert arguments(settings) == [word for text in given for word in ("--set", text)]
     assert arguments(Settings()) == []
 
 
 @pytest.mark.parametrize(("processes", "sequence"), [(1, "P1x1"), (4, "P2x2"), (9, "P3x3")])
 def test_squares_of_processes_run_primepar(processes: int, sequence: str) -> None:
-    assert str(sequence_of(Settings(batch=6, heads=6, vocabulary=258), processes)) == sequence
+    assert str(plan_of(Settings(batch=6, heads=6, vocabulary=258), processes).mesh) == sequence
 
 
 @pytest.mark.parametrize("devices", [2, 4, 6, 7, 8, 12])
@@ -142,7 +141,7 @@ def test_every_sequence_that_a_message_names_has_that_many_devices(devices: int)
     names = examples(devices).replace(" or ", ", ").split(", ")
     for name in names:
         settings = Settings(plan=name, batch=168, hidden=168, heads=168, vocabulary=336)
-        assert sequence_of(settings, devices).ranks == devices
+        assert plan_of(settings, devices).ranks == devices
 
 
 # Settings in a file, and by --set
@@ -192,7 +191,8 @@ SAMPLES: dict[str, Any] = {
     "left_out",
     [
         ("trace", "device_memory", "dtype", "loss_scale"),
-        ("conform", "average_every", "average_after"),
+        ("conform", "average_every", "average_after", "dtype", "loss_scale"),
+        ("conform", "average_every", "average_after", "device_memory"),
     ],
 )
 def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
@@ -209,10 +209,8 @@ def test_every_setting_is_reached_by_set_by_a_file_and_by_options(
     path.write_text(config_text(expected))
     assert read_settings(path) == {"conform": False, "average_after": 0, "dtype": "float32"} | given
     words = arguments(expected)
-    changes = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
-    options = {name: given[name] for name in OPTIONS if name in given}
-    assert settings_of(None, changes, options) == expected
-    assert set(words) > {shown(name) for name in options}
+    assert settings_of(None, words[1::2], {}) == expected
+    assert settings_of(None, [], given) == expected
 
 
 def test_the_shown_settings_are_a_file_of_the_same_settings(tmp_path: Path) -> None:
@@ -228,8 +226,8 @@ def test_the_shown_settings_are_a_file_of_the_same_settings(tmp_path: Path) -> N
 WRONG_FILES = {
     "[training\n": "run.toml: expected TOML, got broken text: Expected ']' at the end of a table "
     "declaration (at line 1, column 10)",
-    "[training]\nstep = 3\n": "run.toml: training.step: expected a key out of steps, batch, "
-    "accumulate, recompute, seed, data, tokenizer, dtype, device, got 'step': write steps",
+    "[training]\nstep = 3\n": "run.toml: expected a key like optimizer.lr, got 'training.step': "
+    "write training.steps=3",
     "[training]\nsteps = 'ten'\n": 'run.toml: training.steps: expected an integer, got "ten"',
     "[training]\nsteps = 1.5\n": "run.toml: training.steps: expected an integer, got 1.5",
     "[training]\ndtype = 'int8'\n": "run.toml: training.dtype: expected one of float32, float64, "
@@ -237,12 +235,10 @@ WRONG_FILES = {
     "[optimizer]\nlr = 'fast'\n": 'run.toml: optimizer.lr: expected a number, got "fast"',
     "[checks]\nverify = 0\n": "run.toml: checks.verify: expected true or false, got 0",
     "[output]\nlog = true\n": "run.toml: output.log: expected a string, got true",
-    "[optimiser]\nlr = 1\n": "run.toml: expected sections out of parallelism, training, model, "
-    "optimizer, averaging, evaluation, checkpoint, weights, output, faults, "
-    "executor, checks, got "
-    "[optimiser]: write [optimizer]",
-    "steps = 3\n": "run.toml: steps: expected a section, like [training], got a setting outside of "
-    "all sections: write it below [training]",
+    "[optimiser]\nlr = 1\n": "run.toml: expected a key like optimizer.lr, got 'optimiser.lr': "
+    "write optimizer.lr=1",
+    "steps = 3\n": "run.toml: expected a key like optimizer.lr, got 'steps': write "
+    "training.steps=3",
     "[optimizer]\nlr = -1\n": "optimizer.lr: expected a positive number, got -1.0",
 }
 

@@ -17,7 +17,6 @@ from offload_cases import resident
 from profiles import long
 
 from primepar.distributed import Mesh
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.step_programs import StepProgram
 from primepar.distributed.runtime.training_state import TrainingState
@@ -26,6 +25,7 @@ from primepar.errors import MemoryLimitError
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition import parse_sequence
 from primepar.passes.liveness import peaks
+from primepar.plan.uniform import uniform_plan
 
 SMALL = [
     "--set", "training.batch=2", "--steps", "4", "--set", "model.layers=1",

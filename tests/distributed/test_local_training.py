@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from saved_tensors import arrays_of, files_of
 
 import primepar
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
 from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
@@ -29,6 +28,7 @@ from primepar.operators.averaging import lower_average
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
 from primepar.plan.replicas import replicas_of
+from primepar.plan.uniform import uniform_plan
 from primepar.reference.oracle.train import SGD
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program import AllReduce, Compute, Instruction

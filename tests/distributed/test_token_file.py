@@ -12,9 +12,11 @@ import pytest
 from command import run
 
 from primepar.distributed.text.token_file import PAGE, page_digest, side_file
-from primepar.distributed.training.data import check_vocabulary, load_text, with_vocabulary
+from primepar.distributed.training.data import Text, load_text, with_vocabulary
 from primepar.distributed.training.settings import Settings
+from primepar.distributed.training.settings_plan import plan_of
 from primepar.errors import DataError
+from primepar.plan import save_plan
 
 VOCABULARY = 300
 TOKENS = np.arange(1000) * 7 % VOCABULARY
@@ -157,24 +159,25 @@ def test_a_token_beyond_the_vocabulary_ends_the_run(tmp_path: Path) -> None:
 
 def test_the_model_takes_the_vocabulary_of_the_data(tmp_path: Path) -> None:
     text = load_text(str(write(tmp_path / "tokens.bin")), 2, 8)
-    assert with_vocabulary(Settings(), text).model.vocabulary == 300
-    given = Settings(vocabulary=512)
-    assert with_vocabulary(given, text) == given
-    assert with_vocabulary(Settings(), load_text(None, 2, 8)).vocabulary is None
 
+    def entries(text: Text, **changes: Any) -> tuple[int, int]:
+        given = Settings(**changes)
+        settings, plan = with_vocabulary(given, plan_of(given, 1), text)
+        return settings.model.vocabulary, plan.model.vocabulary
 
-def test_a_model_with_fewer_entries_is_refused(tmp_path: Path) -> None:
-    text = load_text(str(write(tmp_path / "tokens.bin")), 2, 8)
-    check_vocabulary(text, 300, Settings())
+    assert entries(text) == (300, 300)
+    assert entries(text, vocabulary=512) == (512, 512)
+    assert entries(load_text(None, 2, 8)) == (256, 256)
     with pytest.raises(DataError) as caught:
-        check_vocabulary(text, 256, Settings())
+        entries(text, vocabulary=256)
     assert str(caught.value) == (
         f"{text.name}: expected tokens of a tokenizer that fits the model's vocabulary of 256, got "
         "one with 300 entries: add --set model.vocabulary=300, or make the tokens with a smaller "
         "one"
     )
+    save_plan(plan_of(Settings(), 1), tmp_path / "plan.json")
     with pytest.raises(DataError) as caught:
-        check_vocabulary(text, 256, Settings(plan="plan.json"))
+        entries(text, plan=str(tmp_path / "plan.json"))
     assert "take a plan for a larger model" in str(caught.value)
 
 

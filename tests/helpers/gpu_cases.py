@@ -10,13 +10,13 @@ from distributed_ranks import device_of_rank, sums_in_one_order
 from distributed_step_cases import drawn
 
 from primepar.distributed import Mesh
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models import GPTConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
+from primepar.plan.uniform import uniform_plan
 
 MODEL = GPTConfig(layers=2, hidden=32, heads=4, context=8, vocabulary=64)
 BATCH = 4

@@ -10,7 +10,6 @@ import torch.distributed as dist
 from distributed_ranks import sums_in_one_order
 
 from primepar.distributed import Mesh
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models import GPTConfig
@@ -18,6 +17,7 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
+from primepar.plan.uniform import uniform_plan
 
 MODEL = GPTConfig(layers=2, hidden=16, heads=2, context=4, vocabulary=32)
 BATCH, STEPS, STATES = 2, 6, 4

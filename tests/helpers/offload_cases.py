@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.models import GPTConfig
 from primepar.operators import StepOptions, lower_step
 from primepar.partition import parse_sequence
@@ -17,6 +16,7 @@ from primepar.partition.patrickstar import PatrickStar
 from primepar.passes import PASSES
 from primepar.passes.liveness import peaks
 from primepar.passes.offload import least_limit, offload
+from primepar.plan.uniform import uniform_plan
 from primepar.schedule.program import Evict, Fetch, Free, Instruction, Program
 from primepar.schedule.signature import Bound
 

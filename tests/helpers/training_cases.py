@@ -21,7 +21,7 @@ from primepar.distributed.training.log import StepRow, read_log
 from primepar.distributed.training.run import train_here
 from primepar.distributed.training.run_programs import Prove
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import layout_of
+from primepar.distributed.training.settings_plan import plan_of
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import PrimeParError
 
@@ -58,8 +58,8 @@ def train(folder: Path, **changes: Any) -> Any:
         if "asked" in folder.name and rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         try:
-            layout = layout_of(settings, size)
-            return train_here(settings, launch, world, layout, TEXT, stopping, prove)
+            plan = plan_of(settings, size)
+            return train_here(settings, launch, world, plan, TEXT, stopping, prove)
         except (PrimeParError, SystemExit) as error:
             return f"{type(error).__name__}: {error}"
 

@@ -10,11 +10,10 @@ import pytest
 from command import run
 
 from primepar.api.resolve_target import resolve
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import layout_of
+from primepar.distributed.training.settings_plan import plan_of
 from primepar.errors import PrimeParError
 from primepar.partition import parse_sequence
 from primepar.partition.primitive_file import files_of
@@ -126,18 +125,14 @@ def test_other_commands_take_such_a_sequence() -> None:
 
 def test_a_plan_may_name_a_primitive_of_a_file() -> None:
     settings = Settings(plan="mine.py:Mine2x2")
-    layout = layout_of(settings, 4)
-    assert isinstance(layout, Sequence)
-    plan = uniform_plan(settings.model, layout)
+    plan = plan_of(settings, 4)
     assert plan.sequences["blocks.0.qkv"] == "mine.py:Mine2x2"
     assert plan.sequence("blocks.0.qkv").ranks == 4
 
 
 def test_a_plan_with_a_misspelt_one_is_refused_with_its_place() -> None:
     settings = Settings(plan="mine.py:Mine2x2")
-    layout = layout_of(settings, 4)
-    assert isinstance(layout, Sequence)
-    plan = msgspec.to_builtins(uniform_plan(settings.model, layout))
+    plan = msgspec.to_builtins(plan_of(settings, 4))
     plan["sequences"]["head"] = "mine.py:Nine2x2"
     Path("plan.json").write_text(json.dumps(plan))
     done = run("verify", "plan.json")
@@ -154,7 +149,7 @@ def test_ranks_compare_the_content_of_the_file() -> None:
     text = Text.of("letters", bytes(range(200)) * 40, 4, 16)
 
     def facts() -> dict[str, str]:
-        return facts_of(settings, layout_of(settings, 4), text)
+        return facts_of(settings, plan_of(settings, 4), text)
 
     before = facts()
     assert before["primitives"] == facts()["primitives"] != "none"

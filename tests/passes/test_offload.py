@@ -20,7 +20,6 @@ from profiles import IS_LONG, few
 
 from primepar import check
 from primepar.certify.program import certify_program
-from primepar.distributed.modules.gpt import uniform_plan
 from primepar.errors import EmulationError, MemoryLimitError, PrimeParError, ProgramError
 from primepar.operators import StepOptions, lower_step
 from primepar.operators.optimizers import Optimizer
@@ -44,6 +43,7 @@ from primepar.passes.offload import (
 )
 from primepar.passes.offload.chunks import candidates
 from primepar.passes.offload.insert import Moments, Residency
+from primepar.plan.uniform import uniform_plan
 from primepar.schedule.program import Evict, Fetch, Program
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate

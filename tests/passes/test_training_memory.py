@@ -27,8 +27,8 @@ from profiles import IS_LONG, few
 from primepar import check
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import layout_of, planned
-from primepar.errors import ConfigError
+from primepar.distributed.training.settings_plan import plan_of, planned
+from primepar.errors import ConfigError, PlanError
 from primepar.models.config import Family, ModelConfig
 from primepar.operators import StepOptions
 from primepar.passes.liveness import sizes_of
@@ -95,19 +95,16 @@ def test_gradients_that_travel_are_wide_in_every_micro_batch(
 
 def test_a_batch_that_micro_batches_do_not_divide_is_refused() -> None:
     settings = Settings(accumulate=3, batch=8, plan="K4")
-    with pytest.raises(ConfigError) as caught:
-        layout_of(settings, 4)
-    assert str(caught.value) == (
-        "training.batch: expected a multiple of the 3 micro-batches, got 8: take 9, or another "
-        "--plan"
-    )
+    with pytest.raises(PlanError) as caught:
+        plan_of(settings, 4)
+    assert str(caught.value) == ("batch: expected a multiple of the 3 micro-batches, got 8: take 9")
 
 
 def test_micro_batches_of_a_pipeline_are_not_cut_again(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     save_plan(preset_plan("1f1b:2x2,megatron", SHAPES["gpt2"], 4), file)
     with pytest.raises(ConfigError) as caught:
-        layout_of(Settings(accumulate=4, batch=8, plan=str(file)), 4)
+        plan_of(Settings(accumulate=4, batch=8, plan=str(file)), 4)
     assert str(caught.value) == (
         f"training.accumulate: expected none together with the plan file {file}, whose pipeline "
         "has 2 micro-batches, got 4: leave it out, or change micro_batches in the plan"

@@ -25,12 +25,10 @@ from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.alike import DIGITS
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings, key_of
-from primepar.distributed.training.settings_layout import sizes_of
+from primepar.distributed.training.settings_plan import name_of, sizes_of
 from primepar.errors import CheckpointError
 from primepar.files import digest_of_code
-from primepar.models import ModelConfig
 from primepar.plan import Plan
-from primepar.schedule import Sequence
 
 SECTIONS = ("training", "optimizer", "averaging")
 """Sections whose settings must be the same."""
@@ -144,9 +142,7 @@ def check_same_run(
     return notes
 
 
-def identity_of(
-    settings: Settings, layout: Sequence | Plan, model: ModelConfig, text: Text, ranks: int
-) -> Identity:
+def identity_of(settings: Settings, plan: Plan, text: Text) -> Identity:
     """Return what a run is.
 
     The data is compared by its content, the batch with the plan's. A rate that falls until the last
@@ -158,12 +154,12 @@ def identity_of(
         if key_of(name).partition(".")[0] in SECTIONS and key_of(name) not in FREE
     }
     values[_DATA] = text.digest[:DIGITS]
-    values[_BATCH] = sizes_of(settings, layout)[0]
+    values[_BATCH] = sizes_of(settings, plan)[0]
     if settings.schedule != "constant" and settings.decay_steps is None:
         values[_DECAY] = settings.steps
-    plan = str(settings.plan_file or layout)
     code = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
-    return Identity(values, msgspec.to_builtins(model), plan, ranks, code)
+    model = msgspec.to_builtins(plan.model)
+    return Identity(values, model, name_of(settings, plan), plan.ranks, code)
 
 
 def _shown(value: Any) -> str:

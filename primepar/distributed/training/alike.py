@@ -21,7 +21,6 @@ from primepar.files import digest_of_code
 from primepar.partition.primitive_file import files_of
 from primepar.plan import Plan
 from primepar.reading import read_bytes
-from primepar.schedule import Sequence as PartitionSequence
 
 Facts = Mapping[str, str]
 PATHS = (
@@ -33,7 +32,7 @@ DIGITS = 8
 """Length of a digest in messages."""
 
 
-def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -> dict[str, str]:
+def facts_of(settings: Settings, plan: Plan, text: Text) -> dict[str, str]:
     """Return what the ranks of a run compare: settings, and digests of plan, text and code."""
     import torch
 
@@ -41,10 +40,8 @@ def facts_of(settings: Settings, layout: PartitionSequence | Plan, text: Text) -
         key_of(name): _shown(value is not None if name in PATHS else value)
         for name, value in msgspec.structs.asdict(settings).items()
     }
-    given = layout if isinstance(layout, Plan) else str(layout)
-    facts["plan"] = sha256(msgspec.json.encode(given)).hexdigest()[:DIGITS]
-    sequences = given.sequences.values() if isinstance(given, Plan) else [given]
-    files = sorted({file for sequence in sequences for file in files_of(sequence)})
+    facts["plan"] = sha256(msgspec.json.encode(plan)).hexdigest()[:DIGITS]
+    files = sorted({file for sequence in plan.sequences.values() for file in files_of(sequence)})
     content = b"".join(read_bytes(file) for file in files)
     facts["primitives"] = sha256(content).hexdigest()[:DIGITS] if files else "none"
     facts["text"] = text.digest[:DIGITS]

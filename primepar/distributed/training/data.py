@@ -26,6 +26,7 @@ from primepar.distributed.text.tokenize import text_files, tokenized
 from primepar.distributed.training.settings import LEAST_VOCABULARY, TOKENS, Settings
 from primepar.errors import DataError
 from primepar.files import reason
+from primepar.plan import Plan
 from primepar.reading import read_bytes
 
 Batch = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -173,16 +174,16 @@ def library_files() -> list[Path]:
     return sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
 
 
-def with_vocabulary(settings: Settings, text: Text) -> Settings:
-    """Return the settings with the entries of the data's tokenizer, if they have none."""
-    given = settings.vocabulary is not None or settings.plan_file is not None
-    if given or text.held_out_bytes is None:
-        return settings
-    return msgspec.structs.replace(settings, vocabulary=max(LEAST_VOCABULARY, text.vocabulary))
+def with_vocabulary(settings: Settings, plan: Plan, text: Text) -> tuple[Settings, Plan]:
+    """Give settings and plan the entries of the text's tokenizer, where neither had a number.
 
-
-def check_vocabulary(text: Text, entries: int, settings: Settings) -> None:
-    """Raise `DataError` if the model has fewer `entries` than the tokenizer of the data."""
+    Raises `DataError` if the model has fewer entries than the tokenizer.
+    """
+    if settings.vocabulary is None and settings.plan_file is None and text.unit == "tokens":
+        entries = max(LEAST_VOCABULARY, text.vocabulary)
+        settings = msgspec.structs.replace(settings, vocabulary=entries)
+        plan = msgspec.structs.replace(plan, model=settings.model)
+    entries = plan.model.vocabulary
     if entries < text.vocabulary:
         instead = (
             f"add --set model.vocabulary={text.vocabulary}"
@@ -194,3 +195,4 @@ def check_vocabulary(text: Text, entries: int, settings: Settings) -> None:
             f"{entries}, got one with {text.vocabulary} entries: {instead}, or make the tokens "
             "with a smaller one"
         )
+    return settings, plan

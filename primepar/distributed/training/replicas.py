@@ -24,7 +24,7 @@ from primepar.distributed.runtime.step_programs import (
 )
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.settings_layout import sizes_of
+from primepar.distributed.training.settings_plan import sizes_of
 from primepar.models.dropout import Draw
 from primepar.operators import MASTER, StepInputs, StepSettings
 from primepar.operators.averaging import lower_average, replica_block

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from primepar.distributed.training.alike import facts_of
-from primepar.distributed.training.data import Text, check_vocabulary, load_text, with_vocabulary
+from primepar.distributed.training.data import Text, load_text, with_vocabulary
 from primepar.distributed.training.launch import World, check_installed, joined
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow, check_tensorboard
@@ -21,14 +21,13 @@ from primepar.distributed.training.ranks import end_with_parent, run_ranks
 from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
-from primepar.distributed.training.settings_layout import layout_of, planned, sizes_of
+from primepar.distributed.training.settings_plan import name_of, plan_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import announce, note_input, reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
 from primepar.plan.replicas import replicas_of
-from primepar.schedule import Sequence
 from primepar.schedule.events import Event, communication, together
 
 if TYPE_CHECKING:
@@ -55,13 +54,10 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         check_installed(launch, "torch", "safetensors")
         if ranks is not None and ranks < 1:
             raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
-        layout = layout_of(settings, launch.size if ranks is None else ranks)
-        text = load_text(settings.data, *sizes_of(settings, layout), settings.tokenizer)
-        settings = with_vocabulary(settings, text)
-        model = layout.model if isinstance(layout, Plan) else settings.model
-        check_vocabulary(text, model.vocabulary, settings)
+        plan = plan_of(settings, launch.size if ranks is None else ranks)
+        text = load_text(settings.data, *sizes_of(settings, plan), settings.tokenizer)
+        settings, plan = with_vocabulary(settings, plan, text)
         _check_folders(settings)
-        settings.check_device_memory()
         check_tensorboard(settings.tensorboard)
         until = stop_time(settings, os.environ)
     if ranks is not None:
@@ -70,13 +66,13 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         end_with_parent()
         # Without it torch prints the C++ stack of every lost connection.
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
-    facts = facts_of(settings, layout, text)
+    facts = facts_of(settings, plan, text)
     with (
         Stopping(until) as stopping,
         joined(launch, settings.device, facts, settings.timeout) as world,
     ):
         prove = prove if settings.verify else None
-        return train_here(settings, launch, world, layout, text, stopping, prove)
+        return train_here(settings, launch, world, plan, text, stopping, prove)
 
 
 def _check_folders(settings: Settings) -> None:
@@ -101,7 +97,7 @@ def train_here(
     settings: Settings,
     launch: Launch,
     world: World,
-    layout: Sequence | Plan,
+    plan: Plan,
     text: Text,
     stopping: Stopping,
     prove: Prove | None = None,
@@ -109,14 +105,13 @@ def train_here(
     """Train on this rank of an initialised world; returns the exit code. A collective call."""
     with ExitStack() as ending:
         with world.agreement("setup"):
-            state = _state(settings, world, layout)
-            state.plan.check_batch(*sizes_of(settings, layout))
-        saves, saved = open_checkpoints(settings, layout, text, state, world, ending)
+            state = _state(settings, world, plan)
+        saves, saved = open_checkpoints(settings, text, state, world, ending)
         with world.agreement("state"):
             trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
         ending.enter_context(trainer.log)
         ending.enter_context(trainer.reporter)
-        _open(trainer, layout, saved)
+        _open(trainer, saved)
         with world.agreement("start"):
             world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
@@ -174,17 +169,12 @@ def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFi
     return WeightFile(settings.weights, state.plan.model) if settings.save_weights else None
 
 
-def _state(settings: Settings, world: World, layout: Sequence | Plan) -> TrainingState:
-    """Return the state of the plan, or of the GPT of the settings under one sequence."""
+def _state(settings: Settings, world: World, plan: Plan) -> TrainingState:
     import torch
 
-    from primepar.distributed.modules.gpt import uniform_plan
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.training_state import TrainingState
 
-    plan = layout
-    if isinstance(plan, Sequence):
-        plan = planned(settings, uniform_plan(settings.model, plan))
     dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
     mesh = Mesh(plan.mesh, world.device, dtype, limit)
     replicas = 1 if settings.average_every is None else replicas_of(plan).count
@@ -193,23 +183,20 @@ def _state(settings: Settings, world: World, layout: Sequence | Plan) -> Trainin
     )
 
 
-def _open(trainer: Trainer, layout: Sequence | Plan, saved: SavedRun | None) -> None:
+def _open(trainer: Trainer, saved: SavedRun | None) -> None:
     from primepar.distributed.training.speed import memory_of
 
-    settings, world = trainer.settings, trainer.world
-    parameters = trainer.state.plan.model.parameters
-    plan = settings.plan_file
-    sequence = str(plan or layout)
-    model, batch = trainer.state.plan.model, sizes_of(settings, layout)[0]
+    settings, world, plan = trainer.settings, trainer.world, trainer.state.plan
+    parameters, name = plan.model.parameters, name_of(settings, plan)
     row = StartRow(
-        settings, sequence, world.size, parameters, trainer.done, model, batch,
+        settings, name, world.size, parameters, trainer.done, plan.model, trainer.programs.sizes[0],
         trainer.speed.flops_per_token, trainer.speed.peak_tflops, memory_of(world.device),
     )  # fmt: skip
     trainer.log.write(row)
-    kind = "plan" if plan else "sequence"
+    kind = "sequence" if settings.plan_file is None else "plan"
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     trainer.reporter.line(
-        f"{parameters} parameters in {settings.dtype}, {kind} {sequence}, {processes} on "
+        f"{parameters} parameters in {settings.dtype}, {kind} {name}, {processes} on "
         f"{world.device.type}; {len(trainer.text.train)} {trainer.text.unit} of {trainer.text.name}"
     )
     if trainer.text.unknown:

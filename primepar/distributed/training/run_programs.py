@@ -15,7 +15,7 @@ from primepar.distributed.training.launch import World
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.replicas import ReplicaSteps
 from primepar.distributed.training.settings import Settings, shown
-from primepar.distributed.training.settings_layout import sequence_of, sizes_of
+from primepar.distributed.training.settings_plan import name_of, sizes_of
 from primepar.errors import MemoryLimitError
 from primepar.operators import Until
 from primepar.plan.replicas import replicas_of
@@ -71,7 +71,7 @@ class RunPrograms:
 
         Raises the errors of `prove`, and `ProgramError` for a program that hangs on NCCL.
         """
-        name = str(self.settings.plan_file or sequence_of(self.settings, self.world.size))
+        name = name_of(self.settings, self.state.plan)
         try:
             programs = list(self._lowered())
         except MemoryLimitError as error:

@@ -12,8 +12,6 @@ from primepar.distributed.training.data import Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings
 from primepar.errors import CheckpointError, ConfigError
-from primepar.plan import Plan
-from primepar.schedule import Sequence
 
 if TYPE_CHECKING:
     from primepar.distributed.checkpoints.manifest import Manifest
@@ -31,7 +29,6 @@ class SavedRun(NamedTuple):
 
 def open_checkpoints(
     settings: Settings,
-    layout: Sequence | Plan,
     text: Text,
     state: TrainingState,
     world: World,
@@ -51,7 +48,7 @@ def open_checkpoints(
     from primepar.distributed.checkpoints.loading import check_same_run, identity_of, read_whole
     from primepar.distributed.checkpoints.saving import Checkpoints
 
-    identity = identity_of(settings, layout, state.plan.model, text, world.size)
+    identity = identity_of(settings, state.plan, text)
     folder = Path(settings.checkpoint)
     with world.agreement("checkpoints opened"):
         if world.rank == 0:

@@ -231,6 +231,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             if self.conform:
                 self._refuse("trace", "together with checks.conform, which watches every step "
                              "itself")  # fmt: skip
+        if self.device_bytes is not None and self.average_every is not None:
+            self._refuse("device_memory", "together with averaging.every, whose averages are of "
+                         "blocks on the device")  # fmt: skip
+        if self.device_bytes is not None and self.dtype in HALF:
+            self._refuse("device_memory", f"with training.dtype {self.dtype}, whose sums have "
+                         "wider elements", "take float32")  # fmt: skip
         if self.plan_file is not None:
             for name in SIZES:  # even if it is the same
                 if getattr(self, name) is not None:
@@ -262,15 +268,6 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"{name}: expected more than the {self.warmup} steps of optimizer.warmup with "
                 f"optimizer.schedule {self.schedule}, got {last}: take a shorter warm-up"
             )
-
-    def check_device_memory(self) -> None:
-        """Raise `ConfigError` for a limit together with what it does not cover."""
-        if self.device_bytes is not None and self.average_every is not None:
-            self._refuse("device_memory", "together with averaging.every, whose averages are of "
-                         "blocks on the device")  # fmt: skip
-        if self.device_bytes is not None and self.dtype in HALF:
-            self._refuse("device_memory", f"with training.dtype {self.dtype}, whose sums have "
-                         "wider elements", "take float32")  # fmt: skip
 
     @property
     def device_bytes(self) -> int | None:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from primepar.distributed.training.settings import OPTIONS, Settings, key_of, meta_of, shown, types
+from primepar.distributed.training.settings import Settings, key_of, meta_of, shown, types
 from primepar.errors import ConfigError, TextError, nearest
 from primepar.files import reason
 from primepar.reading import LARGEST_TOML, read_bytes, toml_of
@@ -31,11 +30,18 @@ def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str,
     given = {} if file is None else read_settings(file)
     changed: dict[str, Any] = {}
     for word in changes:
-        name, value = _change(word)
+        key, equals, text = (part.strip() for part in word.partition("="))
+        if not equals:
+            raise ConfigError(
+                f"--set {word}: expected section.key=value, got no =: write it like "
+                "optimizer.lr=0.01"
+            )
+        name = _name(f"--set {word}", key, text)
         if name in changed:
-            raise ConfigError(f"--set {word}: expected {key_of(name)} once, got it twice: leave "
-                              "one out")  # fmt: skip
-        changed[name] = value
+            raise ConfigError(f"--set {word}: expected {key} once, got it twice: leave one out")
+        quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+        value = text[1:-1] if quoted else text
+        changed[name] = _of_type(f"--set {word}", name, value, repr(text), strict=False)
     chosen = {name: value for name, value in options.items() if value is not None}
     for name in changed.keys() & chosen.keys():
         raise ConfigError(
@@ -58,64 +64,33 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
     given = {}
     for section, table in sections.items():
-        for key, value in _table(path, section, table).items():
-            keys, text = _names()[section], _toml(value)
-            if key not in keys:
-                raise ConfigError(
-                    f"{path}: {section}.{key}: expected a key out of {', '.join(keys)}, got "
-                    f"{key!r}{nearest(key, keys)}"
-                )
-            given[keys[key]] = _of_type(f"{path}: {section}.{key}", keys[key], value, text)
+        keys = table.items() if isinstance(table, dict) else [("", table)]
+        for end, value in keys:
+            key, text = f"{section}.{end}" if end else section, _toml(value)
+            name = _name(str(path), key, text)
+            given[name] = _of_type(f"{path}: {key}", name, value, text)
     return given
 
 
-def _table(path: Path, section: str, keys: Any) -> dict[str, Any]:
-    """Return the keys of a section. Raises `ConfigError` for an unknown section."""
-    if not isinstance(keys, dict):
-        homes = [home for home, known in _names().items() if section in known]
-        instead = f": write it below [{homes[0]}]" if homes else ""
-        raise ConfigError(
-            f"{path}: {section}: expected a section, like [training], got a setting outside of "
-            f"all sections{instead}"
-        )
-    if section not in _names():
-        raise ConfigError(
-            f"{path}: expected sections out of {', '.join(_names())}, got [{section}]"
-            f"{nearest(section, _names(), '[', ']')}"
-        )
-    return keys
+def _name(where: str, key: str, text: str) -> str:
+    """Return the field of `Settings` of `section.key`.
 
-
-def _change(word: str) -> tuple[str, Any]:
-    """Parse `section.key=value` to a field of `Settings` and its value. Raises `ConfigError`."""
-    key, equals, text = word.partition("=")
-    if not equals:
-        raise ConfigError(
-            f"--set {word}: expected section.key=value, got no =: write it like optimizer.lr=0.01"
-        )
-    key, text = key.strip(), text.strip()
+    Raises `ConfigError` for an unknown one, with a similar one of its section, or of all.
+    """
+    names = {key_of(name): name for name in types()}
+    if key in names:
+        return names[key]
     section, _, end = key.partition(".")
-    name = _names().get(section, {}).get(end)
-    if name is None:
-        raise ConfigError(
-            f"--set {word}: expected a key like optimizer.lr, got {key!r}{_instead(key, text)}"
-        )
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
-    value = text[1:-1] if quoted else text
-    return name, _of_type(f"--set {word}", name, value, repr(text), strict=False)
-
-
-def _instead(key: str, text: str) -> str:
-    """Return `: write ...` for an unknown key: a similar one of its section, or of all sections."""
-    section, _, end = key.partition(".")
-    if section in _names():
-        keys = _names()[section]
-        near = nearest(end, keys, f"{section}.", f"={text}")
-        return near or f": write one of {', '.join(f'{section}.{end}' for end in keys)}"
-    known = {key_of(name): name for name in types()}
-    same = [name for name in known if name.partition(".")[2] == key or known[name] == key]
-    near = f": write {same[0]}={text}" if same else nearest(key, known, "", f"={text}")
-    return near or ": primepar train --show-config lists them all"
+    inside = [known for known in names if known.startswith(f"{section}.")]
+    if inside:
+        ends = [known.partition(".")[2] for known in inside]
+        near = nearest(end, ends, f"{section}.", f"={text}")
+        near = near or f": write one of {', '.join(inside)}"
+    else:
+        same = [one for one in names if key in (one.partition(".")[2], names[one])]
+        near = f": write {same[0]}={text}" if same else nearest(key, names, "", f"={text}")
+        near = near or ": primepar train --show-config lists them all"
+    raise ConfigError(f"{where}: expected a key like optimizer.lr, got {key!r}{near}")
 
 
 def _of_type(where: str, name: str, value: Any, text: str, strict: bool = True) -> Any:
@@ -133,13 +108,14 @@ def _of_type(where: str, name: str, value: Any, text: str, strict: bool = True) 
 def config_text(settings: Settings) -> str:
     """Return all settings as TOML with their meanings; settings without a value are comments."""
     lines: list[str] = []
-    for section, keys in _names().items():
-        lines += ["", f"[{section}]"]
-        for key, name in keys.items():
-            value, meta = getattr(settings, name), meta_of(name)
-            default = f"; not set: {meta.extra['otherwise']}" if value is None else ""
-            text = f"# {key} =" if value is None else f"{key} = {_toml(value)}"
-            lines.append(f"{text}  # {meta.description}{default}")
+    before = ""
+    for name in types():
+        section, _, key = key_of(name).partition(".")
+        lines += ["", f"[{section}]"] * (section != before)
+        before, value, meta = section, getattr(settings, name), meta_of(name)
+        default = f"; not set: {meta.extra['otherwise']}" if value is None else ""
+        text = f"# {key} =" if value is None else f"{key} = {_toml(value)}"
+        lines.append(f"{text}  # {meta.description}{default}")
     return "\n".join(lines[1:]) + "\n"
 
 
@@ -148,24 +124,11 @@ def arguments(settings: Settings) -> list[str]:
     words: list[str] = []
     for field in msgspec.structs.fields(Settings):
         value = getattr(settings, field.name)
-        if value == field.default:
-            continue
-        if field.name not in OPTIONS:
-            plain = str(value).lower() if isinstance(value, bool) else value
+        if value != field.default:
+            # In quotes, as --set takes them, a text keeps spaces and quotes of its own.
+            plain = f'"{value}"' if isinstance(value, str) else _toml(value)
             words += ["--set", f"{key_of(field.name)}={plain}"]
-        else:
-            words += [shown(field.name)] + ([] if value is True else [str(value)])
     return words
-
-
-@cache
-def _names() -> dict[str, dict[str, str]]:
-    """Section -> key -> field of `Settings`, in the order of the table."""
-    sections: dict[str, dict[str, str]] = {}
-    for name in types():
-        section, _, key = key_of(name).partition(".")
-        sections.setdefault(section, {})[key] = name
-    return sections
 
 
 def _toml(value: Any) -> str:
