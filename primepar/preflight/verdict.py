@@ -91,7 +91,7 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
         yield gradients(values, terms)
     if any(of_rank.replicas for of_rank in terms):
         yield replication(values, terms)
-    if any(of_rank.pullbacks for of_rank in terms):
+    if any(of_rank.pullbacks or of_rank.traces for of_rank in terms):
         result = adjoint(program, values, terms)
         if result is not None:
             yield result

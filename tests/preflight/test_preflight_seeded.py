@@ -47,7 +47,6 @@ UNKNOWN = {
     "raises in a library after a wrong turn",
     "a number that a library makes plain",
     "a large tensor by which both ends decide",
-    "a sum whose backward sums again",
     "tensor parallel columns without the sum of their input's gradient",
     "transformers#34198: a loss divided by one's own tokens; question",
 }

@@ -7,23 +7,21 @@ gradient of `x`; it has to enter `backward` on rank 0 for that `y`, and for no o
     rank 1: recv(x0); recv(x1); h(x1).backward(); send(x1.grad); ...            # x1 is y1: refuted
 
 That is the adjoint of the copy. Values have it element by element: a gradient is known by what it
-is the gradient of. So the same rule holds for all that is linear. Where a function of autograd
-gathers, its backward has to sum what comes back for each part (reduce-scatter); the adjoint of an
-all-to-all, a shift to the next rank or a halo sends back where it came from; that of copies
-(Megatron's f) is a sum. Where ranks compute one gradient alike, each may take its own, as after
-Megatron's g.
+is the gradient of. So the same rule holds for what is put together, scaled and summed on the way.
+Where ranks compute one gradient alike, each may take its own, or send a share.
 
-A function that computes too, as ring attention, is done again on random numbers (`replay.py`).
+Functions of autograd that communicate, such as a gather, Megatron's f and g, a halo or ring
+attention, are done again on random numbers (`replay.py`).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import chain
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
 from primepar.preflight.meaning.replay import ReplayedGradient, replays
@@ -38,9 +36,10 @@ from primepar.preflight.meaning.terms import (
     Scaled,
     WeightedTerm,
 )
+from primepar.preflight.meaning.traces import TracedCall
 from primepar.preflight.meaning.values import Value, aligned, digest, part, size, total
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
-from primepar.schedule.program import Program
+from primepar.schedule.program import Group, Program
 from primepar.schedule.program_file import instruction_line
 from primepar.schedule.words import ranks_text
 from primepar.verify.report import PropertyResult, Verdict
@@ -56,42 +55,50 @@ def adjoint(
     start = perf_counter()
     asked = _AdjointQuestions(program, values, terms)
     done = replays(values, terms)
-    wrong = next(chain(asked.wrong(), map(_of_replay, done.wrong)), None)
+    replayed = (_of_replay(program, values, one) for one in done.wrong)
+    wrong = next(chain(asked.wrong(), replayed), None)
     seconds = perf_counter() - start
     if wrong is not None:
         sentence, details = wrong
         return PropertyResult(NAME, "refuted", seconds, counterexample=sentence, details=details)
-    if not (+asked.compared or +asked.opaque or asked.undecided):
-        return None
-    verdict: Verdict = "proved" if +asked.compared or +asked.opaque else "not asked"
-    left = {name: why for name, why in done.left.items() if asked.opaque[name]}
-    if left:
-        verdict = "unknown"
-    reasons = [
+    reasons = asked.reasons()
+    compared = bool(asked.compared or asked.opaque or done.compared)
+    verdict: Verdict = "unknown" if done.left else "proved" if compared else "not asked"
+    reasons += [
         f"{count} gradients of {name} are those that autograd computes of all ranks' forward pass, "
         "on random numbers"
         for name, count in done.compared.items()
-        if name not in left
+        if name not in done.left
     ]
-    reasons += [
-        f"the backward of {name} computes too, and is not compared: {why}"
-        for name, why in left.items()
-    ]
-    for name in done.compared.keys() | left.keys():
-        asked.opaque[name] = 0
-    known = [asked.reason()] if asked.reason() else []
-    return PropertyResult(NAME, verdict, seconds, reason="; ".join(known + reasons))
+    reasons += [f"the backward of {name} is not compared: {why}" for name, why in done.left.items()]
+    return PropertyResult(NAME, verdict, seconds, reason="; ".join(reasons)) if reasons else None
 
 
-def _of_replay(wrong: ReplayedGradient) -> tuple[str, Counterexample]:
+def _of_replay(
+    program: Program, values: TermValues, wrong: ReplayedGradient
+) -> tuple[str, Counterexample]:
+    trace = wrong.trace
+
+    def calls(listed: Sequence[Any]) -> str:
+        numbers = [
+            values.calls[wrong.rank][one.call].instruction
+            for one in listed if isinstance(one, TracedCall)
+        ]  # fmt: skip
+        nodes = [program.programs[wrong.rank][number] for number in numbers]
+        parts = [
+            one for node in nodes for one in (node.body if isinstance(node, Group) else [node])
+        ]
+        return " and ".join(dict.fromkeys(instruction_line(one).split()[0] for one in parts))
+
     sentence = (
-        f"rank {wrong.rank}, backward of {wrong.function} at {wrong.source}: expected the gradient "
+        f"rank {wrong.rank}, backward of {trace.name} at {trace.source}: expected the gradient "
         "that autograd computes of the forward pass of all ranks, got one that differs by "
-        f"{wrong.difference:.0%} of its size on random numbers: send back, and sum, what the "
-        "forward pass has sent"
+        f"{wrong.difference:.0%} of its size on random numbers: its forward pass communicates by "
+        f"{calls(trace.forward) or 'none'} and its backward by {calls(trace.backward) or 'none'}: "
+        "send back, and sum, what the forward pass has sent"
     )
     event = InvolvedInstruction(
-        wrong.rank, "a gradient is returned", role="writes it", wrong=True, source=wrong.source
+        wrong.rank, "a gradient is returned", role="writes it", wrong=True, source=trace.source
     )
     return sentence, Counterexample("wrong-data", (wrong.rank,), events=(event,))
 
@@ -128,15 +135,13 @@ class _AdjointQuestions:
         self.program, self.values, self.terms = program, values, terms
         self.copies: dict[str, list[_Copy]] = {}
         """Atom of a gradient -> the copies that it was computed for."""
-        self.sources: dict[tuple[str, int, str], _Source] = {}
-        """Function, rank and name of what was given."""
-        self.places: dict[tuple[str, TermPlace], tuple[str, int, str]] = {}
+        self.sources: dict[tuple[int, str], _Source] = {}
+        """Rank and name of what was given."""
+        self.places: dict[TermPlace, tuple[int, str]] = {}
         self.known: dict[str, list[_Source]] = defaultdict(list)
         """Atom of what was given -> where it was."""
-        self.forward: dict[str, set[tuple[int, int]]] = defaultdict(set)
-        """Function -> rank and call of what it communicates in its forward pass."""
-        self.compared: Counter[str] = Counter()
-        self.opaque: Counter[str] = Counter()
+        self.compared = 0
+        self.opaque = 0
         """Those that are computed, in whatever way, of all that has to come back."""
         self.parts: dict[str, list[_Part]] = {}
         self.undecided = 0
@@ -149,13 +154,10 @@ class _AdjointQuestions:
                 self.copies.setdefault(atom, []).append(_Copy(rank, place, data, term))
             for claim in of_rank.pullbacks:
                 data = values.of(rank, claim.data)
-                self.forward[claim.function] |= {(rank, call) for call in claim.forward}
-                if not size(data):
-                    continue
-                key = claim.function, rank, digest(data)
+                key = rank, digest(data)
                 self.sources.setdefault(key, _Source(rank, data, [])).claims.append(claim)
                 for place in self._same(TermPlace(rank, claim.data)):
-                    self.places.setdefault((claim.function, place), key)
+                    self.places.setdefault(place, key)
         for source in self.sources.values():
             for atom in self._origins(source.data):
                 self.known[atom].append(source)
@@ -188,38 +190,32 @@ class _AdjointQuestions:
                     else:
                         compared = True
                         if isinstance(matches, Fraction):
-                            alike = sum(
-                                (key[0], key[2]) == (name, data) for name, _, data in self.sources
-                            )
+                            alike = sum(data == key[1] for _, data in self.sources)
                             part_of = _Part(source, copy, number / matches, alike)
                             self.parts.setdefault(origin, []).append(part_of)
                 place += length
-            self.compared[source.claims[0].function] += len(source.claims) * compared
+            self.compared += len(source.claims) * compared
             missing = required.get(key, {}).keys() - entered
             if missing:
                 missing -= self._entered_opaquely(source)
-                self.opaque[source.claims[0].function] += not missing
+                self.opaque += not missing
             if missing:
                 yield self._missing(source, [self.copies[atom][0] for atom in sorted(missing)])
         yield from self._factors()
 
-    def reason(self) -> str:
+    def reasons(self) -> list[str]:
         """What a proof compared."""
-        kinds = [
-            f"{count} gradient{'s' * (count > 1)} came back to "
-            + (f"what {name} was given" if name else "what they are gradients of")
-            for name, count in self.compared.items()
-            if count
-        ]
-        kinds += [
-            f"{count} gradient{'s' * (count > 1)} of {name or 'outputs'} computed of all that came "
-            "back, in a way that is not looked into"
-            for name, count in self.opaque.items()
-            if count
-        ]
+        reasons = []
+        for count, how in (
+            (self.compared, "came back to what they are gradients of"),
+            (self.opaque, "of outputs computed of all that came back, in a way that is not "
+                          "looked into"),
+        ):  # fmt: skip
+            if count:
+                reasons.append(f"{count} gradient{'s' * (count > 1)} {how}")
         if self.undecided:
-            kinds.append(f"of {self.undecided} it was not decided what they are gradients of")
-        return "; ".join(kinds)
+            reasons.append(f"of {self.undecided} it was not decided what they are gradients of")
+        return reasons
 
     def _same(self, place: TermPlace) -> Iterator[TermPlace]:
         """A term, and those of the same rank that it is put together from."""
@@ -253,44 +249,32 @@ class _AdjointQuestions:
         is_known = all(atom in self.known or atom in self.copies for atom in made)
         return False if made and is_known and not made < of else None
 
-    def _required(self) -> dict[tuple[str, int, str], dict[str, None]]:
+    def _required(self) -> dict[tuple[int, str], dict[str, None]]:
         """The gradients that have to come back for each source: those of its direct copies."""
-        required: dict[tuple[str, int, str], dict[str, None]] = defaultdict(dict)
+        required: dict[tuple[int, str], dict[str, None]] = defaultdict(dict)
         for atom, copies in self.copies.items():
             for copy in copies:
-                function = copy.term.function
-                for place in self._origin_places(TermPlace(copy.rank, copy.term.of), function):
-                    key = self.places[function, place]
-                    if function or self._origins(self.sources[key].data) & self._origins(copy.data):
+                for place in self._origin_places(TermPlace(copy.rank, copy.term.of)):
+                    key = self.places[place]
+                    if self._origins(self.sources[key].data) & self._origins(copy.data):
                         required[key][atom] = None
         return required
 
-    def _origin_places(self, start: TermPlace, function: str) -> Iterator[TermPlace]:
-        """The sources of a function, or of `backward`, that a copy was received from."""
+    def _origin_places(self, start: TermPlace) -> Iterator[TermPlace]:
+        """The sources that a copy was received from."""
         ready, seen = [(start, False)], {(start, False)}
         while ready:
             place, crossed = ready.pop()
-            if crossed and (function, place) in self.places:
+            if crossed and place in self.places:
                 yield place
                 continue
             node = self.values.nodes[place.rank][place.node]
-            if isinstance(node, Cotangent) or not (function or isinstance(node, _LINEAR)):
-                continue
-            if function and place != start and (function, place) in self.places:
-                continue
-            received = isinstance(node, Received)
-            # A function's own calls alone: what a layer before has communicated comes back there.
-            if (
-                isinstance(node, Received)
-                and function
-                and (place.rank, node.call) not in self.forward[function]
-            ):
-                continue
-            for need in self.values.needs(place):
-                state = need, crossed or received
-                if state not in seen:
-                    seen.add(state)
-                    ready.append(state)
+            if isinstance(node, _LINEAR):
+                for need in self.values.needs(place):
+                    state = need, crossed or isinstance(node, Received)
+                    if state not in seen:
+                        seen.add(state)
+                        ready.append(state)
 
     def _entered_opaquely(self, source: _Source) -> set[str]:
         """The gradients that what came back was computed from in any way."""
@@ -322,18 +306,10 @@ class _AdjointQuestions:
         claim, copy = source.claims[0], copies[0]
         ranks = sorted({copy.rank for copy in copies})
         shown = f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"
-        if claim.function:
-            calls = self._calls(source.rank, claim.forward) or "none"
-            back = self._calls(source.rank, claim.backward) or "none"
-            what = (
-                f"its forward pass communicates by {calls} and its backward by {back}: "
-                f"sum what comes back by {_CONJUGATES.get(calls, 'sending it back')}"
-            )
-        else:
-            what = f"let {shown} send it, and add it to the others before backward"
         sentence = (
             f"{_where(source)}: expected the gradient of {self._sent(source)} with that of its "
-            f"copies on {shown}, computed at {copy.term.source}, got it without: {what}"
+            f"copies on {shown}, computed at {copy.term.source}, got it without: let {shown} send "
+            "it, and add it to the others before backward"
         )
         return sentence, _details(source, claim, copy)
 
@@ -375,8 +351,6 @@ class _AdjointQuestions:
                     f"what rank {source.rank} gave to instruction {call.instruction} "
                     f"({instruction_line(node)}){line}"
                 )
-        if source.claims[0].function:
-            return f"the input of {source.claims[0].function} on rank {source.rank}"
         return (
             f"the output for which rank {source.rank} calls backward at {source.claims[0].source}"
         )
@@ -384,33 +358,16 @@ class _AdjointQuestions:
     def _received(self, copy: _Copy) -> str:
         """The instruction that received a copy, if it is a leaf that was received as it is."""
         node = self.terms[copy.rank].nodes[copy.term.of]
-        if copy.term.function or not isinstance(node, Received):
+        if not isinstance(node, Received):
             return ""
         number = self.terms[copy.rank].calls[node.call].instruction
         instruction = self.program.programs[copy.rank][number]
         line = f" at {instruction.source}" if instruction.source else ""
         return f"received in instruction {number} ({instruction_line(instruction)}){line} and "
 
-    def _calls(self, rank: int, calls: Sequence[int]) -> str:
-        """The names of some calls of a rank, each once."""
-        numbers = [self.terms[rank].calls[call].instruction for call in calls]
-        nodes = [self.program.programs[rank][number] for number in numbers]
-        return " and ".join(dict.fromkeys(instruction_line(node).split()[0] for node in nodes))
-
-
-_CONJUGATES = {
-    "all_gather": "reduce_scatter",
-    "reduce_scatter": "all_gather",
-    "all_reduce": "all_reduce",
-    "all_to_all": "all_to_all",
-    "broadcast": "reduce",
-}
-
 
 def _where(source: _Source) -> str:
-    claim = source.claims[0]
-    function = f" of {claim.function}" if claim.function else ""
-    return f"rank {source.rank}, backward{function} at {claim.source}"
+    return f"rank {source.rank}, backward at {source.claims[0].source}"
 
 
 def _atoms(value: Value) -> set[str]:

@@ -150,8 +150,8 @@ class TermValues:
                 return total(inputs)
             case Gradient(length=length):
                 return opaque(digest_of("gradient", digest(inputs[0])), length)
-            case Cotangent(length=length, function=name):
-                return opaque(digest_of("cotangent", name, *map(digest, inputs)), length)
+            case Cotangent(length=length):
+                return opaque(digest_of("cotangent", *map(digest, inputs)), length)
             case Joined(parts=parts):
                 pieces = zip(inputs, parts, strict=True)
                 return joined(

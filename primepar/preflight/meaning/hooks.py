@@ -73,7 +73,7 @@ class _Hooks:
         original = vars(torch.autograd)["_engine_run_backward"]
         vars(torch.autograd)["_engine_run_backward"] = self._with_hooks(original)
         function: Any = torch.autograd.Function
-        function.apply = classmethod(self._with_marks(function.apply.__func__))
+        function.apply = classmethod(self._traced(function.apply.__func__))
 
     def _name(self, module: torch.nn.Module, _: Any) -> None:
         for name, parameter in module.named_parameters():
@@ -135,7 +135,7 @@ class _Hooks:
             gradient = self.recorder.cotangent(leaf, gradient)
         return gradient
 
-    def _with_marks(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _traced(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Follow the functions of autograd that communicate, in either pass."""
 
         def apply(function: Any, *arguments: Any, **named: Any) -> Any:
@@ -148,18 +148,15 @@ class _Hooks:
             inputs = [leaf for leaf in arguments if isinstance(leaf, torch.Tensor)]
             if any(map(is_traceable_wrapper_subclass, inputs)):
                 return original(function, *arguments, **named)
-            for tensor in inputs:
-                if type(tensor) is torch.Tensor and tensor.requires_grad:
-                    self.recorder.follow(tensor)
-            marks = _FunctionMarks(self.recorder, function.__name__, inputs)
-            storages = {tensor.untyped_storage()._cdata for tensor in inputs}
-            with marks.tracing():
+            application = _Application(self.recorder, function.__name__, inputs)
+            with application.tracing():
                 result = original(function, *arguments, **named)
             outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             node = next((tensor.grad_fn for tensor in outputs if tensor.grad_fn), None)
-            if node is not None and marks.returned(outputs, storages):
-                node.register_prehook(marks.arrives)
-                node.register_hook(marks.returns)
+            if node is not None:
+                application.returned(outputs)
+                node.register_prehook(application.arrives)
+                node.register_hook(application.returns)
             return result
 
         return apply
@@ -210,20 +207,17 @@ class _Hooks:
                 self.recorder.updated(self.names[id(parameter)])
 
 
-class _FunctionMarks:
-    """What one application of a function of autograd is given and returns, in both passes."""
+class _Application:
+    """One application of a function of autograd, whose operations are traced in both passes."""
 
     def __init__(self, recorder: TermRecorder, name: str, inputs: Sequence[torch.Tensor]) -> None:
         """Note the inputs, which the forward pass may overwrite."""
-        self.recorder, self.name = recorder, name
-        self.inputs = [recorder.held(one) if one.requires_grad else None for one in inputs]
-        self.before = len(recorder.calls)
-        self.forward: tuple[int, ...] = ()
-        self.outputs: list[int] = []
-        self.trace = FunctionTrace(name)
+        self.recorder, self.trace = recorder, FunctionTrace(name)
+        self.needed = [one.requires_grad for one in inputs]
         with _disable_current_modes():
-            for one, term in zip(inputs, self.inputs, strict=True):
-                if term is not None and type(one) in (torch.Tensor, torch.nn.Parameter):
+            for one in inputs:
+                if one.requires_grad:
+                    term = recorder.held(one)
                     self.trace.inputs.append(self.trace.named(one.detach(), term, fresh=True))
 
     @contextmanager
@@ -236,28 +230,18 @@ class _FunctionMarks:
         finally:
             self.recorder.trace = before
 
-    def returned(self, outputs: Sequence[torch.Tensor], storages: set[int]) -> bool:
-        """Note the outputs of a forward pass that communicates, or returns a copy of an input."""
-        self.forward = tuple(range(self.before, len(self.recorder.calls)))
-        copies = any(one.untyped_storage()._cdata in storages for one in outputs)
-        if self.forward or copies:
-            self.outputs = [self.recorder.held(tensor) for tensor in outputs]
-            with _disable_current_modes():
-                self.trace.outputs = [
-                    self.trace.named(tensor.detach(), term)
-                    for tensor, term in zip(outputs, self.outputs, strict=True)
-                ]
-        return bool(self.outputs)
+    def returned(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Note the outputs of the forward pass."""
+        with _disable_current_modes():
+            self.trace.outputs = [
+                self.trace.named(one.detach(), self.recorder.held(one)) for one in outputs
+            ]
 
     def arrives(self, gradients: Sequence[torch.Tensor | None]) -> Any:
-        """Note the gradients of the outputs."""
-        self.before = len(self.recorder.calls)
+        """Note the gradients of the outputs, in memory of their own."""
         if torch.is_grad_enabled():  # A second derivative is asked: leave the graph alone.
             return None
-        entering = tuple(
-            None if gradient is None else self.recorder.cotangent(output, gradient, self.name)
-            for output, gradient in zip(self.outputs, gradients, strict=False)
-        )
+        entering = tuple(None if one is None else one.detach().clone() for one in gradients)
         with _disable_current_modes():
             self.trace.cotangents = [
                 None if one is None else self.trace.named(one, self.recorder.held(one), fresh=True)
@@ -269,26 +253,19 @@ class _FunctionMarks:
 
     def returns(self, gradients: Sequence[torch.Tensor | None], _: Any) -> None:
         """Note the gradients that the function returns, if it communicates."""
-        backward = tuple(range(self.before, len(self.recorder.calls)))
-        if self.recorder.trace is self.trace:
-            self.recorder.trace = None
-            self.trace.source = self.recorder.source()
-            with _disable_current_modes():
-                self.trace.gradients = [
-                    None if one is None else self.trace.tensor(one)
-                    for one, data in zip(gradients, self.inputs, strict=False)
-                    if data is not None
-                ]
-            of_name = [one for one in self.recorder.traces if one.name == self.name]
-            if (self.forward or backward) and len(of_name) < MOST_APPLICATIONS:
-                self.recorder.traces.append(self.trace)
-        for data, gradient in zip(self.inputs, gradients, strict=False):
-            if data is not None and gradient is not None and (self.forward or backward):
-                noted = Pullback(
-                    data, self.recorder.held(gradient), self.recorder.source(), self.name,
-                    self.forward, backward,
-                )  # fmt: skip
-                self.recorder.pullbacks.append(noted)
+        if self.recorder.trace is not self.trace:
+            return
+        self.recorder.trace = None
+        self.trace.source = self.recorder.source()
+        with _disable_current_modes():
+            self.trace.gradients = [
+                None if one is None else self.trace.tensor(one)
+                for one, needed in zip(gradients, self.needed, strict=False)
+                if needed
+            ]
+        of_name = [one for one in self.recorder.traces if one.name == self.trace.name]
+        if self.trace.calls and len(of_name) < MOST_APPLICATIONS:
+            self.recorder.traces.append(self.trace)
 
 
 def _summed_in_step(gradient: torch.Tensor) -> bool:

@@ -102,24 +102,15 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             node = self.storages.read(local)
             self.storages.write(local, self.storages.add(Gradient(node, span(local))))
 
-    def cotangent(
-        self, of: int | torch.Tensor, gradient: torch.Tensor, function: str = ""
-    ) -> torch.Tensor:
-        """Return a gradient that is noted to be that of a tensor or term."""
+    def cotangent(self, copy: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient that is noted to be that of a received copy."""
         marked, local = gradient.detach().clone(), local_part(gradient)
         with _disable_current_modes():
-            of = of if isinstance(of, int) else self.held(of)
-            term = Cotangent(of, self.storages.read(local), span(local), self.source(), function)
-            node = self.storages.add(term)
+            of, entered = self.held(copy), self.storages.read(local)
+            node = self.storages.add(Cotangent(of, entered, span(local), self.source()))
             self.storages.write(local_part(marked), node)
         self.cotangents.append(node)
         return marked
-
-    def follow(self, tensor: torch.Tensor) -> None:
-        """Follow real data from now on, so that parts of it are known as such."""
-        with _disable_current_modes():
-            if span(tensor) == tensor.numel() and not self._tracked(tensor):
-                self.storages.write(tensor, self.storages.read(tensor))
 
     def trained(
         self,

@@ -1,14 +1,17 @@
-"""Functions of autograd that communicate and compute: their gradients are computed once more.
+"""Functions of autograd that communicate: their gradients are computed once more.
 
 No rule decides whether the backward pass of ring attention is right. So the operations of its
-forward pass are done again in one process, on all ranks together, with random numbers in the place
-of its inputs and with the recorded calls between the ranks: one program, of which `torch.autograd`
-has the gradients. Then the recorded operations of its backward pass are done, from random gradients
-of its outputs. Both have to return the same:
+forward pass are done again in one process, with random numbers in the place of its inputs and with
+the recorded calls between the ranks: one program, of which `torch.autograd` has the gradients. Then
+the recorded operations of its backward pass are done, from random gradients of its outputs. Both
+have to return the same:
 
     rank 0: y0 = f(x0, received x1); dx0 = b(dy0, received dy1)
     rank 1: y1 = f(x1, received x0); dx1 = b(dy1, received dy0)
     dx0, dx1 == torch.autograd.grad([y0, y1], [x0, x1], [dy0, dy1])
+
+The applications that meet in a call are one program: of a gather those on all of its ranks, of a
+pipeline's function the one that sends and the other one that receives.
 
 Equal data on several ranks get equal numbers. Where inputs or outputs are replicas, as in tensor
 parallelism, the gradient of one counts once, or is the sum of all: each of these is accepted. All
@@ -24,12 +27,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+from scipy.cluster.hierarchy import DisjointSet
 from torch.utils._pytree import tree_map
 
 from primepar.preflight.meaning.evaluate import TermValues, ValueAlgebra
 from primepar.preflight.meaning.terms import RankTerms, Received
 from primepar.preflight.meaning.traces import FunctionTrace, TracedCall, TracedTensor
-from primepar.preflight.meaning.values import digest
+from primepar.preflight.meaning.values import digest, digest_of
 
 TOLERANCE = 1e-6
 
@@ -57,9 +61,8 @@ _TENSORS: ValueAlgebra[torch.Tensor] = ValueAlgebra(
 class ReplayedGradient(NamedTuple):
     """A gradient that a function returns on a rank, and how far it is from that of autograd."""
 
-    function: str
     rank: int
-    source: str
+    trace: FunctionTrace
     difference: float
     """As a share of its size."""
 
@@ -75,37 +78,55 @@ class Replays(NamedTuple):
 
 
 def replays(values: TermValues, terms: Sequence[RankTerms]) -> Replays:
-    """Do the functions of all ranks again: the k-th application of one on all ranks together."""
+    """Do the functions of all ranks again, those together that meet in a call."""
     done = Replays({}, [], {})
-    together: dict[tuple[str, int], dict[int, FunctionTrace]] = defaultdict(dict)
-    for rank, of_rank in enumerate(terms):
-        counts: dict[str, int] = defaultdict(int)
-        for data in of_rank.traces:
-            trace: FunctionTrace = pickle.loads(data)
-            together[trace.name, counts[trace.name]][rank] = trace
-            counts[trace.name] += 1
-    for (name, _), traces in together.items():
-        why = next((trace.why for trace in traces.values() if trace.why), "")
+    ranks = [
+        _Rank(rank, pickle.loads(trace), values)
+        for rank, of_rank in enumerate(terms)
+        for trace in of_rank.traces
+    ]
+    for together in _meeting(ranks):
+        why = next((rank.trace.why for rank in together if rank.trace.why), "")
         try:
             if why:
                 raise NotDoneError(why)
-            differences = _compared(values, traces)
+            gradients = _compared(values, together)
         except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError) as error:
-            done.left[name] = " ".join(str(error).split())[:200]
+            text = " ".join(str(error).split())[:200]
+            done.left.update({rank.trace.name: text for rank in together})
             continue
-        done.compared[name] = done.compared.get(name, 0) + len(differences)
-        done.wrong.extend(one for one in differences if one.difference > TOLERANCE)
+        for one in gradients:
+            done.compared[one.trace.name] = done.compared.get(one.trace.name, 0) + 1
+        done.wrong.extend(one for one in gradients if one.difference > TOLERANCE)
     return done
 
 
+def _meeting(ranks: Sequence[_Rank]) -> list[list[_Rank]]:
+    """The applications of all ranks, grouped by the calls in which they meet."""
+    makers = {(rank.rank, rank.instruction(call)): place
+              for place, rank in enumerate(ranks) for call in rank.trace.calls}  # fmt: skip
+    union = DisjointSet(range(len(ranks)))
+    for place, rank in enumerate(ranks):
+        for call in rank.trace.calls:
+            for slot, tensor in enumerate(call.writes):
+                received = Received(call.call, slot, tensor.span)
+                for member, index, _ in rank.values.reads(rank.rank, received):
+                    union.merge(place, makers.get((member, index), place))
+    return [[ranks[place] for place in sorted(group)] for group in union.subsets()]
+
+
 class _Rank:
-    """The storages of one rank, which its operations read and write."""
+    """One application on a rank, with the storages that its operations read and write."""
 
     def __init__(self, rank: int, trace: FunctionTrace, values: TermValues) -> None:
         self.rank, self.trace, self.values = rank, trace, values
         self.storages = {number: _wide(held) for number, held in trace.contents.items()}
         self.pending: dict[int, list[tuple[TracedTensor, Received]]] = defaultdict(list)
         """Storage -> what it receives."""
+
+    def instruction(self, call: TracedCall) -> int:
+        """The place of a call in the program of its rank."""
+        return self.values.calls[self.rank][call.call].instruction
 
     def read(self, tensor: TracedTensor) -> torch.Tensor:
         """A tensor of a storage."""
@@ -155,8 +176,9 @@ class _Rank:
                 self.write(self.flat(tensor), data)
 
     def _call(self, event: TracedCall, given: dict[tuple[int, int], Any]) -> None:
-        instruction = self.values.calls[self.rank][event.call].instruction
-        given[self.rank, instruction] = [self.read(self.flat(one)) for one in event.reads]
+        given[self.rank, self.instruction(event)] = [
+            self.read(self.flat(one)) for one in event.reads
+        ]
         for slot, tensor in enumerate(event.writes):
             received = Received(event.call, slot, tensor.span)
             self.pending[tensor.storage].append((tensor, received))
@@ -222,11 +244,11 @@ def _together(ranks: Sequence[_Rank], backward: bool) -> None:
         left = still
 
 
-def _compared(values: TermValues, traces: dict[int, FunctionTrace]) -> list[ReplayedGradient]:
-    ranks = [_Rank(rank, trace, values) for rank, trace in sorted(traces.items())]
+def _compared(values: TermValues, ranks: Sequence[_Rank]) -> list[ReplayedGradient]:
+    """How far all gradients that applications return are from those of autograd."""
     inputs: list[tuple[_Rank, TracedTensor, str, torch.Tensor]] = []
     outputs: list[tuple[str, torch.Tensor, torch.Tensor]] = []
-    """Name of an output and its gradient, and both."""
+    """A name that outputs with equal data and gradients share, the output, and its gradient."""
     with torch.enable_grad():
         for rank in ranks:
             for tensor, term in rank.trace.inputs:
@@ -243,7 +265,8 @@ def _compared(values: TermValues, traces: dict[int, FunctionTrace]) -> list[Repl
             pairs = zip(rank.trace.outputs, rank.trace.cotangents, strict=False)
             for output, cotangent in pairs:
                 if cotangent is not None:
-                    name = digest(values.of(rank.rank, cotangent.term))
+                    both = [values.of(rank.rank, one.term) for one in (output, cotangent)]
+                    name = digest_of(*map(digest, both))
                     numbers = _drawn(name, cotangent.tensor.span)
                     made = rank.read(output.tensor)
                     flat = cotangent.tensor._replace(offset=0)
@@ -260,19 +283,16 @@ def _compared(values: TermValues, traces: dict[int, FunctionTrace]) -> list[Repl
         for rank in ranks
         for gradient in rank.trace.gradients
     ]
-    best: list[ReplayedGradient] | None = None
-    for once, summed in product((False, True), repeat=2):
-        right = _of_autograd(inputs, outputs, once, summed)
-        returns = [
-            ReplayedGradient(rank.trace.name, rank.rank, rank.trace.source, _differs(got, expected))
-            for (rank, tensor, _, _), got, expected in zip(inputs, returned, right, strict=True)
+    conventions = [
+        [
+            ReplayedGradient(rank.rank, rank.trace, _differs(got, expected))
+            for (rank, _, _, _), got, expected in zip(inputs, returned, right, strict=True)
             if got is not None
         ]
-        if best is None or sum(one.difference > TOLERANCE for one in returns) < sum(
-            one.difference > TOLERANCE for one in best
-        ):
-            best = returns
-    return best or []
+        for once, summed in product((True, False), repeat=2)
+        for right in [_of_autograd(inputs, outputs, once, summed)]
+    ]
+    return min(conventions, key=lambda listed: sum(one.difference > TOLERANCE for one in listed))
 
 
 def _of_autograd(

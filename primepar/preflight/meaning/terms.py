@@ -86,18 +86,13 @@ class Gradient(TermNode, frozen=True):
 
 
 class Cotangent(TermNode, frozen=True):
-    """The gradient that a backward pass computes with respect to the term `of`.
-
-    That is a copy of what was sent, or what a function of autograd returned in the forward pass.
-    """
+    """The gradient that a backward pass computes with respect to the term `of`, a received copy."""
 
     of: int
     input: int
     length: int
     source: str
     """Where `backward` is called, `train.py:42`."""
-    function: str = ""
-    """The name of the function; empty for a leaf."""
 
 
 Term = (
@@ -137,17 +132,12 @@ class CapturedCall(Struct, frozen=True, array_like=True):
 
 
 class Pullback(Struct, frozen=True, array_like=True):
-    """A gradient that enters `backward` for a tensor, or that a function returns for an input."""
+    """A gradient that enters `backward` for a tensor."""
 
     data: int
-    """The term of the tensor or input."""
+    """The term of the tensor."""
     gradient: int
     source: str
-    function: str = ""
-    """The name of the function; empty for `backward`."""
-    forward: tuple[int, ...] = ()
-    """The calls that the function makes in its forward pass."""
-    backward: tuple[int, ...] = ()
 
 
 class GradientClaim(Struct, frozen=True, array_like=True):

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 LARGEST = 1 << 24
 """Bytes that the storages of one application may hold from before."""
-MOST_APPLICATIONS = 8
+MOST_APPLICATIONS = 16
 """Applications of one function that a rank keeps."""
 
 
@@ -77,6 +77,11 @@ class FunctionTrace:
         self._numbers: dict[int, int] = {}
         self._kept: list[torch.UntypedStorage] = []
         self._bytes = 0
+
+    @property
+    def calls(self) -> list[TracedCall]:
+        """The communication calls of both passes."""
+        return [one for one in (*self.forward, *self.backward) if isinstance(one, TracedCall)]
 
     def tensor(self, tensor: torch.Tensor, fresh: bool = False) -> TracedTensor:
         """A tensor as a part of a storage; a `fresh` storage has no contents from before."""
