@@ -20,15 +20,15 @@ if TYPE_CHECKING:
         parameter_layout,
     )
     from primepar.distributed.modules.weights import load_weights, save_weights
-    from primepar.distributed.parallel.module import parallelize
-    from primepar.distributed.parallel.placements import device_mesh_of, layout_of, placements_of
-    from primepar.distributed.parallel.regions import Region
-    from primepar.distributed.parallel.use import (
+    from primepar.distributed.parallel.batches import (
         clip_grad_norm,
         full_state_dict,
         local_rows,
         loss_weight,
     )
+    from primepar.distributed.parallel.layer_plan import Region
+    from primepar.distributed.parallel.module import parallelize
+    from primepar.distributed.parallel.placements import device_mesh_of, layout_of, placements_of
     from primepar.distributed.runtime.executor import Executor
     from primepar.distributed.runtime.mesh import Mesh
     from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
@@ -39,19 +39,19 @@ _MODULES = {
     "Mesh": "runtime.mesh",
     "PartitionedLinear": "modules.linear",
     "PartitionedModel": "modules.model",
-    "Region": "parallel.regions",
-    "clip_grad_norm": "parallel.use",
+    "Region": "parallel.layer_plan",
+    "clip_grad_norm": "parallel.batches",
     "device_mesh_of": "parallel.placements",
     "full_gradient": "modules.parameters",
     "full_logits": "modules.parameters",
     "full_parameter": "modules.parameters",
-    "full_state_dict": "parallel.use",
+    "full_state_dict": "parallel.batches",
     "gather_tensor": "runtime.scatter_gather",
     "layout_of": "parallel.placements",
     "load_parameter": "modules.parameters",
     "load_weights": "modules.weights",
-    "local_rows": "parallel.use",
-    "loss_weight": "parallel.use",
+    "local_rows": "parallel.batches",
+    "loss_weight": "parallel.batches",
     "parallelize": "parallel.module",
     "parameter_layout": "modules.parameters",
     "placements_of": "parallel.placements",

@@ -11,8 +11,8 @@ import torch
 from msgspec.structs import replace
 from profiles import few
 
-from primepar.distributed.parallel import averaged
-from primepar.distributed.parallel.boundaries import Boundaries, boundaries_of
+from primepar.distributed.parallel import linear
+from primepar.distributed.parallel.layer_plan import Boundaries, boundaries_of
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import PlanError
 from primepar.operators.row_average import lower_row_average
@@ -84,15 +84,15 @@ def test_an_average_is_lowered_once_for_a_mesh(monkeypatch: pytest.MonkeyPatch) 
         lowered_sizes.append(size)
         return "program", ("before",), ("after",)
 
-    monkeypatch.setattr(averaged, "lower_row_average", lower)
+    monkeypatch.setattr(linear, "lower_row_average", lower)
     monkeypatch.setattr(
-        averaged, "Executor", lambda *_, kind: lambda blocks: {"after": 2 * blocks["before"]}
+        linear, "Executor", lambda *_, kind: lambda blocks: {"after": 2 * blocks["before"]}
     )
     plain = SimpleNamespace(rank=0, compiled={})
     plain.in_dtype = lambda _: plain
     mesh = cast(Mesh, plain)
     bounds = boundaries_of(4, {"fc1": "P2x2"}, {"fc1": "P2x2"})
-    averages = [averaged.RowAverage(mesh, bounds.stream) for _ in range(2)]
+    averages = [linear.RowAverage(mesh, bounds.stream) for _ in range(2)]
     for average in 2 * averages:
         assert average(torch.ones(3)).tolist() == [2, 2, 2]
         assert average(torch.ones(2, 2)).tolist() == [[2, 2], [2, 2]]

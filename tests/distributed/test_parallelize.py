@@ -16,7 +16,7 @@ from parallel_models import BATCH, POSITIONS, REGIONS, own
 from profiles import IS_LONG, long
 
 from primepar.distributed import Region
-from primepar.distributed.parallel.boundaries import boundaries_of
+from primepar.distributed.parallel.layer_plan import boundaries_of
 from primepar.operators.row_average import lower_row_average
 from primepar.operators.single_operator import lower_linear
 from primepar.partition import parse_sequence

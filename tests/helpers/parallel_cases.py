@@ -49,7 +49,7 @@ from primepar.distributed import (
     loss_weight,
     placements_of,
 )
-from primepar.distributed.parallel import use
+from primepar.distributed.parallel import batches
 from primepar.distributed.runtime.observed_groups import ObservedCall, Seen, watched_groups
 from primepar.distributed.runtime.scatter_gather import Parts
 from primepar.models import load_config
@@ -314,11 +314,11 @@ def misused() -> dict[str, str]:
 def alone(module: nn.Module) -> None:
     """Ask for the full state on rank 0; the others wait until it has given up."""
     try:
-        with patch.object(use, "PATIENCE", 0.5):
+        with patch.object(batches, "PATIENCE", 0.5):
             if dist.get_rank() == 0:
                 full_state_dict(module)
             else:
-                next(use._meetings)  # as rank 0 does: in a script this is the end
+                next(batches._meetings)  # as rank 0 does: in a script this is the end
     finally:
         dist.barrier()
 

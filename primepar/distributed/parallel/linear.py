@@ -1,5 +1,8 @@
 """A linear layer of a user's module that runs the program of its sequence.
 
+Every rank of a loss has its own rows, and its own mean over them. The gradient of the mean over all
+rows is the average of the gradients, over the groups of ranks that have different rows.
+
 Legend: M rows of this call, N input and K output columns.
 """
 
@@ -7,21 +10,97 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from primepar.distributed.modules.linear import Schedules, partitioned_product
-from primepar.distributed.parallel.averaged import RowAverage, averaged
-from primepar.distributed.parallel.regions import LinearRole
-from primepar.distributed.parallel.shards import Shard, ShardMeshes, shard_of
+from primepar.distributed.parallel.batches import untraced
+from primepar.distributed.parallel.layer_plan import LinearRole
+from primepar.distributed.parallel.placements import ShardedParameter, ShardMeshes, shard_of
+from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError, PrimeParError, ShapeError
+from primepar.operators.row_average import lower_row_average
 from primepar.plan.operator_layouts import part, resident
 from primepar.schedule import Layout, Linear, Sequence
+
+
+class CompiledAverage(NamedTuple):
+    """A compiled average, and the names of this rank's block before and after it."""
+
+    executor: Executor
+    before: str
+    after: str
+
+
+class RowAverage:
+    """The average of a vector over the ranks that have the same columns of `layout`.
+
+    Every rank of a loss has its own rows, and its own mean over them. The gradient of the mean over
+    all rows is the average of the gradients.
+    """
+
+    def __init__(self, mesh: Mesh, layout: Layout) -> None:
+        self.mesh, self.layout, self.count = mesh, layout, layout.grid[0]
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Return the average of a gradient of any shape; a collective call."""
+        if self.count == 1:
+            return gradient
+        executor, before, after = self._average(gradient.numel(), gradient.dtype)
+        average = executor({before: gradient.reshape(1, -1).contiguous()})[after]
+        return average.view(gradient.shape).to(gradient.dtype)
+
+    def _average(self, size: int, dtype: torch.dtype) -> CompiledAverage:
+        """Return the program for gradients of a size; averages of one mesh share it."""
+        key, mesh = ("average", self.layout, size), self.mesh.in_dtype(dtype)
+        if key not in mesh.compiled:
+            program, before, after = lower_row_average(self.layout, size)
+            executor = Executor(mesh, program, kind="parameters")
+            mesh.compiled[key] = CompiledAverage(executor, before[mesh.rank], after[mesh.rank])
+        compiled: CompiledAverage = mesh.compiled[key]
+        return compiled
+
+    def on(self, parameter: nn.Parameter, check: Callable[[torch.Tensor], None]) -> None:
+        """Check, and then average, the gradient of a parameter in every backward."""
+
+        def checked(gradient: torch.Tensor) -> torch.Tensor:
+            check(gradient)
+            return self(gradient)
+
+        if parameter.requires_grad:
+            register: Callable[..., object] = parameter.register_hook
+            register(checked)
+
+
+def averaged(local: torch.Tensor, average: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Return `local`; backward passes its gradient through `average`."""
+    apply: Callable[..., torch.Tensor] = _Averaged.apply
+    return apply(local, average)
+
+
+class _Averaged(torch.autograd.Function):
+    """The identity in forward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, local: torch.Tensor, average: Callable[[torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor:
+        """Return a view, as autograd does not let a function return its input."""
+        ctx.average = average
+        return local.view_as(local)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the average."""
+        return ctx.average(gradient), None
+
 
 REPLACED = "_primepar_replaced"
 """Marks a parameter that is in a module no more."""
@@ -52,7 +131,7 @@ class LinearSite:
         first, second = layer.get_parameter("weight").shape
         return (second, first) if self.turned else (first, second)
 
-    def shards(self, layer: nn.Module, meshes: ShardMeshes) -> dict[str, Shard]:
+    def shards(self, layer: nn.Module, meshes: ShardMeshes) -> dict[str, ShardedParameter]:
         """Return how the parameters of the layer are held: its weight, and its bias if it has one.
 
         Raises `ShapeError` if a sequence or a region does not divide the columns, and `PlanError`
@@ -96,7 +175,7 @@ class ParallelLinear(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self, site: LinearSite, layer: nn.Module, mesh: Mesh, shards: Mapping[str, Shard]
+        self, site: LinearSite, layer: nn.Module, mesh: Mesh, shards: Mapping[str, ShardedParameter]
     ) -> None:  # fmt: skip
         super().__init__()
         self.site, self.mesh, self._shards = site, mesh, shards
@@ -122,12 +201,9 @@ class ParallelLinear(nn.Module):
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bias={bias}, sequence={str(self.site.sequence)!r}"
 
+    @untraced
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Multiply this rank's part of the input; any number of dims may precede the columns."""
-        return _uncompiled(self, x)
-
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output of `forward`, outside of what torch.compile traces."""
         weight = averaged(_local(self.get_parameter("weight")), self._share)
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
@@ -186,10 +262,6 @@ class ParallelLinear(nn.Module):
         return schedules
 
 
-def _product(layer: ParallelLinear, x: torch.Tensor) -> torch.Tensor:
-    return layer.product(x)
-
-
 def refuse_old_optimizers() -> None:
     """Let every optimizer be asked, before its steps, whether it has parameters of old layers."""
     global _are_refused
@@ -207,11 +279,6 @@ def _check_age(optimizer: torch.optim.Optimizer, *_others: object) -> None:
             f"{old} of {len(given)} of before parallelize, which train nothing: make the optimizer "
             "after parallelize"
         )
-
-
-_disable: Callable[..., Any] = torch.compiler.disable
-_uncompiled: Callable[[ParallelLinear, torch.Tensor], torch.Tensor] = _disable(_product)
-"""The messages of a program are posted by a list of functions, which is not to be traced."""
 
 
 def _sections_per_rank(site: LinearSite, home: Layout) -> int:
