@@ -66,7 +66,7 @@ def _rank(
     import torch
     from torch import distributed as dist
 
-    from primepar.distributed.training.gloo import schedule_as_batch
+    from primepar.distributed.training.backends import schedule_as_batch
 
     torch.set_num_threads(1)
     if as_batch:

@@ -461,7 +461,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "pictures/page_html.py": "shipped",
         "distributed/runtime/step_programs.py": "of another rank",
         "distributed/training/watchdog.py": "of another rank",
-        "distributed/training/devices.py": "of another rank",
+        "distributed/training/backends.py": "of another rank",
         "distributed/training/launch.py": "of another rank",
         "distributed/training/trainer.py": "of another rank",
         "distributed/checkpoints/saving.py": "of another rank",

@@ -11,10 +11,9 @@ from typing import Any
 import attack_checkpoints as attack
 import pytest
 
-from primepar.distributed.checkpoints.loading import read_whole
+from primepar.distributed.checkpoints.loading import SavedRun, load_saved, read_whole
 from primepar.distributed.checkpoints.manifest import MANIFEST
 from primepar.distributed.training.loss_scale import LossScale
-from primepar.distributed.training.saved_run import SavedRun, load_saved
 from primepar.errors import CheckpointError
 
 NAME = r"Expected `str` matching regex '^rank-[0-9]{5,9}(-[0-9]{1,9})?\\.safetensors\\Z'"

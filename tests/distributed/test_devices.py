@@ -12,14 +12,17 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training.devices import (
+from primepar.distributed.training.backends import (
     UsedDevice,
     check_devices,
     pick_device,
     used_device,
 )
+from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import DeviceChoice
 from primepar.errors import LaunchError
+
+CPU = torch.device("cpu")
 
 
 @contextmanager
@@ -43,7 +46,7 @@ def checked(*used: UsedDevice) -> list[str]:
 
     def check(rank: int) -> None:
         try:
-            check_devices(used[rank], store, rank, len(used))
+            check_devices(used[rank], World(rank, len(used), CPU, store).exchange)
         except LaunchError as error:
             messages[rank] = str(error)
 

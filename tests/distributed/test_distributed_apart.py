@@ -23,7 +23,7 @@ from saved_tensors import arrays_of
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed import full_gradient, full_parameter, parameter_layout
-from primepar.distributed.checkpoints.loading import load, read_whole
+from primepar.distributed.checkpoints.loading import SavedRun, load_saved, read_whole
 from primepar.distributed.checkpoints.manifest import Identity
 from primepar.distributed.checkpoints.saving import Checkpoints
 from primepar.distributed.modules.model import PartitionedModel
@@ -89,7 +89,7 @@ def _train(folder: Path) -> dict[str, Any]:
     assert path is not None
     results["before"] = same(state, other)
     results["read"] = read_whole(path, world.rank, RANKS)
-    load(path, results["read"], other)
+    load_saved(SavedRun(path, results["read"], []), other)
     results["resumed"] = same(state, other)
     return results
 

@@ -9,9 +9,11 @@ import sys
 from typing import Any
 
 import pytest
+from torch import device
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training.gloo import INTERFACE, check_network, schedule_as_batch
+from primepar.distributed.training.backends import INTERFACE, check_network, schedule_as_batch
+from primepar.distributed.training.launch import World
 from primepar.errors import LaunchError
 
 
@@ -44,10 +46,10 @@ def test_an_address_of_this_machine_alone_is_refused(
     store = HashStore()
     store.set("host/0", other)
     if not refused:
-        check_network(store, 1, 2)
+        check_network(1, World(1, 2, device("cpu"), store).exchange)
         return
     with pytest.raises(LaunchError) as caught:
-        check_network(store, 1, 2)
+        check_network(1, World(1, 2, device("cpu"), store).exchange)
     assert str(caught.value) == (
         "rank 1: expected the name gpu07 to stand for an address that the other hosts reach, got "
         f"{address or '127.0.0.1'}: set GLOO_SOCKET_IFNAME on every host to the interface that "
@@ -57,7 +59,7 @@ def test_an_address_of_this_machine_alone_is_refused(
 
 SCRIPT = """
 import os, threading
-from primepar.distributed.training.gloo import schedule_as_batch
+from primepar.distributed.training.backends import schedule_as_batch
 schedule_as_batch()
 policies = [os.sched_getscheduler(0)]
 thread = threading.Thread(target=lambda: policies.append(os.sched_getscheduler(0)))

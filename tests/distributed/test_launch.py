@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from unittest.mock import patch
 
 import pytest
+import torch
 from command import Done, run
 from profiles import long
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training import failures, launch, launchers
+from primepar.distributed.training import launch, launchers
 from primepar.distributed.training.failures import GRACE_SECONDS
 from primepar.distributed.training.launch import check_installed
 from primepar.distributed.training.launchers import Launch, first_host, meet, srun_port
@@ -108,14 +109,15 @@ def test_a_rank_without_a_message_leaves_as_its_launcher_needs_it(
     monkeypatch: pytest.MonkeyPatch, hosts: str | None, code: int
 ) -> None:
     """After 0 a torchrun waits for the other host's, and mpirun for the rank with the message."""
-    monkeypatch.setattr(failures, "GRACE_SECONDS", 0.0)
-    monkeypatch.delenv(failures.HOSTS, raising=False)
+    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.0)
+    monkeypatch.delenv(launch.HOSTS, raising=False)
     if hosts is not None:
-        monkeypatch.setenv(failures.HOSTS, hosts)
+        monkeypatch.setenv(launch.HOSTS, hosts)
     store = HashStore()
     store.set("plan/1", "failed")
     store.set("plan-read/1", "")
-    with pytest.raises(SystemExit) as left, failures.agreed(store, 0, 2, "plan"):
+    world = launch.World(0, 2, torch.device("cpu"), store)
+    with pytest.raises(SystemExit) as left, world.agreement("plan"):
         pass
     assert left.value.code == code
 

@@ -91,6 +91,7 @@ def saved_at_the_end(folder: Path, reason: str) -> None:
     assert read_whole(path).step == step.step
 
 
+@long  # test_ranks.py passes the signal on, test_trainer.py ends and saves after it
 def test_ctrl_c_ends_a_run_after_its_step_with_everything_written(tmp_path: Path) -> None:
     assert stopped([*PRIMEPAR, "--ranks", "2"], tmp_path, signal.SIGINT) == 130
     saved_at_the_end(tmp_path, "SIGINT")

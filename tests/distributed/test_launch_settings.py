@@ -283,7 +283,7 @@ WRONG_WORDS = {
         "--set",
         "output.trace=t.svg",
     ): "output.trace: expected none together with "
-    "checks.conform, which watches every step itself, got 't.svg': leave one of the two out",
+    "checks.conform, which watches every step itself, got t.svg: leave one of the two out",
 }
 
 

@@ -48,6 +48,7 @@ def same_within_the_limit(runs: list[Ended]) -> None:
     assert limited[-1].limit == free.states // 3
 
 
+@long  # two ranks do the same, and all_modes_agree trains one under a limit
 def test_one_rank_with_a_third_of_its_states_on_the_device() -> None:
     same_within_the_limit(pairs(""))
 
@@ -115,11 +116,10 @@ def test_the_command_trains_under_a_limit_and_resumes_from_its_checkpoint(tmp_pa
 
 
 def all_modes_agree(folder: Path) -> None:
-    """Train plainly, observed, under a limit, and both in two runs: one list of losses."""
+    """Train plainly, under a limit, and observed under it in two runs: one list of losses."""
     free = losses(folder / "free.jsonl")
     assert len(set(free)) == len(free) == 4
     observed = ["--set", "checks.conform=true"]
-    assert losses(folder / "observed.jsonl", *observed) == free
     limit, saved = ["--set", "executor.device_memory=72KiB"], ["--checkpoint", str(folder / "less")]
     assert losses(folder / "limited.jsonl", *limit) == free
     assert losses(folder / "first.jsonl", *limit, *observed, *saved, "--steps", "2") == free[:2]

@@ -27,7 +27,7 @@ from lowered_steps import lower_linear, lower_step
 
 from primepar.distributed.modules import linear
 from primepar.distributed.runtime import step_programs
-from primepar.distributed.training.gloo import schedule_as_batch
+from primepar.distributed.training.backends import schedule_as_batch
 from primepar.distributed.training.launch import NCCL_VARIABLES
 
 SECONDS = {"gloo": 240, "nccl": 90}

@@ -1,4 +1,4 @@
-"""Reads a checkpoint: is it whole, is it of this run, and then this rank's boxes of it.
+"""Finds a checkpoint and reads it: is it whole, is it of this run, then this rank's boxes of it.
 
 Every file is checked by one rank before any rank uses a number of it, so that the ranks share the
 work. Settings of some sections define the losses. How the work is divided does not, so a resumed
@@ -7,26 +7,30 @@ run may have another plan, another number of ranks, or another device.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from primepar import __version__
-from primepar.distributed.checkpoints.folder import saved_steps
+from primepar.distributed.checkpoints.folder import check_shared, saved_path, saved_steps
 from primepar.distributed.checkpoints.manifest import (
     Identity,
     Manifest,
     check_file,
     read_manifest,
 )
+from primepar.distributed.checkpoints.saving import Checkpoints
 from primepar.distributed.checkpoints.shards import load_part, tensor_name, to_load
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.alike import DIGITS
 from primepar.distributed.training.data import Text
+from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings, key_of
 from primepar.distributed.training.settings_plan import name_of, sizes_of
-from primepar.errors import CheckpointError
+from primepar.distributed.training.trainer import STATES
+from primepar.errors import CheckpointError, ConfigError
 from primepar.files import digest_of_code
 from primepar.plan import Plan
 
@@ -43,6 +47,53 @@ FREE = (
 """Settings of these sections that may differ: they divide the work, or have no part in a loss. The
 tokens of a tokenizer are compared with the data."""
 _DATA, _BATCH, _DECAY = "training.data", "training.batch", "optimizer.decay_steps"
+
+
+class SavedRun(NamedTuple):
+    """A checkpoint that this run goes on from, and what differs from it, in words."""
+
+    path: Path
+    manifest: Manifest
+    notes: list[str]
+
+
+def open_checkpoints(
+    settings: Settings,
+    text: Text,
+    state: TrainingState,
+    world: World,
+    ending: ExitStack,
+) -> tuple[Checkpoints, SavedRun | None]:
+    """Return the checkpoints of this run, and the one to resume from. A collective call.
+
+    The latter is None in a new run. `ending` closes the folder. This rank has checked its share of
+    the files. Raises `CheckpointError` on one rank if the folder, or a checkpoint in
+    it, is not one for this run, or is another one on some machine, and `ConfigError` if it has more
+    steps than are asked.
+    """
+    assert settings.checkpoint is not None
+    identity = identity_of(settings, state.plan, text)
+    folder = Path(settings.checkpoint)
+    with world.agreement("checkpoints opened"):
+        if world.rank == 0:
+            path = saved_path(settings.checkpoint, resume=settings.resume)
+        saves = Checkpoints(folder, identity, state, world, settings.keep, settings.asynchronous)
+        ending.enter_context(saves)
+    with world.agreement("checkpoints shared"):
+        if world.rank > 0:
+            check_shared(folder, saves.holder)
+            path = saved_path(settings.checkpoint, resume=settings.resume)
+    if path is None:
+        return saves, None
+    with world.agreement("checkpoint checked"):
+        manifest = read_whole(path, world.rank, world.size)
+        notes = check_same_run(path, manifest, identity, state, override=settings.override)
+        if manifest.step > settings.steps:
+            raise ConfigError(
+                f"--steps: expected at least the {manifest.step} steps of {path}, got "
+                f"{settings.steps}"
+            )
+    return saves, SavedRun(path, manifest, notes)
 
 
 def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
@@ -166,7 +217,17 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def load(path: Path, manifest: Manifest, state: TrainingState) -> None:
-    """Fill a state with this rank's boxes. Raises `CheckpointError` if a file cannot be read."""
+def load_saved(saved: SavedRun, state: TrainingState) -> None:
+    """Fill the state of this rank, when every rank has checked its share of the files.
+
+    Raises `CheckpointError` for a file that cannot be read, and a run state that no run saves.
+    """
+    for name, kind in STATES.items():
+        try:
+            msgspec.convert(saved.manifest.run_state.get(name), kind | None)
+        except msgspec.ValidationError as error:
+            raise CheckpointError(
+                f"{saved.path}: run_state.{name}: expected what a run saves, got {error}"
+            ) from None
     for suffix in state.kinds:
-        load_part(path, manifest, to_load(state, suffix, manifest.tensors))
+        load_part(saved.path, saved.manifest, to_load(state, suffix, saved.manifest.tensors))

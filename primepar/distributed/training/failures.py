@@ -1,4 +1,4 @@
-"""Failures: parts of a run that all ranks finish or none, and one line of one rank about an error.
+"""Failures: one line of one rank about an error, whatever the others meet.
 
 A failure of the machine in the middle of a step, no memory left or a rank that ended, becomes an
 error of one line.
@@ -6,29 +6,21 @@ error of one line.
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn
+import ctypes
+from threading import Thread
+from typing import TYPE_CHECKING
 
 from primepar.errors import LaunchError, MemoryLimitError, PrimeParError
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
-
 GRACE_SECONDS = 10.0
 """How long a rank waits for another to report an error, and for the launcher to end the job."""
-HOSTS = "GROUP_WORLD_SIZE"
-"""Variable in which torchrun gives the number of hosts."""
 FAILURES = "failures"
 """Key of the number of ranks that have failed."""
-PATIENCE = timedelta(days=1)
-"""How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
-
-The watchdog ends the rank if another one is silent."""
+ABORT_SECONDS = 5.0
+"""How long a process waits for its communication to be aborted after an error."""
 _LOST = (
     "connection closed by peer",
     "connection reset by peer",
@@ -38,53 +30,6 @@ _LOST = (
 )
 """What gloo and NCCL report, in lower case, when the process at the other end has gone."""
 _NO_MEMORY = "defaultcpuallocator: can't allocate memory"
-
-
-@contextmanager
-def agreed(store: Store, rank: int, size: int, name: str) -> Iterator[None]:
-    """Run a part of the setup on every rank, and continue only if no rank failed.
-
-    The lowest rank that failed raises its error; the others exit without a message.
-    """
-    error: PrimeParError | None = None
-    try:
-        yield
-    except PrimeParError as raised:
-        error = raised
-    store.set(f"{name}/{rank}", "failed" if error else "done")
-    failed = [peer for peer, end in enumerate(answers(store, size, name)) if end == b"failed"]
-    if failed:
-        _wait_for_all(store, rank, size, name)
-    if error is not None and failed[0] == rank:
-        raise error
-    if failed:
-        _leave()
-
-
-def _leave() -> NoReturn:
-    """Exit without a message, as another rank has one.
-
-    After an exit code of 0 mpirun gives that rank the time to print. Where each host has its own
-    torchrun, this one would wait five minutes for the others: then the code is that of an error.
-    """
-    if int(os.environ.get(HOSTS, "1")) > 1:
-        time.sleep(GRACE_SECONDS)  # a torchrun that ends a failed rank ends its neighbours
-        raise SystemExit(LaunchError.exit_code)
-    raise SystemExit(0)
-
-
-def _wait_for_all(store: Store, rank: int, size: int, name: str) -> None:
-    """Keep rank 0 and its store running until every rank has read the answers."""
-    store.set(f"{name}-read/{rank}", "")
-    if rank == 0:
-        answers(store, size, f"{name}-read")
-
-
-def answers(store: Store, size: int, name: str) -> list[bytes]:
-    """Return what every rank has stored under a name."""
-    keys = [f"{name}/{rank}" for rank in range(size)]
-    store.wait(keys, PATIENCE)
-    return [store.get(key) for key in keys]
 
 
 def is_first(store: Store, without_store: bool) -> bool:
@@ -135,3 +80,22 @@ def _sentence(error: Exception) -> str:
     if start < 0:
         return type(error).__name__
     return "t" + text[start:].partition(". ")[0].rstrip(".")
+
+
+def abort_groups(seconds: float = ABORT_SECONDS) -> None:
+    """Abort all process groups after an error, within a time limit.
+
+    Peers may never join what is outstanding. `destroy_process_group` waits for it, as do the
+    destructors of gloo's groups, which cannot abort. So the groups stay in memory until the
+    process ends.
+    """
+    from torch import distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    if not dist.is_initialized():
+        return
+    for group in list(c10d._world.pg_map):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    aborting = Thread(target=c10d._abort_process_group, daemon=True)
+    aborting.start()
+    aborting.join(seconds)

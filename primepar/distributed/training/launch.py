@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from importlib.util import find_spec
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from primepar.distributed.training.activity import Activity
 from primepar.distributed.training.alike import Facts, differences
-from primepar.distributed.training.devices import check_devices, pick_device, used_device
+from primepar.distributed.training.backends import (
+    check_devices,
+    check_network,
+    pick_device,
+    schedule_as_batch,
+    used_device,
+)
 from primepar.distributed.training.failures import (
-    PATIENCE,
-    agreed,
-    answers,
+    GRACE_SECONDS,
+    abort_groups,
     failure_of,
     is_first,
     is_lost_peer,
 )
-from primepar.distributed.training.gloo import check_network, schedule_as_batch
 from primepar.distributed.training.launchers import Launch, WorldPlace, meet
 from primepar.distributed.training.settings import TIMEOUT, DeviceChoice
 from primepar.distributed.training.watchdog import Watchdog
@@ -40,8 +43,12 @@ NCCL_VARIABLES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32", "NCCL_RUNTIME_CONNECT": "
 """What NCCL and CUDA read before their first call, unless the user has set it: one queue of the GPU
 for each communicator (8 by default, which then wait for each other), and connections of collectives
 at the start (by default in the first call of each algorithm, which holds up the host)."""
-ABORT_SECONDS = 5.0
-"""How long a process waits for its communication to be aborted after an error."""
+PATIENCE = timedelta(days=1)
+"""How long a rank waits for the others' answers: rank 0 may prove a large program meanwhile.
+
+The watchdog ends the rank if another one is silent."""
+HOSTS = "GROUP_WORLD_SIZE"
+"""Variable in which torchrun gives the number of hosts."""
 
 
 @dataclass(frozen=True)
@@ -58,23 +65,43 @@ class World:
     def agreement(self, name: str) -> Iterator[None]:
         """Run a part of the setup on every rank, and continue only if no rank failed.
 
-        The lowest rank that failed raises its error; the others exit without a message.
+        The lowest rank that failed raises its error; the others exit without a message. After an
+        exit code of 0 mpirun gives that rank the time to print. Where each host has its own
+        torchrun, this one would wait five minutes for the others: then the code is an error's.
         """
-        with agreed(self.store, self.rank, self.size, name):
+        error: PrimeParError | None = None
+        try:
             yield
+        except PrimeParError as raised:
+            error = raised
+        ends = self.exchange(name, "failed" if error else "done")
+        if "failed" not in ends:
+            return
+        # Rank 0 and its store run until every rank has read the answers.
+        self.store.set(f"{name}-read/{self.rank}", "")
+        if self.rank == 0:
+            self.store.wait([f"{name}-read/{rank}" for rank in range(self.size)], PATIENCE)
+        if error is not None and ends.index("failed") == self.rank:
+            raise error
+        if int(os.environ.get(HOSTS, "1")) > 1:
+            time.sleep(GRACE_SECONDS)  # a torchrun that ends a failed rank ends its neighbours
+            raise SystemExit(LaunchError.exit_code)
+        raise SystemExit(0)
+
+    def exchange(self, name: str, text: str) -> list[str]:
+        """Return what every rank gives under a name, in the order of ranks; a collective call."""
+        self.store.set(f"{name}/{self.rank}", text)
+        keys = [f"{name}/{rank}" for rank in range(self.size)]
+        self.store.wait(keys, PATIENCE)
+        return [self.store.get(key).decode() for key in keys]
 
     def check_alike(self, name: str, facts: Facts) -> None:
-        """Compare the facts of all ranks. Raises `LaunchError` on rank 0 if any rank has others.
+        """Compare the facts of all ranks. Raises `LaunchError` if any rank has others than rank 0.
 
         A collective call, in an `agreement`.
         """
-        self.store.set(f"{name}/facts/{self.rank}", msgspec.json.encode(facts).decode())
-        if self.rank > 0:
-            return
-        everyone = [
-            msgspec.json.decode(given) for given in answers(self.store, self.size, f"{name}/facts")
-        ]
-        different = differences(everyone)
+        texts = self.exchange(f"{name}/facts", msgspec.json.encode(facts).decode())
+        different = differences([msgspec.json.decode(text) for text in texts])
         if different:
             raise LaunchError(
                 f"ranks: expected what rank 0 has on every rank, got {different}: start all ranks "
@@ -129,12 +156,12 @@ def _connected(
         world.check_alike("alike", {**(facts or {}), "device": device.type})
     if device.type == "cuda":
         with world.agreement("devices"):
-            check_devices(used_device(device), world.store, place.rank, place.size)
+            check_devices(used_device(device), world.exchange)
         torch.cuda.set_device(device)
     if launch.launcher != "alone":
         if device.type == "cpu":
             with world.agreement("network"):
-                check_network(world.store, place.rank, place.size)
+                check_network(world.rank, world.exchange)
             schedule_as_batch()
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -182,25 +209,6 @@ def first_error(store: Store, rank: int, watchdog: Watchdog) -> Iterator[None]:
             time.sleep(0.0 if lost else watchdog.grace)
             raise SystemExit(error.exit_code) from None
         raise error from None
-
-
-def abort_groups(seconds: float = ABORT_SECONDS) -> None:
-    """Abort all process groups after an error, within a time limit.
-
-    Peers may never join what is outstanding. `destroy_process_group` waits for it, as do the
-    destructors of gloo's groups, which cannot abort. So the groups stay in memory until the
-    process ends.
-    """
-    from torch import distributed as dist
-    from torch.distributed import distributed_c10d as c10d
-
-    if not dist.is_initialized():
-        return
-    for group in list(c10d._world.pg_map):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
-    aborting = Thread(target=c10d._abort_process_group, daemon=True)
-    aborting.start()
-    aborting.join(seconds)
 
 
 def check_installed(launch: Launch, *packages: str) -> None:

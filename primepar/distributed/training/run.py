@@ -18,7 +18,6 @@ from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow, check_tensorboard
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.ranks import end_with_parent, run_ranks
-from primepar.distributed.training.saved_run import SavedRun, load_saved, open_checkpoints
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
 from primepar.distributed.training.settings_plan import name_of, plan_of, sizes_of
@@ -31,6 +30,7 @@ from primepar.plan.replicas import replicas_of
 from primepar.schedule.events import Event, communication, together
 
 if TYPE_CHECKING:
+    from primepar.distributed.checkpoints.loading import SavedRun
     from primepar.distributed.checkpoints.saving import Checkpoints
     from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.run_programs import Prove
@@ -106,7 +106,12 @@ def train_here(
     with ExitStack() as ending:
         with world.agreement("setup"):
             state = _state(settings, world, plan)
-        saves, saved = open_checkpoints(settings, text, state, world, ending)
+        saves, saved = None, None
+        if settings.checkpoint is not None:
+            # With torch.distributed.checkpoint, which takes half a second to import.
+            from primepar.distributed.checkpoints.loading import open_checkpoints
+
+            saves, saved = open_checkpoints(settings, text, state, world, ending)
         with world.agreement("state"):
             trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
         ending.enter_context(trainer.log)
@@ -148,6 +153,8 @@ def _prepare(
         check_place(Path(settings.save_weights), state.plan.model)
     done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
     if saved is not None:
+        from primepar.distributed.checkpoints.loading import load_saved
+
         load_saved(saved, state)
     weights = _weights(settings, state, begins=saved is None)
     paths = (settings.log, settings.tensorboard) if world.rank == 0 else (None, None)

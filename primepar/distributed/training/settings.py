@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cache
 from math import cos, inf, pi
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -54,6 +54,13 @@ _RANGES: dict[str, Callable[[float], bool]] = {
     "a positive number": lambda value: 0 < value < inf,
 }
 """Values of a setting in words -> whether a number is one."""
+_NEEDS = (
+    ("resume", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
+    ("override", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
+    ("checkpoint_every", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
+    ("average_after", "average_every", "a period of averages", "--set averaging.every=H"),
+)
+"""A setting, another one that it needs, that one in words, and what to write."""
 NATURAL, COUNT, ENTRIES, SHARE, CHUNKS, POSITIVE = _RANGES
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base**power
@@ -202,72 +209,53 @@ class Settings(Struct, frozen=True, kw_only=True):
             within, value = meta_of(name).extra["within"], getattr(self, name)
             if within and value is not None and not _RANGES[within](value):
                 raise ConfigError(f"{shown(name)}: expected {within}, got {value}")
-        for name in ("resume", "override", "checkpoint_every"):
-            if getattr(self, name) and self.checkpoint is None:
-                raise ConfigError(
-                    f"{shown(name)}: expected a folder of checkpoints, got none: "
-                    "add --checkpoint DIR"
-                )
-        if self.average_after and self.average_every is None:
+        for name, needed, what, instead in _NEEDS:
+            if getattr(self, name) and getattr(self, needed) is None:
+                raise ConfigError(f"{shown(name)}: expected {what}, got none: add {instead}")
+        constant, both = self.schedule == "constant", "leave one of the two out"
+        falling = "add --set optimizer.schedule=cosine, or linear"
+        # A setting, what it does not fit if that is so, the reason, what to write instead.
+        conflicts: list[tuple[str, bool, str, str]] = [
+            ("average_every", self.dtype == "float16", "with training.dtype float16, whose "
+             "replicas would skip different steps", "take bfloat16"),
+            ("loss_scale", self.dtype != "float16", f"with training.dtype {self.dtype}, whose "
+             "gradients have the range of float32", "leave it out, or take float16"),
+            ("lr_min", constant, "with optimizer.schedule constant", falling),
+            ("decay_steps", constant, "with optimizer.schedule constant", falling),
+            ("tokenizer", (self.data or "").endswith(TOKENS),
+             f"with {self.data}, which has tokens", both),
+            ("trace", self.conform, "together with checks.conform, which watches every step "
+             "itself", both),
+            ("device_memory", self.average_every is not None, "together with averaging.every, "
+             "whose averages are of blocks on the device", both),
+            ("device_memory", self.dtype in HALF, f"with training.dtype {self.dtype}, whose sums "
+             "have wider elements", "take float32"),
+            *((size, self.plan_file is not None,  # even if it is the same
+               f"together with the plan file {self.plan}, which has a model", both)
+              for size in SIZES),
+        ]  # fmt: skip
+        defaults = dict(zip(self.__struct_fields__, self.__struct_defaults__, strict=True))
+        for name, conflicting, why, instead in conflicts:
+            value = getattr(self, name)
+            if conflicting and value != defaults[name]:
+                raise ConfigError(f"{shown(name)}: expected none {why}, got {value}: {instead}")
+        if self.trace is not None and not self.trace.endswith((".svg", ".json")):
             raise ConfigError(
-                "averaging.after: expected a period of averages, got none: add --set "
-                "averaging.every=H"
+                f"output.trace: expected a name that ends with .svg (a picture) or .json "
+                f"(a Chrome trace), got {self.trace!r}"
             )
-        if self.dtype == "float16" and self.average_every is not None:
-            self._refuse("average_every", "with training.dtype float16, whose replicas would skip "
-                         "different steps", "take bfloat16")  # fmt: skip
-        if self.dtype != "float16" and self.loss_scale is not None:
-            self._refuse("loss_scale", f"with training.dtype {self.dtype}, whose gradients have "
-                         "the range of float32", "leave it out, or take float16")  # fmt: skip
-        self._check_schedule()
-        if self.tokenizer is not None and (self.data or "").endswith(TOKENS):
-            self._refuse("tokenizer", f"with {self.data}, which has tokens")
-        if self.trace is not None:
-            if not self.trace.endswith((".svg", ".json")):
-                raise ConfigError(
-                    f"output.trace: expected a name that ends with .svg (a picture) or .json "
-                    f"(a Chrome trace), got {self.trace!r}"
-                )
-            if self.conform:
-                self._refuse("trace", "together with checks.conform, which watches every step "
-                             "itself")  # fmt: skip
-        if self.device_bytes is not None and self.average_every is not None:
-            self._refuse("device_memory", "together with averaging.every, whose averages are of "
-                         "blocks on the device")  # fmt: skip
-        if self.device_bytes is not None and self.dtype in HALF:
-            self._refuse("device_memory", f"with training.dtype {self.dtype}, whose sums have "
-                         "wider elements", "take float32")  # fmt: skip
-        if self.plan_file is not None:
-            for name in SIZES:  # even if it is the same
-                if getattr(self, name) is not None:
-                    self._refuse(name, f"together with the plan file {self.plan}, which has a "
-                                 "model")  # fmt: skip
-        self.model  # noqa: B018  its own checks
-
-    def _refuse(self, name: str, why: str, instead: str = "leave one of the two out") -> NoReturn:
-        """Raise the error of a setting that does not fit another one."""
-        value = getattr(self, name)
-        got = repr(value) if name == "trace" else value
-        raise ConfigError(f"{shown(name)}: expected none {why}, got {got}: {instead}")
-
-    def _check_schedule(self) -> None:
-        if self.schedule == "constant":
-            for name, default in (("lr_min", 0.0), ("decay_steps", None)):
-                if getattr(self, name) != default:
-                    self._refuse(name, "with optimizer.schedule constant", "add --set "
-                                 "optimizer.schedule=cosine, or linear")  # fmt: skip
-            return
-        if self.lr_min > self.lr:
+        last = self.steps if self.decay_steps is None else self.decay_steps
+        if not constant and self.lr_min > self.lr:
             raise ConfigError(
                 f"optimizer.lr_min: expected at most optimizer.lr {self.lr}, got {self.lr_min}"
             )
-        last = self.steps if self.decay_steps is None else self.decay_steps
-        if last <= self.warmup:
+        if not constant and last <= self.warmup:
             name = "training.steps" if self.decay_steps is None else "optimizer.decay_steps"
             raise ConfigError(
                 f"{name}: expected more than the {self.warmup} steps of optimizer.warmup with "
                 f"optimizer.schedule {self.schedule}, got {last}: take a shorter warm-up"
             )
+        self.model, self.device_bytes  # noqa: B018  their own checks
 
     @property
     def device_bytes(self) -> int | None:

@@ -253,6 +253,5 @@ def _due(step: int, every: int, last: bool) -> bool:
 
 def gathered(world: World, events: list[Event]) -> list[Event]:
     """Return the events of all ranks, on every rank; a collective call."""
-    world.store.set(f"events/{world.rank}", msgspec.json.encode(events).decode())
-    sent = [world.store.get(f"events/{rank}") for rank in range(world.size)]
+    sent = world.exchange("events", msgspec.json.encode(events).decode())
     return [event for part in sent for event in msgspec.json.decode(part, type=list[Event])]
