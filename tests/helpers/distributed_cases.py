@@ -58,31 +58,17 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
     }
 
 
-def refusals(sequence: str) -> list[str]:
-    """What a model that the mesh cannot run, and a batch that it cannot cut, are refused with."""
-    mesh = mesh_of(sequence)
-    configs = [
-        GPTConfig(layers=1, hidden=9, heads=3, vocabulary=4),
-        GPTConfig(layers=1, hidden=6, heads=3, vocabulary=4),
-        GPTConfig(layers=1, hidden=4, heads=2, vocabulary=5),
-    ]
-    messages = [message_of(GPT, config, mesh) for config in configs]
-    model = GPT(GPTConfig(layers=1, hidden=4, heads=2, context=2, vocabulary=4), mesh)
-    tokens = torch.zeros((3, 2), dtype=torch.int64)
-    with torch.no_grad():
-        messages += [message_of(model.loss, tokens, tokens)]
+def refusals() -> list[str]:
+    """What wrong uses of a model are refused with."""
+    model = GPT(GPTConfig(layers=1, hidden=4, heads=2, context=2, vocabulary=4), mesh_of(""))
     tokens = torch.zeros((2, 3), dtype=torch.int64)
-    messages += [message_of(model.loss, tokens, tokens)]
-    messages += [message_of(model.loss, tokens, tokens[:1])]
-    messages += [message_of(full_gradient, model, "norm.weight")]
-    messages += [message_of(full_parameter, model, "norm.scale")]
-    messages += [message_of(load_parameter, model, "norm.weight", np.zeros(5))]
-    return messages
-
-
-def unfit_gpt(sequence: str) -> str:
-    """What a model on a mesh that cannot run it is refused with."""
-    return message_of(GPT, CONFIG, mesh_of(sequence))
+    return [
+        message_of(model.loss, tokens, tokens),
+        message_of(model.loss, tokens, tokens[:1]),
+        message_of(full_gradient, model, "norm.weight"),
+        message_of(full_parameter, model, "norm.scale"),
+        message_of(load_parameter, model, "norm.weight", np.zeros(5)),
+    ]
 
 
 def traced(sequence: str) -> tuple[Fraction, int, int]:
