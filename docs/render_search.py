@@ -113,7 +113,8 @@ layer; here one layer has another in each phase.
 
 No class uses both directions of its links in every step (the command prints the part of the steps
 in which it does): each tensor goes one way. Halves of a block that go round in opposite
-directions are two sub-operators a step, which no map of this space is.
+directions are two sub-operators a step. That takes a [virtual axis](primitives.md#virtual-axes),
+which no map of this space has: `output-stays-both-ways` and its two relatives are such rings.
 
 `CutM` is ZeRO-3 (arXiv 1910.02054), and `CutM_RingN` the same with parameters that go round.
 `CutMKM_PanelsN_CopyW` is Tesseract. `CutMNK_PanelsN` is 2.5D multiplication (Solomonik and Demmel,

@@ -58,7 +58,7 @@ def map_data(name: str, primitive: Primitive, runs: bool = True) -> Data:
         "about": _summary(primitive), "axes": primitive.axis_sides, "steps": str(maps.steps),
         "phases": {phase: _index_texts(slices) for phase, slices in maps.phases.items()},
         "homes": {tensor: _index_texts(slices) for tensor, slices in maps.homes.items()},
-        "keeps": list(primitive.keeps),
+        "keeps": list(primitive.keeps), "virtual": list(primitive.virtual),
         "runs": {",".join(map(str, sides)): run for sides, run in _runs(primitive)} if runs else {},
     }  # fmt: skip
 

@@ -24,7 +24,14 @@ from primepar.partition.primepar import PrimePar
 from primepar.partition.primitive_file import load_with_lengths, names_file
 from primepar.partition.ring_attention import RingAttention
 from primepar.partition.sequence_parallel import SequenceColumn, SequenceRow
-from primepar.partition.stationary import InputStays, OutputStays, WeightStays
+from primepar.partition.stationary import (
+    InputStays,
+    InputStaysBothWays,
+    OutputStays,
+    OutputStaysBothWays,
+    WeightStays,
+    WeightStaysBothWays,
+)
 from primepar.partition.stream_k import StreamK
 from primepar.partition.summa import Summa, SummaDeep, SummaDeepKept, SummaRectangular
 from primepar.partition.tesseract import Tesseract
@@ -57,6 +64,9 @@ PRIMITIVES: dict[str, type[Primitive]] = {
     "output-stays": OutputStays,
     "input-stays": InputStays,
     "weight-stays": WeightStays,
+    "output-stays-both-ways": OutputStaysBothWays,
+    "input-stays-both-ways": InputStaysBothWays,
+    "weight-stays-both-ways": WeightStaysBothWays,
 }
 
 METHODS: dict[str, type[ProgramMethod]] = {

@@ -69,6 +69,11 @@ def _square(ranks: int) -> tuple[int, ...] | None:
     return (side, side) if side * side == ranks else None
 
 
+def _square_both_ways(ranks: int) -> tuple[int, ...] | None:
+    square = _square(ranks)
+    return square and (*square, 2)  # two parts on each device, one for each direction
+
+
 def _cube(ranks: int) -> tuple[int, ...] | None:
     side = round(ranks ** (1 / 3))
     return (side, side, side) if side**3 == ranks else None
@@ -127,6 +132,7 @@ PRESETS = {
     "3d": Method("q x q x q devices", _cube, _chained("C", "D")),
     "primepar": Method("s x s devices", _square, _everywhere("P")),
     "stationary": Method("s x s devices", _square, _chained("Os", "Is")),
+    "stationary-both-ways": Method("s x s devices", _square_both_ways, _chained("Ob", "Ib")),
     "data": Method("d devices", _line, _everywhere("M")),
 }
 """Name -> method, in the order of the tutorials."""

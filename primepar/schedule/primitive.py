@@ -64,6 +64,11 @@ class Primitive:
     """
 
     axes: tuple[str, ...] | Mapping[str, str] = ()
+    virtual: tuple[str, ...] = ()
+    """Axes whose places share a device, which does at each step what the maps give to all of them.
+
+    A map that is right for devices of their own is right for these: together they hold no less.
+    """
     label: str = ""
 
     def steps(self, *args: Any, **kwargs: Any) -> Value:

@@ -14,14 +14,14 @@ from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from itertools import product, repeat
+from itertools import chain, product, repeat
 from math import prod
 from typing import Any
 
 from primepar.errors import PrimitiveError, SequenceError
 from primepar.schedule.evidence import InvolvedDevice, MeshSides
 from primepar.schedule.expression import evaluate
-from primepar.schedule.operators import DIMS, PHASES, Dim, Index, Linear, Phase, tensor_dims
+from primepar.schedule.operators import DIMS, HOMES, PHASES, Dim, Index, Linear, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, AnyDigit, Primitive, Slices
 from primepar.schedule.tracing import Digits, formula, maps_of
 
@@ -138,15 +138,30 @@ class Element:
             )
 
     @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes that devices are along: without the virtual ones."""
+        virtual = self.primitive.virtual
+        return tuple(axis for axis in self.primitive.axis_sides if axis not in virtual)
+
+    @cached_property
     def axis_lengths(self) -> tuple[int, ...]:
-        """Devices along each axis."""
-        by_name = dict(zip(self.primitive.side_names, self.sides, strict=True))
-        return tuple(by_name[side] for side in self.primitive.axis_sides.values())
+        """Devices along each of `axes`."""
+        return tuple(self._along[self.primitive.axis_sides[axis]] for axis in self.axes)
 
     @cached_property
     def devices(self) -> list[Coordinates]:
         """Coordinates of this element's devices, in the order of their part of the rank."""
         return device_order(self.axis_lengths)
+
+    @cached_property
+    def places(self) -> dict[Coordinates, list[Coordinates]]:
+        """Device -> coordinates along all axes that are its own, several with a virtual axis."""
+        axes, lengths = self.primitive.axis_sides, self._along
+        places: dict[Coordinates, list[Coordinates]] = {device: [] for device in self.devices}
+        for place in product(*(range(lengths[side]) for side in axes.values())):
+            along = dict(zip(axes, place, strict=True))
+            places[tuple(along[axis] for axis in self.axes)].append(place)
+        return places
 
     @cached_property
     def _along(self) -> dict[str, int]:
@@ -159,9 +174,10 @@ class Element:
 
     @cached_property
     def digits(self) -> dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]]:
-        """Digits of every dim at each (phase, device, step)."""
+        """Digits of every dim at each (phase, place, step)."""
         digits: dict[tuple[Phase, Coordinates, int], dict[str, SliceIndex]] = {}
-        maps, places = maps_of(self.primitive), list(product(self.devices, range(self.steps)))
+        maps, every = maps_of(self.primitive), chain(*self.places.values())
+        places = list(product(every, range(self.steps)))
         known: dict[int, list[dict[str, SliceIndex]]] = {}
         for phase in PHASES:
             traced = maps.phases[phase]
@@ -174,21 +190,21 @@ class Element:
     @cached_property
     def home_digits(self) -> dict[tuple[str, Coordinates], dict[str, SliceIndex]]:
         """Digits of each tensor's home: as declared, or where forward has it where nothing is."""
-        homes = maps_of(self.primitive).homes
+        homes, every = maps_of(self.primitive).homes, [*chain(*self.places.values())]
         if not homes:
             return {
-                (tensor, device): self.digits["forward", device, step]
+                (tensor, place): self.digits["forward", place, step]
                 for tensor, step in (("I", 0), ("W", 0), ("O", self.steps - 1))
-                for device in self.devices
+                for place in every
             }
-        by_device: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
-        places = [(device, None) for device in self.devices]
+        by_place: dict[tuple[str, Coordinates], dict[str, SliceIndex]] = {}
+        places = [(place, None) for place in every]
         for tensor, traced in homes.items():
             what = f"home of {tensor}"
             digits = digits_on(self.primitive, self.sides, what, traced, places)
-            keys = ((tensor, device) for device in self.devices)
-            by_device.update(zip(keys, digits, strict=True))
-        return by_device
+            keys = ((tensor, place) for place in every)
+            by_place.update(zip(keys, digits, strict=True))
+        return by_place
 
     @cached_property
     def radices(self) -> dict[str, Index]:
@@ -214,13 +230,17 @@ class Element:
     def _slices(self) -> dict[tuple[Phase, Coordinates, int], FlatSlices]:
         known: dict[tuple[Dim, SliceIndex], tuple[int, ...]] = {}
         slices: dict[tuple[Phase, Coordinates, int], FlatSlices] = {}
-        for key, digits in self.digits.items():
-            slices[key] = {}
-            for dim in self.radices:
-                index = dim, digits.get(dim, ())
-                if index not in known:
-                    known[index] = self._whole(digits, dim)
-                slices[key][dim] = known[index]
+        for phase, device, step in product(PHASES, self.devices, range(self.steps)):
+            parts: list[FlatSlices] = []
+            for place in self.places[device]:
+                digits = self.digits[phase, place, step]
+                parts.append({})
+                for dim in self.radices:
+                    index = dim, digits.get(dim, ())
+                    if index not in known:
+                        known[index] = self._whole(digits, dim)
+                    parts[-1][dim] = known[index]
+            slices[phase, device, step] = _united(parts)
         return slices
 
     def all_slices(self, phase: Phase, device: Coordinates, step: int) -> FlatSlices:
@@ -233,8 +253,20 @@ class Element:
         return {dim: prod(radices) for dim, radices in self.radices.items()}
 
     def home(self, tensor: str, device: Coordinates, dim: Dim) -> tuple[int, ...]:
-        """Flat slices of `dim` of the resident block of `tensor` on a device."""
-        return self._whole(self.home_digits[tensor, device], dim)
+        """Flat slices of `dim` of the resident blocks of `tensor` on a device."""
+        return self._homes[tensor, device].get(dim, (0,))
+
+    @cached_property
+    def _homes(self) -> dict[tuple[str, Coordinates], FlatSlices]:
+        homes: dict[tuple[str, Coordinates], FlatSlices] = {}
+        for tensor, device in product(HOMES, self.devices):
+            dims = [dim for dim in tensor_dims(tensor) if dim in self.radices]
+            parts = [
+                {dim: self._whole(self.home_digits[tensor, place], dim) for dim in dims}
+                for place in self.places[device]
+            ]
+            homes[tensor, device] = _united(parts)
+        return homes
 
     def sent(self, operator: Linear) -> Fraction | None:
         """Elements that leave each device in a training step, by the primitive's own formula."""
@@ -275,6 +307,13 @@ class Element:
             for digit, radix in zip((*given, *left_out), radices, strict=True)
         ]
         return tuple(_flat(index, radices) for index in product(*choices))
+
+
+def _united(parts: list[FlatSlices]) -> FlatSlices:
+    """What all places of a device have: they differ in one dim for each virtual axis."""
+    if len(parts) == 1:
+        return parts[0]
+    return {dim: tuple(sorted({*chain(*(part[dim] for part in parts))})) for dim in parts[0]}
 
 
 def _flat(digits: Index, radices: Index) -> int:
@@ -323,9 +362,7 @@ class Sequence:
     @cached_property
     def axes(self) -> tuple[str, ...]:
         """Names of all axes, numbered where two elements share a name."""
-        return numbered(
-            [axis for element in self.elements for axis in element.primitive.axis_sides]
-        )
+        return numbered([axis for element in self.elements for axis in element.axes])
 
     @cached_property
     def axis_lengths(self) -> tuple[int, ...]:

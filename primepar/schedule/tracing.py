@@ -30,6 +30,7 @@ from primepar.schedule.expression import (
     evaluate,
     magnitude,
     name,
+    names,
     nodes,
     number,
 )
@@ -79,7 +80,7 @@ def check_methods(primitive: Primitive) -> None:
 
 def _check_spelling(kind: str, written: Mapping[str, Any]) -> None:
     """Raise `PrimitiveError` for a name near to one that is missing, like `foward`."""
-    known = ["axes", *MAPS, *FORMULAS]
+    known = ["axes", "virtual", *MAPS, *FORMULAS]
     for given in written:
         near = get_close_matches(given, known, n=1, cutoff=NEAR)
         if near and given not in known and near[0] not in written and not given.startswith("_"):
@@ -244,6 +245,12 @@ def _check_names(primitive: Primitive) -> None:
             raise PrimitiveError(
                 f"{type(primitive).__name__}.axes: expected names of axes and sides, got {advice}"
             )
+    for axis in primitive.virtual:
+        if axis not in primitive.axis_sides:
+            raise PrimitiveError(
+                f"{type(primitive).__name__}.virtual: expected some of the axes "
+                f'{", ".join(primitive.axis_sides)}, got {axis!r}: a tuple, like virtual = ("h",)'
+            )
 
 
 def _traced(primitive: Primitive) -> Maps:
@@ -262,7 +269,25 @@ def _traced(primitive: Primitive) -> Maps:
         tensor: _slices(primitive, "home", (tensor, *axes, *sides), bounds)
         for tensor in (HOMES if primitive.home else ())
     }
+    for what, slices in (*phases.items(), *((f"home of {of}", home) for of, home in homes.items())):
+        _check_virtual(primitive, what, slices)
     return Maps(steps, phases, homes)
+
+
+def _check_virtual(primitive: Primitive, what: str, slices: Digits) -> None:
+    """Raise `PrimitiveError` where what the places of one device have is no product of slices.
+
+    Two that turn in opposite directions have N=0 and N=3 of M=1, which is M=(1), N=(0, 3). But M=0,
+    N=0 and M=1, N=1 are not all of M=(0, 1), N=(0, 1).
+    """
+    for axis in primitive.virtual:
+        dims = [dim for dim, index in slices.items() if axis in names(*index)]
+        if len(dims) > 1:
+            raise PrimitiveError(
+                f"{type(primitive).__name__}.{what}: expected the virtual axis {axis} in one dim, "
+                f"got it in {' and '.join(dims)}: a device works on each slice of one dim with "
+                "each of the others"
+            )
 
 
 def _is_inherited(primitive: Primitive, phase: Phase) -> bool:

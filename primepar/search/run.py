@@ -123,7 +123,7 @@ def search(axes: int = 2, tick: Callable[[str], object] = str) -> Search:
     known = {
         name: placed(kind(), tuple(classes))
         for name, kind in PRIMITIVES.items()
-        if len(kind().axis_sides) == axes
+        if len(kind().axis_sides) == axes and not kind.virtual
     }
     return Search(tuple(classes), counts, known, len(classes) == len(kept))
 
@@ -257,6 +257,8 @@ class Placement:
 
 def placed(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Placement:
     """Place a primitive that is right for every side among the classes of as many axes."""
+    if primitive.virtual:
+        return Placement(f"outside of the space: virtual axis {', '.join(primitive.virtual)}")
     planes = tuple(entry for entry in classes if isinstance(entry, PlaneClass))
     return _on_plane(primitive, planes) if planes else _among_boxes(primitive, classes)
 

@@ -121,7 +121,7 @@ def test_a_mesh_that_a_method_cannot_use_is_refused(name: str, ranks: int, messa
 def test_a_name_of_no_method_is_refused(name: str) -> None:
     assert refusal(name, 4) == (
         "expected a preset plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
-        f"stationary, data), or M<d>, before one as in M2,megatron, got {name!r}"
+        f"stationary, stationary-both-ways, data), or M<d>, before one as in M2,megatron, got {name!r}"
         f"{': write megatron' * name.endswith('megatron')}"
     )
 

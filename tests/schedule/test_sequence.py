@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
+from typing import ClassVar
 
 import pytest
 
 from primepar.errors import PrimitiveError, SequenceError, ShapeError
 from primepar.partition import PRIMITIVES, PrimePar, parse_sequence
-from primepar.schedule import Element, Linear, Primitive, Sequence
+from primepar.schedule import Element, Linear, Movement, Primitive, Sequence
+from primepar.schedule.expression import evaluate, parse
 from primepar.schedule.operators import PHASES
+from primepar.schedule.primitive import Slices, Value, where
 from primepar.schedule.sequence import device_order
+from primepar.verify import verify_primitive
+from primepar.verify.primitive.smallest_mesh import FAULTS
 
 
 def covered(sequence: Sequence) -> dict[str, list[tuple[int, ...]]]:
@@ -177,6 +183,22 @@ class NoDict(Primitive):
         return r
 
 
+class TwoDims(Primitive):
+    """Two dims of one phase depend on what a device has several of."""
+
+    axes: ClassVar = {"r": "s", "h": "b"}
+    virtual = ("h",)
+
+    def forward(self, r: int, h: int, t: int, s: int, b: int) -> dict[str, object]:
+        return dict(M=r, N=(t, h), K=h)
+
+
+class OtherAxis(TwoDims):
+    """Its virtual axis is none of its axes."""
+
+    virtual = ("k",)
+
+
 class NoSteps(Primitive):
     """Has no step at all."""
 
@@ -212,6 +234,16 @@ class NoSteps(Primitive):
             "NoDict.forward: expected dict(M=..., N=..., K=...), got Expression: return the slice "
             "index of each dim that the map splits",
         ),
+        (
+            TwoDims(),
+            "TwoDims.forward: expected the virtual axis h in one dim, got it in N and K: a device "
+            "works on each slice of one dim with each of the others",
+        ),
+        (
+            OtherAxis(),
+            "OtherAxis.virtual: expected some of the axes r, h, got 'k': a tuple, like "
+            'virtual = ("h",)',
+        ),
         (NoSteps(), "NoSteps.steps: expected a positive integer, got 0"),
     ],
 )
@@ -219,6 +251,66 @@ def test_a_map_that_is_no_map_of_slices_is_refused(primitive: Primitive, message
     with pytest.raises(PrimitiveError) as error:
         _ = Sequence.of(primitive, 2).grid
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("label", ["Ob", "Ib", "Wb"])
+def test_places_of_a_virtual_axis_share_a_device_and_go_round_in_opposite_directions(
+    label: str,
+) -> None:
+    sequence = parse_sequence(f"{label}4x4x2")
+    assert (sequence.ranks, sequence.axes, sequence.steps) == (16, ("r", "c"), 4)
+    cells = product(*(range(count) for count in sequence.grid.values()))
+    assert all(sorted(some) == sorted(set(some)) for some in covered(sequence).values())
+    assert set(covered(sequence)["forward"]) == set(cells)
+    moved = Movement(sequence).moved("forward")
+    ways = {
+        tuple(
+            (b - a) % 4 for a, b in zip(*map(sequence.coordinates.__getitem__, ends), strict=True)
+        )
+        for hops in (*moved.operands, *moved.partials)
+        for hop in hops
+        for ends in [(hop.source, hop.target)]
+    }
+    assert ways == {tuple(-x % 4 for x in way) for way in ways}
+    assert all(sum(x in (1, 3) for x in way) == 1 == sum(map(bool, way)) for way in ways), ways
+
+
+def test_right_and_wrong_rings_of_two_directions_are_told_apart() -> None:
+    """Verdicts for every side against what is wrong on every mesh up to 3 x 3, in three parts."""
+    verdicts = Counter[str]()
+    back = ("r + c - t", "r + c + t", "r - c - t", "r + c - 2 * t", "r + c - t + 1", "c - t")
+    for text, has_home in product(back, (True, False)):
+        ring = ring_of(text, has_home)
+        meshes = [Movement(Sequence.of(ring, s, b)) for s, b in product((1, 2, 3), (1, 2, 3))]
+        wrong = {name for mesh in meshes for name, search in FAULTS.items() if [*search(mesh)]}
+        report = verify_primitive(ring)
+        verdicts[report.verdict] += 1
+        assert report.verdict == ("refuted" if wrong else "proved"), (text, has_home, wrong)
+    assert min(verdicts["proved"], verdicts["refuted"]) > 2, verdicts
+
+
+def ring_of(back: str, has_home: bool) -> Primitive:
+    """`OutputStays` in parts, of which all but the first go round by the expression `back`."""
+
+    def at(r: Value, c: Value, h: Value, t: Value, s: Value) -> Value:
+        known = {"r": r, "c": c, "t": t}
+        return where(h == 0, r + c + t, evaluate(parse(back), known)) % s, h
+
+    class Ring(Primitive):
+        axes = {"r": "s", "c": "s", "h": "b"}
+        virtual = ("h",)
+
+        def forward(self, r: Value, c: Value, h: Value, t: Value, s: Value, b: Value) -> Slices:
+            return dict(M=r, N=at(r, c, h, t, s), K=c)
+
+    def home(
+        self: Primitive, tensor: str, r: Value, c: Value, h: Value, s: Value, b: Value
+    ) -> Slices:
+        n = at(r, c, h, 0, s)
+        return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=r, K=c)}[tensor]
+
+    kind = type("Ring", (Ring,), {"home": home}) if has_home else Ring
+    return kind()
 
 
 def test_a_primitive_takes_one_length_per_side() -> None:

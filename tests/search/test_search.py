@@ -157,6 +157,7 @@ def test_what_is_no_triple_is_outside_of_the_space(classes: Classes) -> None:
         "by-output": "1 axes of 1 sides",
         "tesseract": "3 axes of 2 sides",
         "summa-rectangular": "4 axes of 3 sides",
+        "output-stays-both-ways": "virtual axis h",
     }
     for name, reason in outside.items():
         place = placed(PRIMITIVES[name](), tuple(classes.values()))

@@ -146,7 +146,10 @@ def scope(primitive: Primitive) -> str:
     names, axes = primitive.side_names, primitive.axis_sides
     if not names:
         return "one device"
-    along = [", ".join(axis for axis, side in axes.items() if side == name) for name in names]
+    along = [
+        ", ".join(f"{'virtual ' * (axis in primitive.virtual)}{axis}"
+                  for axis, side in axes.items() if side == name) for name in names
+    ]  # fmt: skip
     if len(names) > 1:
         along = [f"{listed}: {name}" for listed, name in zip(along, names, strict=True)]
     word = "axis" if len(axes) == 1 else "axes"

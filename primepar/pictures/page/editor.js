@@ -3,7 +3,7 @@
 
 // A target has a packed run for each mesh, by its sides as `2,2`. Only a map has axes and what follows.
 /** @typedef {Record<string, Record<string, string[]>>} Lines */
-/** @typedef {{name: string, label: string, about: string, runs: Record<string, string>, facts?: Record<string, string>, axes?: Record<string, string>, steps?: string, phases?: Lines, homes?: Lines, keeps?: string[]}} Target */
+/** @typedef {{name: string, label: string, about: string, runs: Record<string, string>, facts?: Record<string, string>, axes?: Record<string, string>, steps?: string, phases?: Lines, homes?: Lines, keeps?: string[], virtual?: string[]}} Target */
 /** @typedef {{map: ParsedMap | null, fault: (Fault & {sides: number[]}) | null, text: string, isRight: boolean, milliseconds: number}} Verdict */
 
 /** One line for each phase or home, `M=r, N=(r + c + t) % s, K=c`.
@@ -18,7 +18,7 @@ function lines(part) {
 function sourceOf(target) {
   return {
     axes: target.axes ?? {}, steps: target.steps ?? "s", phases: lines(target.phases ?? {}),
-    homes: lines(target.homes ?? {}), keeps: target.keeps ?? [],
+    homes: lines(target.homes ?? {}), keeps: target.keeps ?? [], virtual: target.virtual ?? [],
   };
 }
 
@@ -91,7 +91,7 @@ class Editor {
       axes: original.axes, steps: fields.steps.value,
       phases: Object.fromEntries(PHASES.map((phase) => [phase, fields[phase].value])),
       homes: Object.fromEntries(Object.keys(original.homes).map((tensor) => [tensor, fields[`home-${tensor}`].value])),
-      keeps: original.keeps,
+      keeps: original.keeps, virtual: original.virtual,
     };
   }
 

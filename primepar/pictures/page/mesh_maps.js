@@ -7,8 +7,8 @@
 /** @typedef {Record<string, (Expr | null)[]>} SliceTexts */
 // A source is a map as text, as primepar/api/page_data.py gives it: axis -> its side, and no homes
 // where none are declared.
-/** @typedef {{axes: Record<string, string>, steps: string, phases: Record<string, string>, homes: Record<string, string>, keeps: string[]}} MapSource */
-/** @typedef {{axes: Record<string, string>, sides: string[], steps: Expr, phases: Record<string, SliceTexts>, homes: Record<string, SliceTexts> | null, keeps: string[]}} ParsedMap */
+/** @typedef {{axes: Record<string, string>, steps: string, phases: Record<string, string>, homes: Record<string, string>, keeps: string[], virtual: string[]}} MapSource */
+/** @typedef {{axes: Record<string, string>, sides: string[], steps: Expr, phases: Record<string, SliceTexts>, homes: Record<string, SliceTexts> | null, keeps: string[], virtual: string[]}} ParsedMap */
 /** @typedef {{tensor: string, block: number, source: number, target: number}} Hop */
 /** @typedef {{tensor: string, block: number, parts: [number, number[]][]}} Finished a sum: home, ranks that add */
 /** @typedef {{prologue: Hop[], operands: Hop[][], partials: Hop[][], returns: Finished[][]}} PhaseMoves */
@@ -47,17 +47,28 @@ function parseMap(source) {
       throw error;
     }
   };
+  const slices = (/** @type {string} */ text, /** @type {string[]} */ names) => {
+    const parsed = parseSlices(text, names);
+    for (const axis of source.virtual) {
+      const dims = Object.keys(parsed).filter((dim) => JSON.stringify(parsed[dim]).includes(`"name":"${axis}"`));
+      if (dims.length > 1) {
+        throw new MapError(`expected the virtual axis ${axis} in one dim, got it in ${dims.join(" and ")}: ` +
+          "a device works on each slice of one dim with each of the others");
+      }
+    }
+    return parsed;
+  };
   const steps = named("steps", () => parseNumber(source.steps, sides));
   for (const phase of PHASES) {
-    phases[phase] = named(phase, () => parseSlices(source.phases[phase], [...axes, "t", ...sides]));
+    phases[phase] = named(phase, () => slices(source.phases[phase], [...axes, "t", ...sides]));
   }
   /** @type {Record<string, SliceTexts> | null} */
   let homes = null;
   for (const tensor of Object.keys(source.homes)) {
     homes = homes ?? {};
-    homes[tensor] = named(`home of ${tensor}`, () => parseSlices(source.homes[tensor], [...axes, ...sides]));
+    homes[tensor] = named(`home of ${tensor}`, () => slices(source.homes[tensor], [...axes, ...sides]));
   }
-  return { axes: source.axes, sides, steps, phases, homes, keeps: source.keeps };
+  return { axes: source.axes, sides, steps, phases, homes, keeps: source.keeps, virtual: source.virtual };
 }
 
 /** All combinations of one value out of each list, the last one running fastest.
@@ -89,8 +100,8 @@ class MeshMap {
     this.sides = sides;
     /** @type {Record<string, number>} */
     this.along = Object.fromEntries(map.sides.map((name, i) => [name, sides[i]]));
-    this.axes = Object.keys(map.axes);
-    this.lengths = Object.values(map.axes).map((side) => this.along[side]);
+    this.axes = Object.keys(map.axes).filter((axis) => !map.virtual.includes(axis));
+    this.lengths = this.axes.map((axis) => this.along[map.axes[axis]]);
     this.places = deviceOrder(this.lengths);
     this.ranks = this.places.length;
     this.rankAt = new Map(this.places.map((place, rank) => [place.join(), rank]));
@@ -124,8 +135,8 @@ class MeshMap {
 
   /** Evaluates every phase and home, and counts the slices of every digit. */
   readDigits() {
-    const sweep = this.places.flatMap((place) => range(this.steps).map((t) => ({ place, t })));
-    const homePlaces = this.places.map((place) => ({ place, t: -1 }));
+    const sweep = this.places.flatMap((place) => range(this.steps).flatMap((t) => this.within(place, t)));
+    const homePlaces = this.places.flatMap((place) => this.within(place, -1));
     /** @type {Record<string, Record<string, (number | null)[]>[]>} phase or tensor -> digits at each place */
     const digits = {};
     for (const phase of PHASES) digits[phase] = this.digitsOf(phase, this.map.phases[phase], sweep);
@@ -147,7 +158,25 @@ class MeshMap {
     }
     this.dims = Object.keys(this.grid);
     /** @type {Record<string, Record<string, number[]>[]>} */
-    this.slices = Object.fromEntries(Object.entries(digits).map(([key, rows]) => [key, rows.map((row) => this.flat(row))]));
+    this.slices = Object.fromEntries(Object.entries(digits).map(([key, rows]) => [key, this.together(key, rows.map((row) => this.flat(row)))]));
+  }
+
+  /** The values of all axes on a device: several where an axis is virtual, whose places share it.
+   * @param {number[]} device
+   * @param {number} t */
+  within(device, t) {
+    const along = new Map(this.axes.map((axis, i) => [axis, [device[i]]]));
+    return product(Object.entries(this.map.axes).map(([axis, side]) => along.get(axis) ?? range(this.along[side])))
+      .map((place) => ({ place, t }));
+  }
+
+  /** The slices of every device: those of all its places, which differ in one dim for each virtual axis.
+   * @param {string} key a phase, or the tensor of a home
+   * @param {Record<string, number[]>[]} parts */
+  together(key, parts) {
+    const count = parts.length / (this.ranks * (key in PRODUCTS ? this.steps : 1));
+    return count === 1 ? parts : range(parts.length / count).map((i) => Object.fromEntries(this.dims.map((dim) =>
+      [dim, sorted(new Set(parts.slice(i * count, (i + 1) * count).flatMap((part) => part[dim])))])));
   }
 
   /** @param {string} what
@@ -156,7 +185,8 @@ class MeshMap {
   digitsOf(what, slices, places) {
     /** @type {Record<string, Values>} */
     const values = { t: places.map(({ t }) => t) };
-    this.axes.forEach((axis, i) => (values[axis] = places.map(({ place }) => place[i])));
+    const axes = Object.keys(this.map.axes);
+    axes.forEach((axis, i) => (values[axis] = places.map(({ place }) => place[i])));
     /** @type {Record<string, (number | null)[]>[]} */
     const rows = places.map(() => ({}));
     for (const [dim, index] of Object.entries(slices)) {
@@ -165,7 +195,7 @@ class MeshMap {
         places.forEach(({ place, t }, i) => {
           const digit = Array.isArray(column) ? column[i] : column;
           if (digit !== null && !(digit >= 0 && digit < MOST_SLICES)) {
-            const at = this.axes.map((axis, k) => `${axis}=${place[k]}`).concat(t < 0 ? [] : [`t=${t}`]);
+            const at = axes.map((axis, k) => `${axis}=${place[k]}`).concat(t < 0 ? [] : [`t=${t}`]);
             const bound = digit >= MOST_SLICES ? `below ${MOST_SLICES}` : "that is 0 or more";
             throw new MapError(`${what}: expected a slice index of ${dim} ${bound}, got ${digit} at ` +
               `${at.join(", ") || "the device"}, sides ${this.sidesText}: wrap it with % of the side`);
@@ -193,29 +223,30 @@ class MeshMap {
 
   tensorDims(/** @type {string} */ tensor) { return TENSOR_DIMS[base(tensor)].filter((dim) => dim in this.grid); }
 
+  /** What some slices are in some dims, each counted through.
+   * @param {string[]} dims
+   * @param {Record<string, number[]>} slices */
+  cells(dims, slices) {
+    return dims.reduce((flat, dim) => flat.flatMap((head) => slices[dim].map((slice) => head * this.grid[dim] + slice)), [0]);
+  }
+
+  /** The index in each of some dims of one that is counted through.
+   * @param {string[]} dims
+   * @param {number} cell */
+  indices(dims, cell) {
+    return dims.map((_, i) => Math.floor(cell / dims.slice(i + 1).reduce((all, dim) => all * this.grid[dim], 1)) % this.grid[dims[i]]);
+  }
+
   /** The name of a block, `I[0,1]`.
    * @param {string} tensor
    * @param {number} block */
-  blockName(tensor, block) {
-    const index = [];
-    for (const dim of this.tensorDims(tensor).reverse()) {
-      index.unshift(block % this.grid[dim]);
-      block = Math.floor(block / this.grid[dim]);
-    }
-    return `${tensor}[${index.join()}]`;
-  }
+  blockName(tensor, block) { return `${tensor}[${this.indices(this.tensorDims(tensor), block).join()}]`; }
 
   /** The blocks of a tensor that some slices are.
    * @param {string} tensor
    * @param {Record<string, number[]>} slices
    * @returns {Set<number>} */
-  blocks(tensor, slices) {
-    let flat = [0];
-    for (const dim of this.tensorDims(tensor)) {
-      flat = flat.flatMap((head) => slices[dim].map((slice) => head * this.grid[dim] + slice));
-    }
-    return new Set(flat);
-  }
+  blocks(tensor, slices) { return new Set(this.cells(this.tensorDims(tensor), slices)); }
 
   /** @template T
    * @param {string} key

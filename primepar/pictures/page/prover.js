@@ -14,6 +14,7 @@ function pythonOf(source) {
   const homes = Object.entries(source.homes).map(([tensor, slices]) => `            "${tensor}": ${dict(slices)},\n`);
   return [
     "from primepar import ANY, Primitive, where\n\n\nclass Mine(Primitive):\n", `    axes = ${written}\n`,
+    ...(source.virtual.length ? [`    virtual = (${source.virtual.map((axis) => `"${axis}",`).join(" ")})\n`] : []),
     ...(source.keeps.length ? [`    keeps = (${source.keeps.map((tensor) => `"${tensor}",`).join(" ")})\n`] : []),
     ...(source.steps === sides[0] ? [] : [`\n    def steps(self, ${sides.join(", ")}):\n        return ${source.steps}\n`]),
     ...methods.map((method) => `\n${method}`),

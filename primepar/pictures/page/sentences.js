@@ -24,19 +24,12 @@ function coverageFault(mesh) {
     /** @type {Map<number, [number, number]>} */
     const places = new Map();
     const text = (/** @type {number} */ cell) => {
-      const index = [];
-      for (const dim of [...mesh.dims].reverse()) {
-        index.unshift(`${dim}=${cell % mesh.grid[dim]}`);
-        cell = Math.floor(cell / mesh.grid[dim]);
-      }
-      return `${phase} sub-operator (${index.join(", ")}): expected one device to compute`;
+      const index = mesh.indices(mesh.dims, cell).map((slice, i) => `${mesh.dims[i]}=${slice}`).join(", ");
+      return `${phase} sub-operator (${index}): expected one device to compute`;
     };
     for (let rank = 0; rank < mesh.ranks; rank++) {
       for (let step = 0; step < mesh.steps; step++) {
-        const slices = mesh.at(phase, rank, step);
-        let cells = [0];
-        for (const dim of mesh.dims) cells = cells.flatMap((head) => slices[dim].map((slice) => head * mesh.grid[dim] + slice));
-        for (const cell of cells) {
+        for (const cell of mesh.cells(mesh.dims, mesh.at(phase, rank, step))) {
           const before = places.get(cell);
           if (before) {
             const where = [before, [rank, step]].map(([at, t]) => deviceText(mesh, at, t)).join(" and ");
