@@ -31,10 +31,13 @@ ROUNDED = (
 )
 PRIMITIVES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, Sd2x2x2, Sk2x2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, "
-    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, "
+    "Ob2x2x2, Ib2x2x2, Wb2x2x2"
 )
 COMMANDS = "list, show, check, verify, search, exercise, preflight, plan, profile, simulate, train"
-PRESETS = "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, data"
+PRESETS = (
+    "megatron, megatron-sp, summa, tesseract, 3d, primepar, stationary, stationary-both-ways, data"
+)
 CLUSTERS = "a100, b200, cpu-gloo-4, gb200, h100, h200, mi300x, torus-4x4, tpu-v5p, v100, v100-8x4"
 TARGET = (
     "a name that `primepar list` prints, file.py:Class, program.json, a sequence like K,P2x2, "
@@ -216,10 +219,10 @@ FILES = {
     mine("pass"): "Mine.forward: expected a method forward(self, r, t, s), got none: write it, the "
     "other phases have its map unless they have their own",
     mine("def foward(self, r, t, s): return dict(M=r)"): "Mine.foward: expected names out of axes, "
-    "steps, forward, backward, gradient, home, sent, held, got 'foward': write forward",
+    "virtual, steps, forward, backward, gradient, home, sent, held, got 'foward': write forward",
     mine(forward("dict(M=r)"), "def backwards(self, r, t, s): return dict(M=t)"): "Mine.backwards: "
-    "expected names out of axes, steps, forward, backward, gradient, home, sent, held, got "
-    "'backwards': write backward",
+    "expected names out of axes, virtual, steps, forward, backward, gradient, home, sent, held, "
+    "got 'backwards': write backward",
     mine(forward("dict(M=r)", "r, t, s")): "Mine.forward: expected forward(self, r, t, s), got "
     "forward(r, t, s): add self",
     mine(forward("dict(M=r)", "self, r, s")): "Mine.forward: expected forward(self, r, t, s), got "

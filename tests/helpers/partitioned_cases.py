@@ -34,7 +34,8 @@ SHAPES = {
 }
 """Two layers of every family; 3 tokens short of a vocabulary that 8 devices divide."""
 
-ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data")
+ON_FOUR = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary",
+           "stationary-both-ways", "data")  # fmt: skip
 ON_EIGHT = ("megatron", "megatron-sp", "tesseract", "3d", "data")
 WITH_DATA = ("M2,megatron", "M2,megatron-sp", "M2,summa", "M2,primepar", "M2,stationary")
 PRESET_MESHES = [

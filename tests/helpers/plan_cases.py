@@ -25,6 +25,7 @@ MESHES = {
     "3d": (1, 8, 27),
     "primepar": (1, 4, 9, 16),
     "stationary": (1, 4, 9, 16),
+    "stationary-both-ways": (1, 4, 9),
     "data": (1, 2, 3, 8),
 }
 """Devices on which every preset plan is tried; the numbers divide the sizes of `WIDE`."""

@@ -18,7 +18,8 @@ from primepar.plan.plan import schema
 SCHEMA = Path(primepar.__file__).parent / "plan" / "plan.schema.json"
 LABELS = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, Sd2x2x2, Sk2x2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, "
-    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, "
+    "Ob2x2x2, Ib2x2x2, Wb2x2x2"
 )
 
 

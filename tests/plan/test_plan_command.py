@@ -341,7 +341,8 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
         ("plan.json --alpha 1", "--alpha: expected none together with plan.json, as that is a "
          "plan, which is priced: leave it out"),
         ("megtron --model MODEL --devices 4", "expected a preset plan (megatron, megatron-sp, "
-         "summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as in M2,megatron,"
+         "summa, tesseract, 3d, primepar, stationary, stationary-both-ways, data), or M<d>, "
+         "before one as in M2,megatron,"
          " got 'megtron': write megatron"),
         ("plan.json --model MODEL", "plan.json: expected no --model, as a plan names its own, got "
          "--model MODEL: leave it out"),

@@ -36,6 +36,8 @@ def refusal(
         ("3d", 8, "C2x2x2", "D2x2x2", "D2x2x2", "C2x2x2", "D2x2x2", "C2x2x2"),
         ("primepar", 4, "P2x2", "P2x2", "P2x2", "P2x2", "P2x2", "P2x2"),
         ("stationary", 4, "Os2x2", "Is2x2", "Is2x2", "Os2x2", "Is2x2", "Os2x2"),
+        ("stationary-both-ways", 4, "Ob2x2x2", "Ib2x2x2", "Ib2x2x2", "Ob2x2x2", "Ib2x2x2",
+         "Ob2x2x2"),
         ("data", 4, "M4", "M4", "M4", "M4", "M4", "M4"),
         ("M2,megatron", 4, "M2,K2", "M2,N2", "M2,R2", "M2,K2", "M2,N2", "M2,K2"),
         ("M2,stationary", 8, "M2,Os2x2", "M2,Is2x2", "M2,Is2x2", "M2,Os2x2", "M2,Is2x2",
@@ -121,7 +123,8 @@ def test_a_mesh_that_a_method_cannot_use_is_refused(name: str, ranks: int, messa
 def test_a_name_of_no_method_is_refused(name: str) -> None:
     assert refusal(name, 4) == (
         "expected a preset plan (megatron, megatron-sp, summa, tesseract, 3d, primepar, "
-        f"stationary, stationary-both-ways, data), or M<d>, before one as in M2,megatron, got {name!r}"
+        f"stationary, stationary-both-ways, data), or M<d>, before one as in M2,megatron, "
+        f"got {name!r}"
         f"{': write megatron' * name.endswith('megatron')}"
     )
 

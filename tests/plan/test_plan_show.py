@@ -196,7 +196,8 @@ def test_show_writes_the_picture(plan: str, tmp_path: Path) -> None:
         (("summa", "--model", "CONFIG", "--devices", "6"), "summa: expected q x q devices, got 6: "
          "take 4 or 9"),
         (("PLAN", "--model", "CONFIG", "--devices", "4"), "expected a preset plan (megatron, "
-         "megatron-sp, summa, tesseract, 3d, primepar, stationary, data), or M<d>, before one as "
+         "megatron-sp, summa, tesseract, 3d, primepar, stationary, stationary-both-ways, data), "
+         "or M<d>, before one as "
          "in M2,megatron, got 'PLAN'"),
         (("megatron",), "megatron: expected a model and a number of devices for a preset plan, got "
          "neither: write megatron --model config.json --devices 4, to show it or to verify it"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
-from typing import ClassVar
 
 import pytest
 
@@ -95,7 +94,8 @@ def test_sequences_are_spelt_as_they_are_read() -> None:
 
 EXAMPLES = (
     "B, M, N, K, Ks, Ns, S2x2, S2x3, Sd2x2x2, Sk2x2x2, T2x2x2, C2x2x2, D2x2x2, Cr2x2x2, "
-    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2"
+    "G2x2x2, Gi2x2x2, Gw2x2x2, Gr2x2x2, P2x2, Os2x2, Is2x2, Ws2x2, "
+    "Ob2x2x2, Ib2x2x2, Wb2x2x2"
 )
 
 
@@ -186,7 +186,7 @@ class NoDict(Primitive):
 class TwoDims(Primitive):
     """Two dims of one phase depend on what a device has several of."""
 
-    axes: ClassVar = {"r": "s", "h": "b"}
+    axes = {"r": "s", "h": "b"}
     virtual = ("h",)
 
     def forward(self, r: int, h: int, t: int, s: int, b: int) -> dict[str, object]:
@@ -249,7 +249,7 @@ class NoSteps(Primitive):
 )
 def test_a_map_that_is_no_map_of_slices_is_refused(primitive: Primitive, message: str) -> None:
     with pytest.raises(PrimitiveError) as error:
-        _ = Sequence.of(primitive, 2).grid
+        _ = Sequence.of(primitive, *[2] * len(primitive.side_names)).grid
     assert str(error.value) == message
 
 
@@ -275,7 +275,7 @@ def test_places_of_a_virtual_axis_share_a_device_and_go_round_in_opposite_direct
     assert all(sum(x in (1, 3) for x in way) == 1 == sum(map(bool, way)) for way in ways), ways
 
 
-def test_right_and_wrong_rings_of_two_directions_are_told_apart() -> None:
+def test_a_ring_of_two_directions_is_proved_where_every_small_mesh_is_right() -> None:
     """Verdicts for every side against what is wrong on every mesh up to 3 x 3, in three parts."""
     verdicts = Counter[str]()
     back = ("r + c - t", "r + c + t", "r - c - t", "r + c - 2 * t", "r + c - t + 1", "c - t")
@@ -309,7 +309,7 @@ def ring_of(back: str, has_home: bool) -> Primitive:
         n = at(r, c, h, 0, s)
         return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=r, K=c)}[tensor]
 
-    kind = type("Ring", (Ring,), {"home": home}) if has_home else Ring
+    kind: type[Primitive] = type("Ring", (Ring,), {"home": home}) if has_home else Ring
     return kind()
 
 
