@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.distributed.modules.gpt import GPT
     from primepar.distributed.modules.linear import PartitionedLinear
-    from primepar.distributed.modules.model import PartitionedModel
-    from primepar.distributed.modules.parameters import (
+    from primepar.distributed.modules.model import (
+        GPT,
+        PartitionedModel,
         full_gradient,
         full_logits,
         full_parameter,
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Executor": "runtime.executor",
-    "GPT": "modules.gpt",
+    "GPT": "modules.model",
     "Mesh": "runtime.mesh",
     "PartitionedLinear": "modules.linear",
     "PartitionedModel": "modules.model",
     "Region": "parallel.layer_plan",
     "clip_grad_norm": "parallel.batches",
     "device_mesh_of": "parallel.placements",
-    "full_gradient": "modules.parameters",
-    "full_logits": "modules.parameters",
-    "full_parameter": "modules.parameters",
+    "full_gradient": "modules.model",
+    "full_logits": "modules.model",
+    "full_parameter": "modules.model",
     "full_state_dict": "parallel.batches",
     "gather_tensor": "runtime.scatter_gather",
     "layout_of": "parallel.placements",
-    "load_parameter": "modules.parameters",
+    "load_parameter": "modules.model",
     "load_weights": "modules.weights",
     "local_rows": "parallel.batches",
     "loss_weight": "parallel.batches",
     "parallelize": "parallel.module",
-    "parameter_layout": "modules.parameters",
+    "parameter_layout": "modules.model",
     "placements_of": "parallel.placements",
     "save_weights": "modules.weights",
     "scatter_tensor": "runtime.scatter_gather",

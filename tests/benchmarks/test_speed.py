@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -17,12 +17,11 @@ from command import run
 from primepar.distributed.training.log import EvaluateRow, StartRow, StepRow, read_log
 from primepar.distributed.training.progress import _used
 from primepar.distributed.training.speed import (
-    Speed,
     memory_of,
     peak_memory,
-    peak_tflops,
-    speed_of,
+    peak_of,
 )
+from primepar.distributed.training.trainer import Trainer
 from primepar.models import GPTConfig, ModelConfig
 from primepar.models.config import flops_per_token
 
@@ -75,8 +74,10 @@ def test_a_gated_model_with_fewer_heads_of_keys() -> None:
 
 
 def test_mfu_is_the_share_of_all_devices() -> None:
-    assert Speed(1000, 4, 0.25).mfu(5e8) == pytest.approx(0.5)
-    assert Speed(1000, 4, None).mfu(5e8) is None
+    trainer = SimpleNamespace(flops_per_token=1000, peak_tflops=0.25, world=SimpleNamespace(size=4))
+    assert Trainer.mfu(cast(Trainer, trainer), 5e8) == pytest.approx(0.5)
+    trainer.peak_tflops = None
+    assert Trainer.mfu(cast(Trainer, trainer), 5e8) is None
 
 
 @pytest.mark.parametrize(
@@ -91,12 +92,9 @@ def test_mfu_is_the_share_of_all_devices() -> None:
     ],
 )
 def test_the_peak_of_a_gpu_is_known_by_its_name(name: str, dtype: str, peak: float | None) -> None:
-    model = GPTConfig()
-    assert peak_tflops(name, dtype) == peak
     with patch.object(torch.cuda, "get_device_name", lambda device: name):
-        speeds = [speed_of(model, 2, torch.device("cuda", 0), dtype, given) for given in (None, 7)]
-    assert [speed.peak_tflops for speed in speeds] == [peak, 7]
-    assert speed_of(model, 2, CPU, dtype, None).peak_tflops is None
+        assert peak_of(torch.device("cuda", 0), dtype) == peak
+        assert peak_of(CPU, dtype) is None
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux shows the peak there")

@@ -11,8 +11,7 @@ from distributed_ranks import device_of_rank
 from numpy.typing import NDArray
 
 from primepar.distributed import Mesh, full_gradient
-from primepar.distributed.modules.model import PartitionedModel
-from primepar.distributed.modules.parameters import full_logits, load_parameter
+from primepar.distributed.modules.model import PartitionedModel, full_logits, load_parameter
 from primepar.distributed.modules.weights import load_weights
 from primepar.models import ModelConfig
 from primepar.partition import parse_sequence

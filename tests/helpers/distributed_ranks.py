@@ -34,7 +34,7 @@ SECONDS = {"gloo": 240, "nccl": 90}
 """Deadlines. On a GPU that is lent for minutes a hang may not cost all of them; before it each rank
 prints where it is."""
 PRELOADED = [
-    "primepar.cli", "primepar.distributed.modules.parameters",
+    "primepar.cli", "primepar.distributed.modules.model",
     "primepar.distributed.training.trainer", "torch._dynamo",
 ]  # fmt: skip
 """What the server loads once for all ranks."""

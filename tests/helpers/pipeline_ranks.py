@@ -13,7 +13,7 @@ from distributed_steps import BATCH, POSITIONS, Ended, initial, program_of, run_
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
 from primepar.distributed import Executor, Mesh, PartitionedModel
-from primepar.distributed.modules.parameters import (
+from primepar.distributed.modules.model import (
     full_gradient,
     full_logits,
     full_parameter,

@@ -197,7 +197,7 @@ def _open(trainer: Trainer, saved: SavedRun | None) -> None:
     parameters, name = plan.model.parameters, name_of(settings, plan)
     row = StartRow(
         settings, name, world.size, parameters, trainer.done, plan.model, trainer.programs.sizes[0],
-        trainer.speed.flops_per_token, trainer.speed.peak_tflops, memory_of(world.device),
+        trainer.flops_per_token, trainer.peak_tflops, memory_of(world.device),
     )  # fmt: skip
     trainer.log.write(row)
     kind = "sequence" if settings.plan_file is None else "plan"

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import resource
 import sys
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
-
-from primepar.models import ModelConfig
-from primepar.models.config import flops_per_token
 
 MemoryOf = Literal["device", "process"]
 PEAKS: dict[str, dict[str, float]] = {
@@ -31,35 +27,12 @@ Their figures for sparse matrices are twice those of half precision here. Float3
 as torch computes by default."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """How fast one run could be: operations of a token, and the peak of each of `ranks` devices."""
-
-    flops_per_token: int
-    ranks: int
-    peak_tflops: float | None
-
-    def mfu(self, tokens_per_second: float) -> float | None:
-        """Return the share of the peak that a speed is; None where the peak is not known."""
-        if self.peak_tflops is None:
-            return None
-        return tokens_per_second * self.flops_per_token / (self.ranks * self.peak_tflops * 1e12)
-
-
-def peak_tflops(name: str, dtype: str) -> float | None:
-    """Return the peak of a GPU by its name; None if it is not in the table."""
-    of_name = (peaks for part, peaks in PEAKS.items() if part in name)
-    return next(of_name, {}).get(dtype)
-
-
-def speed_of(
-    model: ModelConfig, ranks: int, device: torch.device, dtype: str, given: float | None
-) -> Speed:
-    """Return what a run can be compared with; a peak that is given counts, else the table's."""
-    peak = given
-    if peak is None and device.type == "cuda":
-        peak = peak_tflops(torch.cuda.get_device_name(device), dtype)
-    return Speed(flops_per_token(model), ranks, peak)
+def peak_of(device: torch.device, dtype: str) -> float | None:
+    """Return the peak of a GPU by its name, in TFLOP/s; None if the table does not have it."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peaks for part, peaks in PEAKS.items() if part in name), {}).get(dtype)
 
 
 def memory_of(device: torch.device) -> MemoryOf:

@@ -25,9 +25,10 @@ from primepar.distributed.training.loss_scale import LossScale
 from primepar.distributed.training.progress import Reporter
 from primepar.distributed.training.run_programs import RunPrograms
 from primepar.distributed.training.settings import Settings
-from primepar.distributed.training.speed import Speed, peak_memory, speed_of
+from primepar.distributed.training.speed import peak_memory, peak_of
 from primepar.distributed.training.stopping import Stopping
 from primepar.errors import CheckpointError, ConfigError
+from primepar.models.config import flops_per_token
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs
 from primepar.schedule.events import Event
@@ -66,15 +67,17 @@ class Trainer:
     programs: RunPrograms = field(init=False)
     position: DataPosition = field(init=False)
     """Where the run is in its data."""
-    speed: Speed = field(init=False)
+    flops_per_token: int = field(init=False)
+    peak_tflops: float | None = field(init=False)
+    """Of each device, in 10^12 operations a second; None where it is not known."""
 
     def __post_init__(self) -> None:
         settings = self.settings
         self.loss_scale = LossScale.of(settings, self.run_state.get(SCALE))
         self.programs = RunPrograms(settings, self.world, self.state)
         self.position = self._resumed(self.text.begin(settings.seed))
-        model, device = self.state.plan.model, self.world.device
-        self.speed = speed_of(model, self.world.size, device, settings.dtype, settings.peak_tflops)
+        self.flops_per_token = flops_per_token(self.state.plan.model)
+        self.peak_tflops = settings.peak_tflops or peak_of(self.world.device, settings.dtype)
         self.world.activity.meshes = self.programs.meshes
 
     def run(self, stopping: Stopping) -> tuple[int, list[Event]]:
@@ -138,12 +141,19 @@ class Trainer:
             samples=self.position.samples(self.text.windows(sizes[1])),
             epoch=self.position.epoch,
             memory_bytes=peak_memory(self.world.device),
-            mfu=self.speed.mfu(tokens_per_second),
+            mfu=self.mfu(tokens_per_second),
             loss_scale=None if scale is None else scale.scale,
         )
         self.log.write(row)
         self.reporter.step(row)
         return signal
+
+    def mfu(self, tokens_per_second: float) -> float | None:
+        """Return the share of all devices' peak that a speed is; None where it is not known."""
+        if self.peak_tflops is None:
+            return None
+        peak = self.world.size * self.peak_tflops * 1e12
+        return tokens_per_second * self.flops_per_token / peak
 
     def _inputs(self, step: int, rate: float) -> StepInputs:
         """Return the inputs of a synchronous step; a skipped step is no update."""
