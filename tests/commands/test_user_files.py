@@ -390,7 +390,7 @@ def test_what_is_printed_hides_nothing(folder: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_output_that_takes_nothing_is_an_error(output: str, message: str) -> None:
-    done = shell(f"{sys.executable} -m primepar list {output}")
+    done = shell(f"{sys.executable} -m primepar --version {output}")
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"primepar: error: {message}\n")
 
 

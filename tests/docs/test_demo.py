@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
+from warm import python
 
 from primepar.distributed.training.log import StartRow, StepRow
 from primepar.distributed.training.settings import BATCH, Settings
@@ -34,16 +33,14 @@ def step(loss: float, sent: float = 0.0, number: int = 1) -> StepRow:
 
 
 def test_the_demo_holds_and_leaves_pictures_and_logs(tmp_path: Path, demo: ModuleType) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--steps", "3"], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "All of it held" in done.stdout
-    before, _, after = done.stdout.partition("4. Trained on one process")
+    done = python(SCRIPT, "--steps", "1", folder=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "All of it held" in done.out
+    before, _, after = done.out.partition("4. Trained on one process")
     assert "primepar: proved for every s >= 1" in before
     assert "careless.py:Careless: refuted" in before
-    assert f"takes about {demo.estimate(3):.0f} s on two cores" in before
-    assert "step 3/3" in after
+    assert f"takes about {demo.estimate(1):.0f} s on two cores" in before
+    assert "step 1/1" in after
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == [
         "careless.py", "four_processes.jsonl", "one_process.jsonl", "schedule.svg", "timeline.svg",
     ]  # fmt: skip

@@ -17,8 +17,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import Done, run
+from command import run
 from profiles import long
+from warm import python
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,23 +59,14 @@ def run_command(command: str, shown: str, folder: Path) -> None:
     _, *arguments = shlex.split(line)
     captures = arguments[0] == "preflight" and any(name.endswith(".py") for name in arguments)
     trains = arguments[0] == "train" and not code and "--show-config" not in arguments
-    done = in_a_process(arguments, folder) if captures or trains else run(*arguments)
+    if captures or trains:  # training takes signals and starts processes, a capture replaces torch
+        done = python("-m", "primepar", *arguments, folder=folder, env=PLAIN)
+    else:
+        done = run(*arguments)
     printed = done.out + done.err
     assert done.code == int(code or 0), f"$ {command}\n{printed}"
     same = doctest.OutputChecker().check_output(shown.strip(), printed.strip(), doctest.ELLIPSIS)
     assert same or not shown.strip(), f"$ {command}\nprints\n{printed}"
-
-
-def in_a_process(arguments: list[str], folder: Path) -> Done:
-    """Run `primepar` as a program of its own: training takes signals and starts processes."""
-    done = subprocess.run(
-        [Path(sys.executable).with_name("primepar"), *arguments],
-        cwd=folder,
-        env={**os.environ, **PLAIN},
-        capture_output=True,
-        text=True,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
 
 
 def folder_like_the_checkout(folder: Path) -> Path:

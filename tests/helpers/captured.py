@@ -5,15 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 import sys
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from command import Done
+from command import Done, run
 from distributed_ranks import SHARED
+from warm import python
 
 HERE = Path(__file__).parents[1]
 SCRIPTS = HERE / "preflight_scripts"
@@ -52,11 +53,10 @@ def captured(cases: tuple[Case, ...]) -> list[Done]:
 
 
 def _run(cases: tuple[Case, ...]) -> list[Done]:
-    done = subprocess.run(
-        [sys.executable, __file__], input=json.dumps(cases), text=True, stdout=subprocess.PIPE,
-        check=True, timeout=600,
-    )  # fmt: skip
-    return [Done(*each) for each in json.loads(done.stdout)]
+    with TemporaryDirectory() as folder:
+        done = python(__file__, json.dumps(cases), folder=Path(folder))
+    assert done.code == 0, done.err
+    return [Done(*each) for each in json.loads(done.out)]
 
 
 def _disk(folder: Path) -> dict[str, bytes]:
@@ -65,15 +65,11 @@ def _disk(folder: Path) -> dict[str, bytes]:
 
 
 def main() -> None:
-    """Read cases from the input, and print what the command prints for each."""
-    import tempfile
-
-    from command import run
-
+    """Print what the command prints for each of the cases."""
     results = []
-    for values in json.load(sys.stdin):
+    for values in json.loads(sys.argv[1]):
         case = Case(values[0], values[1], tuple(map(tuple, values[2])), values[3])
-        with tempfile.TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:
             if case.script != "none.py":
                 write(case, Path(folder))
             os.chdir(folder)

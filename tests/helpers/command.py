@@ -12,8 +12,12 @@ from tempfile import mkdtemp
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import typer.main
+
 from primepar.cli import main
 
+built = cache(typer.main.get_command)
+"""Makes the commands once: typer's reading of their signatures takes longer than most of them."""
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json"
 
 
@@ -38,6 +42,7 @@ def run(*arguments: str, program: Callable[[], None] = main, name: str = "primep
     out, err = io.StringIO(), io.StringIO()
     with (
         patch("sys.argv", [name, *arguments]),
+        patch("typer.main.get_command", built),
         patch.dict("os.environ", {"COLUMNS": "100"}),
         redirect_stdout(out),
         redirect_stderr(err),

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from loaded import loaded_by, modules_of
 
+LIGHT = ("schedule", "partition", "models", "plan", "api", "cli")
 CONFIG = Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json"
 
 
-@pytest.mark.parametrize(
-    "package",
-    ["primepar", "primepar.schedule", "primepar.partition", "primepar.models", "primepar.plan",
-     "primepar.api",
-     "primepar.cli"],
-)  # fmt: skip
-def test_a_light_package_loads_nothing_heavy(package: str) -> None:
-    assert loaded_by(f"import {package}") == set()
+def test_light_packages_load_nothing_heavy() -> None:
+    packages = ("primepar", *(f"primepar.{name}" for name in LIGHT))
+    assert loaded_by(f"import {', '.join(packages)}") == set()
 
 
 def test_a_plan_is_made_and_described_with_numpy_at_most() -> None:

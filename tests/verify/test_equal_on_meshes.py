@@ -47,9 +47,10 @@ BOUNDS = {"summa-rectangular": 39} | dict.fromkeys(
 """Meshes on which `held` is what is live, where it is more on others."""
 
 
-# The other grids share the formulas of the first: test_reference_check.py counts them.
+# The other grids share the formulas of the first: test_reference_check.py counts them all.
+MANY_MESHES = ("grid-kept", "summa-rectangular")
 ONE_GRID = [
-    pytest.param(name, marks=[long] * (name == "grid-kept"))
+    pytest.param(name, marks=[long] * (name in MANY_MESHES))
     for name in PRIMITIVES
     if name == "grid-kept" or not name.startswith("grid")
 ]

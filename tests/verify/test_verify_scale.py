@@ -23,7 +23,7 @@ def lowered(text: str) -> Program:
 @pytest.mark.parametrize(
     ("small", "large"),
     [
-        (lambda: cannon(4), lambda: cannon(9)),
+        (lambda: cannon(4), lambda: cannon(7)),
         (lambda: lowered("M2,P3x3"), lambda: lowered("M12,P3x3")),
         (lambda: lowered("K16"), lambda: lowered("K128")),
         (lambda: lowered("S2x2"), lambda: lowered("S5x5")),
