@@ -124,6 +124,7 @@ code-mutants: $(STAMP) ## one token of the product changed at a time: which test
 attack: $(STAMP) ## generated primitives against an independent oracle, and altered certificates
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_certificates.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/program_certificates.py
 
 gpu: ## the tests that need a GPU, with the torch of PYTHON and without a registry; on CPUs: ON=--cpu
 	@$(PYTHON) tests/helpers/gpu_suite.py $(ON)

@@ -6,14 +6,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from certificate_attack import WAYS, attack
-from certificate_cases import FILES, program, proved
+from attack_alterations import KINDS
 from msgspec.structs import replace
 from mutants import mutant
 from mutation_several import SEVERAL_WAYS
 from oracle.explore import explore
 from phase_programs import built, sums
 from profiles import draws, few
+from program_certificates import FILES, WAYS, attack, program, proved
 
 from primepar.certify.program import certify_program, digest
 from primepar.errors import CertificateError, ClaimError
@@ -157,10 +157,10 @@ def test_the_proof_of_calls_that_reduce_several_blocks_proves_no_wrong_ones(name
 
 
 def test_altered_certificates_are_refused_or_still_true() -> None:
-    """A sample of what `python tests/helpers/certificate_attack.py` does many times."""
+    """A sample of what `make attack` does many times."""
     ends = attack(draws(300))
     assert {end for _, end in ends} == {"refused", "still true"}
-    assert {way for way, _ in ends} == set(WAYS)
+    assert {way for way, _ in ends} == {*WAYS, *KINDS}
     assert sum(times for (_, end), times in ends.items() if end == "refused") > draws(300) / 2
 
 

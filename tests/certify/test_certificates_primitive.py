@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from certificate_cases import altered
+from attack_alterations import altered
 from msgspec.structs import replace
 from profiles import few
 
@@ -38,11 +38,6 @@ def made(method: str) -> PrimitiveCertificate:
     certificate = prove(PRIMITIVES[method]()).certificate
     assert certificate is not None
     return certificate
-
-
-@pytest.mark.parametrize("method", PRIMITIVES)
-def test_the_certificate_of_every_primitive_holds_for_every_side(method: str) -> None:
-    assert certify_primitive(made(method), PRIMITIVES[method]()) > 0
 
 
 # Wrong primitives
@@ -245,19 +240,18 @@ SEVERAL = ["by-input", "primepar", "output-stays", "three-d"]
 
 @pytest.mark.parametrize("method", SEVERAL)
 def test_an_altered_number_is_refused_unless_what_is_stated_is_still_true(method: str) -> None:
-    primitive, given = PRIMITIVES[method](), made(method)
-    random, ends = Random(method), Counter[str]()
-    for _ in range(15):
-        way, changed = altered(given, random)
-        assert isinstance(changed, PrimitiveCertificate)
+    given, refused = made(method), 0
+    text = msgspec.json.encode(given)
+    for seed in range(15):
+        other = altered(text, "number", Random(f"{method} {seed}"), text)
         try:
-            certify_primitive(changed, primitive)
-        except ClaimError:
-            ends["refused"] += 1
+            changed = msgspec.json.decode(other or text, type=PrimitiveCertificate)
+            certify_primitive(changed, PRIMITIVES[method]())
+        except (ClaimError, msgspec.ValidationError):
+            refused += 1
             continue
-        ends[way[0]] += 1
         assert replace(changed, answers=given.answers) == given
-    assert ends["refused"] > 3
+    assert refused > 3
 
 
 @few

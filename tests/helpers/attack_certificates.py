@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 from attack_alterations import KINDS, altered
-from attack_checker import forged, is_same, offered, written
 from attack_maps import NAME, generated
 from attack_methods import METHODS
 from attack_oracle import oracle
@@ -31,8 +30,24 @@ from long_runs import judged
 
 from primepar import Primitive
 from primepar.api.resolve_target import load_primitive
+from primepar.certify import (
+    PrimitiveCertificate,
+    certify_primitive,
+    load_certificate,
+    save_certificate,
+)
+from primepar.certify.cases import Answer
+from primepar.certify.certificate_format import map_texts
+from primepar.certify.claims import Claim, Subject, claims
+from primepar.certify.primitive import holds
+from primepar.certify.program import ProgramCertificate, certify_program
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
+from primepar.schedule import Program
+from primepar.schedule.deadline import UnansweredError, deadline
+from primepar.schedule.expression import parse
+from primepar.verify.certificate.answers import answers as answers_of
+from primepar.verify.primitive.proof import prove
 
 HERE = Path(__file__).resolve().parents[1]
 WRONG, OFFERED, OUTSIDE = 120, 60, 40
@@ -41,6 +56,74 @@ those of others; and how many are outside the language."""
 
 TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return where(s >= 2, 1, s)\n")
 """Its certificate was once accepted, with answers made for it: the count of steps was not asked."""
+
+
+SECONDS = 5.0
+"""Limit of each proof; of a wrong primitive most time would go into a certificate there is not."""
+
+
+def written(primitive: Primitive) -> bytes | None:
+    """The certificate of a primitive as a file; None if it has none."""
+    try:
+        with deadline(SECONDS):
+            made = prove(primitive).certificate
+    except (PrimeParError, UnansweredError):
+        return None
+    if made is None:
+        return None
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "certificate.json"
+        save_certificate(made, path)
+        return path.read_bytes()
+
+
+def offered(text: bytes, target: Primitive | Program) -> str:
+    """What the checker makes of a file that is offered for a primitive, or for a program."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "certificate.json"
+        path.write_bytes(text)
+        try:
+            match load_certificate(path), target:
+                case PrimitiveCertificate() as given, Primitive():
+                    certify_primitive(given, target)
+                case ProgramCertificate() as given, Program():
+                    certify_program(given, target)
+                case _:
+                    return "refused"  # as the command does
+        except PrimeParError:
+            return "refused"
+        except Exception as error:
+            return f"crashed: {type(error).__name__}: {error}"
+    return "accepted"
+
+
+def forged(text: bytes, primitive: Primitive) -> bytes | None:
+    """A certificate made over to another primitive, with new answers; None if a claim fails.
+
+    The numbers of slices and the expressions of witnesses stay.
+    """
+    given = msgspec.json.decode(text, type=PrimitiveCertificate)
+    try:
+        slices = {dim: tuple(map(parse, counts)) for dim, counts in given.slices.items()}
+        made = {
+            claim.name: _answered(claim, given.witnesses.get(claim.name, {}))
+            for claim in claims(Subject(primitive, slices, given.repeats))
+        }
+    except (PrimeParError, LookupError):
+        return None
+    over = msgspec.structs.replace(given, maps=map_texts(primitive), answers=made)
+    return msgspec.json.encode(over)
+
+
+def _answered(claim: Claim, witnesses: dict[str, str]) -> tuple[Answer, ...]:
+    nodes = {name: parse(text) for name, text in witnesses.items()}
+    return answers_of(lambda case: holds(claim, nodes, case))
+
+
+def is_same(one: bytes, other: bytes) -> bool:
+    """Whether two files are read as the same certificate."""
+    first, second = (msgspec.json.decode(text, type=PrimitiveCertificate) for text in (one, other))
+    return bool(first == second)
 
 
 def loaded(source: str) -> Primitive:

@@ -24,7 +24,7 @@ from time import process_time
 import msgspec
 from attack_maps import NAME, Map, generated
 from attack_oracle import Ruling, oracle
-from long_runs import KeptLines, fingerprint, judged
+from long_runs import Store, fingerprint, judged
 
 from primepar.api.resolve_target import load_primitive
 from primepar.errors import PrimeParError
@@ -38,7 +38,8 @@ MOST_UNKNOWN = 0.03
 class Scored(msgspec.Struct, frozen=True):
     """One map with the ruling of the oracle and the verdict of the prover."""
 
-    seed: int
+    key: int
+    """The seed."""
     method: str
     template: str
     in_language: bool
@@ -73,18 +74,6 @@ class Scored(msgspec.Struct, frozen=True):
             case "unknown", "right" | "wrong" if self.in_language:
                 return f"unknown-{self.ruling}"
         return None
-
-
-class Store(KeptLines[Scored]):
-    """What was scored, by seed."""
-
-    def __init__(self, path: Path, of: str) -> None:
-        self.scored: dict[int, Scored] = {}
-        super().__init__(path, of, Scored)
-
-    def note(self, one: Scored) -> None:
-        """File it by seed."""
-        self.scored[one.seed] = one
 
 
 def proved(made: Map, timeout: float) -> tuple[str, tuple[str, ...], str]:
@@ -140,12 +129,12 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, default=Path("out/attack.jsonl"))
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.maps)
-    with Store(options.kept, fingerprint()) as store:
-        new = [seed for seed in seeds if seed not in store.scored]
+    with Store[Scored](options.kept, fingerprint(), Scored) as store:
+        new = [seed for seed in seeds if seed not in store.kept]
         one = partial(score, timeout=options.timeout)
         for answers in judged("maps", one, new, options.jobs, len(seeds)):
             store.keep([answers])
-        scored = [store.scored[seed] for seed in seeds]
+        scored = [store.kept[seed] for seed in seeds]
     keep_sources(scored, options.kept.with_suffix(""))
     return report(scored)
 
@@ -161,8 +150,8 @@ def keep_sources(scored: Iterable[Scored], folder: Path) -> None:
                 f"# oracle: {score.ruling} {score.fails} {score.sides}\n# prover: {score.verdict}"
             )
             comment += f" {' '.join(score.refuted)} {' '.join(score.message.split())}\n"
-            text = comment + generated(score.seed).source
-            (folder / f"{score.bad}-{score.seed}.py").write_text(text, encoding="utf-8")
+            text = comment + generated(score.key).source
+            (folder / f"{score.bad}-{score.key}.py").write_text(text, encoding="utf-8")
 
 
 def report(scored: list[Scored]) -> int:
@@ -186,7 +175,7 @@ def report(scored: list[Scored]) -> int:
     for score in scored:
         if score.bad:
             print(
-                f"{score.bad} {score.seed}, {score.method}, {score.template}: {score.message[:160]}"
+                f"{score.bad} {score.key}, {score.method}, {score.template}: {score.message[:160]}"
             )
     wrong = sum(bad[name] for name in ("proved-wrong", "refuted-right", "refused-right", "crashed"))
     return 1 if wrong or share > MOST_UNKNOWN else 0

@@ -8,7 +8,7 @@ from hashlib import sha256
 from multiprocessing import Pool
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 from rich.console import Console
@@ -17,7 +17,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("primepar/**/*.py", "reference/**/*.py", "verify/**/*.py", "tests/**/*.py")
 Asked = TypeVar("Asked")
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
+Found = TypeVar("Found", bound="Keyed")
+
+
+class Keyed(Protocol):
+    """A result that knows what it is the result of."""
+
+    @property
+    def key(self) -> Any:
+        """Equal for results of the same question."""
 
 
 def fingerprint() -> str:
@@ -26,13 +35,14 @@ def fingerprint() -> str:
     return sha256(b"".join(path.read_bytes() for path in found)).hexdigest()
 
 
-class KeptLines(Generic[Found]):
-    """A file of lines: the fingerprint of the code, then one result each.
+class Store(Generic[Found]):
+    """A file of lines: the fingerprint of the code, then one result each, by its `key`.
 
     A run that was stopped goes on from what it holds; results of other code are dropped.
     """
 
     def __init__(self, path: Path, of: str, kind: Any) -> None:
+        self.kept: dict[Any, Found] = {}
         lines = path.read_bytes().splitlines() if path.exists() else []
         first = msgspec.json.encode(of)
         kept = list(_decoded(lines[1:], kind)) if lines[:1] == [first] else []
@@ -44,13 +54,9 @@ class KeptLines(Generic[Found]):
     def keep(self, found: Iterable[Found]) -> None:
         """Note and write what was found."""
         for one in found:
-            self.note(one)
+            self.kept[one.key] = one
             self.file.write(msgspec.json.encode(one) + b"\n")
         self.file.flush()
-
-    def note(self, one: Found) -> None:
-        """Make room for one result in whatever it is looked up in."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
@@ -72,8 +78,8 @@ def _decoded(lines: Iterable[bytes], kind: Any) -> Iterator[Any]:
 
 
 def judged(
-    what: str, function: Callable[[Asked], Found], asked: Sequence[Asked], jobs: int, total: int
-) -> Iterator[Found]:
+    what: str, function: Callable[[Asked], Answer], asked: Sequence[Asked], jobs: int, total: int
+) -> Iterator[Answer]:
     """The answers as they come, with one bar on a terminal."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),

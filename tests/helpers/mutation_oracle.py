@@ -75,6 +75,11 @@ class Generated(msgspec.Struct, frozen=True, tag="generated"):
     differ: str
     """Where the two differ; nothing if they agree."""
 
+    @property
+    def key(self) -> int:
+        """Which program it is."""
+        return self.seed
+
 
 class Judged(msgspec.Struct, frozen=True, tag="mutant"):
     """What was found of one mutant."""

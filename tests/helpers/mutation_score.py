@@ -16,9 +16,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from long_runs import fingerprint, judged
+from long_runs import Store, fingerprint, judged
 from mutation_oracle import Generated, Judged, agree_on, decide, tasks
-from mutation_store import Store
 
 from primepar.verify.report import PROPERTIES
 
@@ -34,17 +33,23 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--kept", type=Path, default=Path("out/mutants.jsonl"))
     options = parser.parse_args()
-    with Store(options.kept, fingerprint()) as store:
+    with Store[Judged | Generated](options.kept, fingerprint(), Judged | Generated) as store:
         asked = tasks(options.most, options.most_maps)
-        new = [mutant for mutant in asked if mutant[:3] not in store.mutants]
+        new = [mutant for mutant in asked if mutant[:3] not in store.kept]
         for one in judged("mutants", decide, new, options.jobs, len(asked)):
             store.keep([one])
         seeds = range(options.programs)
-        rest = [seed for seed in seeds if seed not in store.generated]
+        rest = [seed for seed in seeds if seed not in store.kept]
         for seen in judged("generated programs", agree_on, rest, options.jobs, len(seeds)):
             store.keep([seen])
-        mutants = distinct([store.mutants[mutant[:3]] for mutant in asked])
-        generated = [store.generated[seed] for seed in seeds]
+        mutants = distinct(
+            [
+                one
+                for one in map(store.kept.get, (task[:3] for task in asked))
+                if isinstance(one, Judged)
+            ]
+        )
+        generated = [one for one in map(store.kept.get, seeds) if isinstance(one, Generated)]
     report(mutants)
     agreement(generated)
     right = all(mutant.is_right for mutant in mutants) and not any(

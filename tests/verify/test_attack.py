@@ -13,13 +13,13 @@ import attack_score
 import msgspec
 import pytest
 from attack_alterations import KINDS, altered
-from attack_certificates import Answered, Offer, loaded
-from attack_checker import forged, offered, written
+from attack_certificates import Answered, Offer, forged, loaded, offered, written
 from attack_maps import NAME, Map, generated
 from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
 from attack_oracle import axes_of, load, meshes, oracle
-from attack_score import Scored, Store, score
+from attack_score import Scored, score
+from long_runs import Store
 from profiles import few
 
 from primepar.api.resolve_target import load_primitive
@@ -184,8 +184,8 @@ def test_the_score_ends_with_1_where_prover_and_oracle_contradict_each_other(
     one: dict[str, object], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kept = tmp_path / "attack.jsonl"
-    with Store(kept, "now") as store:
-        store.keep([SCORED, change(SCORED, seed=1, **one)])
+    with Store[Scored](kept, "now", Scored) as store:
+        store.keep([SCORED, change(SCORED, key=1, **one)])
     arguments = ["attack_score.py", "--maps", "2", "--jobs", "1", "--kept", str(kept)]
     with (
         patch.object(sys, "argv", arguments),
@@ -199,8 +199,8 @@ def test_the_score_ends_with_1_where_prover_and_oracle_contradict_each_other(
 
 
 def test_unknown_right_maps_count_from_3_percent_on() -> None:
-    most = [change(SCORED, seed=seed) for seed in range(97)]
-    unknown = [change(SCORED, seed=seed, verdict="unknown") for seed in range(97, 101)]
+    most = [change(SCORED, key=seed) for seed in range(97)]
+    unknown = [change(SCORED, key=seed, verdict="unknown") for seed in range(97, 101)]
     assert attack_score.report([*most, *unknown[:3]]) == 0
     assert attack_score.report([*most, *unknown]) == 1
 

@@ -13,12 +13,12 @@ import msgspec
 import mutation_score
 import pytest
 from command import run
+from long_runs import Store
 from mutation_fields import FIELD_WAYS, PROGRAM_WAYS, WAYS
 from mutation_keep import FOLDER, Kept, index
 from mutation_maps import MAP_WAYS
 from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
 from mutation_several import SEVERAL_WAYS
-from mutation_store import Store
 from oracle.explore import explore
 
 from primepar.schedule import load_program
@@ -104,7 +104,7 @@ def score(path: Path, *mutants: Judged, generated: tuple[Generated, ...] = ()) -
     numbered = [
         msgspec.structs.replace(mutant, number=number) for number, mutant in enumerate(mutants)
     ]
-    with Store(path, "now") as store:
+    with Store[Judged | Generated](path, "now", Judged | Generated) as store:
         store.keep([*numbered, *generated])
     with (
         scored(path, "--programs", str(len(generated)), "--jobs", "1"),
@@ -149,15 +149,15 @@ def test_a_generated_program_on_which_the_two_differ_ends_with_1(
 
 def test_a_stopped_run_goes_on_and_other_code_starts_anew(tmp_path: Path) -> None:
     path = tmp_path / "out" / "kept"
-    with Store(path, "old") as store:
+    with Store[Judged | Generated](path, "old", Judged | Generated) as store:
         store.keep([RIGHT, Generated(3, "proved", (), "")])
     whole = path.read_bytes()
     path.write_bytes(whole + whole.splitlines()[1][:40])
-    with Store(path, "old") as store:
-        assert (store.mutants, set(store.generated)) == ({RIGHT.key: RIGHT}, {3})
+    with Store[Judged | Generated](path, "old", Judged | Generated) as store:
+        assert set(store.kept) == {RIGHT.key, 3}
     assert path.read_bytes() == whole
-    with Store(path, "new") as store:
-        assert (store.mutants, store.generated) == ({}, {})
+    with Store[Judged | Generated](path, "new", Judged | Generated) as store:
+        assert store.kept == {}
 
 
 def test_the_command_decides_what_is_not_decided_yet(
