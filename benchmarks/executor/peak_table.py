@@ -1,4 +1,4 @@
-"""Where the bytes are at the peak of a step: blocks, the arena, memory of kernels.
+"""Where the bytes are at the peak of a step: the blocks that are live then.
 
 Rank 0 runs alone: torch's fake group answers for the others, so one process is enough and nothing
 of gloo is in it. Every instruction is marked in the profile that counts memory.
@@ -28,7 +28,6 @@ from benchmarks.executor.part_program import PartProgram
 from benchmarks.executor.planned import planned
 from benchmarks.executor.problem import Problem
 from benchmarks.executor.report import aligned
-from primepar.distributed.runtime.arena import Lifetime, least_bytes
 from primepar.distributed.runtime.messages import Action
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
@@ -86,18 +85,12 @@ def parser() -> argparse.ArgumentParser:
 def report(name: str, make: Callable[[], Ours]) -> str:
     """The peak of a plan, and the tensors whose blocks are live then."""
     contender, peak = measured(make)
-    program, run = programs(contender)[peak.program], contender.executors()[peak.program]
+    program = programs(contender)[peak.program]
     node = program.programs[0][peak.place]
     what = node.phase or "sum" if isinstance(node, Compute) else type(node).__name__
-    needed = run.buffers
-    now = sum(b.bytes for b in needed if b.first <= peak.place <= b.last)
-    least = least_bytes([Lifetime(b.bytes, b.first, b.last) for b in needed])
     rows = [
         ["new bytes at the peak", kib(peak.bytes)],
         ["  at instruction", f"{peak.place} of {len(program.programs[0])}, {what}"],
-        ["  arena, of all programs", kib(run.mesh.arena.bytes)],
-        ["  blocks made by this program that are needed there", kib(now)],
-        ["the most that one instruction of it needs", kib(least)],
         ["live blocks there, given ones too:", "KiB"],
         *([f"  {tensor}", kib(size)] for tensor, size in largest(program, peak.place)),
     ]

@@ -83,7 +83,6 @@ def is_dense(everyone: list[dict[str, Any]]) -> None:
     assert got["sums"]["dW"].tolist() == (4 * dense["dW"]).tolist()
     assert got["sums"]["dI"].tolist() == (2 * dense["dI"]).tolist()
     for result in everyone:
-        assert len(set(result["arena"])) == 1
         assert result["evaluations"] == [True] * 3
         assert (result["equal"], result["stayed"]) == (True, True)
 
@@ -111,13 +110,6 @@ def test_every_member_of_the_family_sends_its_formula(sequence: str) -> None:
 def test_a_split_dim_costs_one_all_reduce(sequence: str, reduced: int) -> None:
     sent = [result[sequence]["sent"]["linear"] for result in results(2)]
     assert sent == [Fraction(2 * reduced, 2)] * 2
-
-
-def test_two_buffers_for_each_tensor_that_moves_are_enough() -> None:
-    arena = [result["P2x2"]["arena"][-1] for result in results(4)]
-    moving = ("I", "W", "dO", "dW", "dI on its way back")
-    largest = cases.N * cases.K // 4 * 8
-    assert max(arena) <= 2 * len(moving) * largest
 
 
 @pytest.mark.parametrize("sequence", [name for name in SEQUENCES if name not in TRAVEL])
@@ -211,6 +203,5 @@ def test_members_may_come_in_any_order_and_rows_are_gathered_where_they_are_join
             "equal": True,
             "names": [f"O[{member},0]", "W[0,0]"],
             "untouched": True,
-            "arena": 2 * 16 * 8,
             "peak": 4 + 2 * 16,
         }

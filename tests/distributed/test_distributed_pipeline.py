@@ -102,7 +102,6 @@ def test_every_gradient_is_that_of_the_dense_transformer(four: Runs, number: int
                 np.testing.assert_allclose(got, right, rtol=1e-9, atol=1e-12, err_msg=block)
                 seen.add(name)
         assert ended.untouched
-        assert len(set(ended.made)) == 1
     assert seen == set(gradients)
 
 

@@ -16,14 +16,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from msgspec.structs import replace
-from profiles import IS_LONG, long
+from profiles import IS_LONG
 from step_cases import BATCH, POSITIONS, SMALL
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from primepar.distributed import Mesh
-from primepar.distributed.runtime.arena import ALIGNMENT
-from primepar.distributed.runtime.memory import Buffer
+from primepar.distributed.runtime.memory import ALIGNMENT
 from primepar.distributed.runtime.step_programs import StepProgram, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models.dropout import Draw
@@ -147,12 +146,3 @@ def test_the_trace_shows_strides_and_alignment() -> None:
         with trace:
             torch.add(operand, 1)
     assert len({tuple(trace.calls) for trace in traces}) == 3
-
-
-@long
-def test_without_standard_layouts_a_limit_changes_strides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a table are views, and under a limit copies."""
-    monkeypatch.setattr(Buffer, "has_standard_layout", lambda buffer, name: True)
-    plan = small_plan("3d")
-    with first_of(plan.ranks):
-        assert sorted(calls(plan, limit_of(plan))) != sorted(calls(plan))

@@ -37,7 +37,7 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
     mesh = mesh_of(sequence)
     model = GPT(CONFIG, mesh, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    losses, counts = [], []
+    losses = []
     gradients: dict[str, torch.Tensor | None] = {}
     for step in range(steps):
         optimizer.zero_grad()
@@ -46,7 +46,6 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
         losses.append(loss.item())
         gradients = gradients or {name: full_gradient(model, name) for name in NAMES}
         optimizer.step()
-        counts.append(mesh.arena.bytes)
     with torch.no_grad():
         losses.append(model.loss(*batch(steps, mesh.device)).item())
     return {
@@ -54,7 +53,6 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
         "gradients": arrays(gradients),
         "parameters": arrays({name: full_parameter(model, name) for name in NAMES}),
         "blocks": arrays(dict(model.named_parameters())),
-        "counts": counts,
     }
 
 

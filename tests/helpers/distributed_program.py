@@ -241,6 +241,5 @@ def run_rows_together(group: tuple[int, ...]) -> dict[str, Any]:
         "equal": bool((blocks[f"O[{row},0]"] == total).all()),
         "names": sorted(blocks),
         "untouched": bool((given == row + 1).all() and (weight == mesh.rank).all()),
-        "arena": mesh.arena.bytes,
         "peak": execute.peak,
     }

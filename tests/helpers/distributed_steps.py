@@ -34,8 +34,6 @@ class Ended(NamedTuple):
     peak: int
     sent: dict[str, Any]
     counted: dict[str, Any]
-    made: list[int]
-    """Bytes of the arena after each run."""
     traced: tuple[int, set[str]]
     """Elements sent and phases computed as recorded in the last run."""
     program: bytes
@@ -83,13 +81,11 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
     program = lowered_by_first_rank(mesh, lambda: program_of(plan, until, passes))
     execute = Executor(mesh, program, StepSettings(config, BATCH, POSITIONS))
     given, before = (initial(config, program, mesh.rank) for _ in range(2))
-    made = []
     for last in (False, False, True):
         if last:
             mesh.start_trace()
         mesh.traffic.clear()
         blocks = execute(dict(given), StepInputs(DRAW))
-        made.append(mesh.arena.bytes)
     events = mesh.stop_trace()
     assert set(blocks) == set((program.final or ())[mesh.rank])
     return Ended(
@@ -98,7 +94,6 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
         execute.peak,
         {kind: elements for kind, elements, _ in execute.sent},
         dict(mesh.traffic.elements),
-        made,
         (sum(event.elements for event in events), {event.phase for event in events} - {""}),
         b"" if mesh.rank else msgspec.json.encode(program),
     )

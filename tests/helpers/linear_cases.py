@@ -117,13 +117,10 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
         "W": (layer.home, layer.weight),
     }
     gathered = arrays({name: gather_tensor(mesh, *block) for name, block in blocks.items()})
-    evaluations, arena = [], []
-    for _ in range(3):
-        evaluations.append(torch.equal(evaluate(layer), linear_step(layer)[0]))
-        arena.append(mesh.arena.bytes)
+    evaluations = [torch.equal(evaluate(layer), linear_step(layer)[0]) for _ in range(3)]
     layer.weight.grad = None
     return {
-        "arrays": gathered, "sent": sent, "arena": arena, "evaluations": evaluations,
+        "arrays": gathered, "sent": sent, "evaluations": evaluations,
         **twice(layer), "stayed": layer.weight.data_ptr() == before, "changed": _changed(layer),
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ computed in float32 at least, and rounded once. `product` is the kernel of linea
 form that accumulates into a block.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from primepar.distributed.kernels import (
     attention,
@@ -21,7 +21,6 @@ from primepar.distributed.kernels import (
 )
 from primepar.distributed.kernels.common import Kernel
 from primepar.distributed.kernels.linear import product
-from primepar.operators import Site
 
 KERNELS: dict[str, Kernel] = {
     "linear.forward": linear.multiply,
@@ -91,13 +90,7 @@ IN_PLACE: Mapping[str, int] = {
 
 Both have one shape and dtype: an activation with a gate is not meant.
 """
-UNCHANGED: Mapping[str, Callable[[Site], bool]] = {
-    "add.backward": lambda site: not site.step.model.dropout,
-    "embedding.backward": lambda site: not site.step.model.embedding_dropout,
-    "sum.fan-in": lambda site: len(site.reads) == 1,
-}
-"""Kernel -> whether its result is always the first block that it reads."""
 WITHOUT_SETTINGS = frozenset({"workers.average"})
 """Kernels that read no settings of a training step."""
 
-__all__ = ["IN_PLACE", "KERNELS", "UNCHANGED", "WITHOUT_SETTINGS", "Kernel", "product"]
+__all__ = ["IN_PLACE", "KERNELS", "WITHOUT_SETTINGS", "Kernel", "product"]

@@ -2,8 +2,7 @@
 
 The list is walked once, in order. For each instruction the compiler knows which blocks exist, which
 memory each one has and what is in flight. It emits closures that only read slots and call torch.
-Then the buffers get their places in the arena. Example: `Compute` of a product becomes one call of
-`torch.mm` with three slots, and `Free` nothing at all.
+Example: `Compute` of a product becomes one allocation, and one call of `torch.mm` with three slots.
 """
 
 from __future__ import annotations
@@ -13,17 +12,13 @@ from fractions import Fraction
 
 from msgspec.structs import replace
 
-from primepar.distributed.runtime.arena import Lifetime, offsets
-from primepar.distributed.runtime.buffer_owners import choose_owners
-from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.collectives import elements_sent, places, starting
 from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_copies import HostCopies
 from primepar.distributed.runtime.joins import later_joins
-from primepar.distributed.runtime.memory import Buffer, Slot
-from primepar.distributed.runtime.memory_actions import copying, needed
-from primepar.distributed.runtime.memory_places import MemoryPlaces
+from primepar.distributed.runtime.memory import Slot, copying
+from primepar.distributed.runtime.memory_places import MemoryPlaces, Observer
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import (
     Action,
@@ -84,8 +79,11 @@ class Compiler:
         self.instructions = program.programs[mesh.rank]
         given = initial_blocks(program)[mesh.rank]
         # Under a limit no block keeps the memory of another one: there are no shared buffers.
-        shares = mesh.limit is None
-        joins = later_joins(self.instructions, mesh.rank, given, shapes) if shares else {}
+        joins = (
+            later_joins(self.instructions, mesh.rank, given, shapes, mesh.dtype.itemsize)
+            if mesh.limit is None
+            else {}
+        )
         self.places = MemoryPlaces(
             shapes,
             (mesh.dtype, mesh.wide_dtype),
@@ -93,8 +91,8 @@ class Compiler:
             self.instructions,
             mesh.rank,
             joins,
+            shares=mesh.limit is None,
             observer=observer,
-            shares=shares,
             donated=donated,
         )
         self.places.begin(given)
@@ -111,9 +109,7 @@ class Compiler:
 
     def steps(self) -> list[CompiledStep]:
         """Return the closures; a batch of posts is one step if the backend is ordered (NCCL)."""
-        steps = list(self._steps())
-        choose_owners(self.places.buffers)
-        return [CompiledStep(nodes, list(filter(needed, actions))) for nodes, actions in steps]
+        return list(self._steps())
 
     def _steps(self) -> Iterator[CompiledStep]:
         place, alone = 0, ((node,) for node in self.instructions)
@@ -127,14 +123,7 @@ class Compiler:
                 self._check(nodes[0])
                 yield self._compile(nodes[0])
             place += len(nodes)
-        end = self.places.end(len(self.instructions))
-        yield CompiledStep((), end)
-
-    def layout(self) -> tuple[list[tuple[Buffer, int]], int]:
-        """Return the buffers in the arena with their first bytes, and the bytes of all together."""
-        buffers = [buffer for buffer in self.places.buffers if buffer.owner == "arena"]
-        firsts, total = offsets([Lifetime(b.bytes, b.first, b.last) for b in buffers])
-        return list(zip(buffers, firsts, strict=True)), total
+        yield CompiledStep((), self.places.end())
 
     def _check(self, node: Instruction) -> None:
         for name in effects(node, self.mesh.rank).reads:
@@ -262,7 +251,7 @@ class Compiler:
         actions = [a for name in writes for a in self.places.room(name, keep=name in reads)]
         for name, into in zip(reads, writes, strict=False):
             if name != into:
-                actions.append(copying(self.places.slot(into), self.places.slot(name)))
+                actions.append(copying((self.places.slot(into), self.places.slot(name))))
         after = [self._scaling(node, writes)] if is_scaled(node, self.mesh.rank) else []
         if node.request is None:
             return [*actions, *after]

@@ -3,10 +3,8 @@
 A product of a linear operator adds to a block; any other kernel replaces one.
 
 The last bits of a product depend on strides and on alignment, as a BLAS chooses its order of
-summation by them. Which blocks share memory depends on the mode of a run: under a limit of device
-memory none do. So every compute gets its blocks in the standard layout, and all modes call the same
-kernels on the same operands. Example: `cut c -> (a, b)` by columns makes `a` and `b` views of `c`,
-and under a limit copies; a product of `a` gets a copy in either case.
+summation by them. Every block has whole rows from an aligned byte, in every mode of a run. So all
+modes call the same kernels on the same operands.
 """
 
 from __future__ import annotations
@@ -18,15 +16,13 @@ import torch
 from primepar.distributed.kernels import (
     IN_PLACE,
     KERNELS,
-    UNCHANGED,
     WITHOUT_SETTINGS,
     Kernel,
 )
 from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
-from primepar.distributed.runtime.memory import Buffer, Slot, View
-from primepar.distributed.runtime.memory_actions import Release, copying
+from primepar.distributed.runtime.memory import Release, Slot
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
 from primepar.distributed.runtime.scales import Factor, factor_of
@@ -42,46 +38,6 @@ COMBINE: dict[str, Combine] = {
     "max": lambda into, term: torch.maximum(into, term, out=into),
     "min": lambda into, term: torch.minimum(into, term, out=into),
 }
-
-
-def _same(block: torch.Tensor) -> torch.Tensor:
-    return block
-
-
-class StandardBlocks:
-    """Gives the blocks of one compute in the standard layout; copies go `before` and `after` it."""
-
-    def __init__(self, places: MemoryPlaces) -> None:
-        self._places = places
-        self.before: list[Action] = []
-        self.after: list[Action] = []
-
-    def read(self, name: str, view: View | None = None) -> Slot:
-        """Return a block that is read."""
-        if self._places.here[name].has_standard_layout(name):
-            return self._places.slot(name, view)
-        buffer, copy = self.scratch(name)
-        self.before.append(copying(copy, self._places.slot(name)))
-        return buffer.attach([None], view or _same)
-
-    def written(self, name: str, view: View | None = None, *, begun: bool) -> Slot:
-        """Return a block that is written, or changed if it is `begun`."""
-        self.before += self._places.room(name, keep=begun)
-        block = self._places.slot(name)
-        if self._places.here[name].has_standard_layout(name):
-            return self._places.slot(name, view)
-        buffer, copy = self.scratch(name)
-        if begun:
-            self.before.append(copying(copy, block))
-        self.after.insert(0, copying(block, copy))
-        return buffer.attach([None], view or _same)
-
-    def scratch(self, name: str) -> tuple[Buffer, Slot]:
-        """Return memory like that of a block, for this compute."""
-        buffer, allocated = self._places.scratch(self._places.shapes.shape(name), name)
-        self.before += allocated
-        self.after.append(Release(buffer))
-        return buffer, buffer.attach([None], _same)
 
 
 class Computes:
@@ -132,11 +88,12 @@ class Computes:
         return factor if self._watch is None else self._watch.factor(factor)
 
     def _product(self, node: Compute, site: Site) -> list[Action]:
-        begun, blocks = self._begun(node), StandardBlocks(self.places)
+        begun = self._begun(node)
         swap, *views = operands(site.phase.reads, site.phase.writes)
         names = node.reads[::-1] if swap else node.reads
-        left, right = map(blocks.read, names, views)
-        into = blocks.written(node.accumulates, as_matrix, begun=begun)
+        left, right = map(self.places.slot, names, views)
+        room = self.places.room(node.accumulates, keep=begun)
+        into = self.places.slot(node.accumulates, as_matrix)
         mm = product if self._watch is None else self._watch.product(site, product)
         factor = self._factor(node)
 
@@ -146,7 +103,7 @@ class Computes:
         def run_scaled(frame: Frame) -> None:
             mm(left[0], right[0], into[0], begun, factor())
 
-        return [*blocks.before, run if node.scale == "1" else run_scaled, *blocks.after]
+        return [*room, run if node.scale == "1" else run_scaled]
 
     def _begun(self, node: Compute) -> bool:
         return node.accumulates in self.places.here
@@ -156,41 +113,31 @@ class Computes:
         kernel, name = KERNELS[str(phase.kernel)], node.accumulates
         if self._watch is not None:
             kernel = self._watch.kernel(kernel)
-        begun, blocks = self._begun(node), StandardBlocks(self.places)
-        if self._unchanged(node, phase, site):
-            return self.places.alias(name, node.reads[0])
-        reads = [blocks.read(read) for read in node.reads]
+        begun, places = self._begun(node), self.places
+        reads = [places.slot(read) for read in node.reads]
         taken = IN_PLACE.get(str(phase.kernel))
-        if taken is not None and self.places.takes_over(name, node.reads, taken):
-            blocks.before += self.places.take_over(name, node.reads[taken])
-            block = self.places.slot(name)
+        if taken is not None and places.takes_over(name, node.reads, taken):
+            room = places.take_over(name, node.reads[taken])
         else:
-            block = blocks.written(name, begun=begun)
-        _, made = blocks.scratch(name) if begun else (None, block)
+            room = places.room(name, keep=begun)
+        block = places.slot(name)
         factor = None if node.scale == "1" else self._factor(node)
-        actions = [*blocks.before, _calling(kernel, site, reads, made, factor)]
-        if begun:
-            actions.append(_combining(COMBINE[phase.reduction], block, made))
-        return [*actions, *blocks.after]
-
-    def _unchanged(self, node: Compute, phase: Phase, site: Site) -> bool:
-        """Return whether a kernel's result is the block that it reads, and may be a view of it."""
-        same = UNCHANGED.get(str(phase.kernel))
-        return (
-            same is not None
-            and node.scale == "1"
-            and same(site)
-            and self.places.is_alias(node.accumulates, node.reads[0])
-        )
+        if not begun:
+            return [*room, _calling(kernel, site, reads, block, factor)]
+        buffer, allocate = places.scratch(self.shapes.shape(name), name)
+        made = buffer.attach([None])
+        calling = _calling(kernel, site, reads, made, factor)
+        combining = _combining(COMBINE[phase.reduction], block, made)
+        return [*room, allocate, calling, combining, Release(buffer)]
 
     def _addition(self, node: Compute) -> list[Action]:
         name = node.accumulates
         maker = self.shapes.meaning.maker(name.rstrip("'"))
         combine = COMBINE["sum" if maker is None else maker.reduction]
         begun = self._begun(node)
-        blocks = StandardBlocks(self.places)
-        first, *others = [blocks.read(read) for read in node.reads]
-        into = blocks.written(name, begun=begun)
+        first, *others = [self.places.slot(read) for read in node.reads]
+        room = self.places.room(name, keep=begun)
+        into = self.places.slot(name)
 
         def begin(frame: Frame) -> None:
             into[0].copy_(first[0])
@@ -211,7 +158,7 @@ class Computes:
             adding += [add_scaled] if begun else [add, _scaling(factor, into)]
         elif rest:
             adding.append(add)
-        return [*blocks.before, *adding, *blocks.after]
+        return [*room, *adding]
 
 
 def _calling(

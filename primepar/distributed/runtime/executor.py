@@ -7,11 +7,10 @@ from collections.abc import Callable, Collection
 import torch
 
 from primepar.distributed.runtime.backend_support import BackendRules
-from primepar.distributed.runtime.buffer_places import Observer
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
-from primepar.distributed.runtime.memory import Buffer
+from primepar.distributed.runtime.memory_places import Observer
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Action, Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
@@ -76,12 +75,7 @@ class Executor:
         )
         self.steps = compiler.steps()
         """The compiled list, in order."""
-        self._given = compiler.places.given
-        self._emptied = [b for b in compiler.places.buffers if b.owner == "run"]
-        self._layout, size = compiler.layout()
-        mesh.arena.serve(size, self._serve)
-        self.arena_bytes = size
-        """Bytes of the arena that this rank's list needs."""
+        self._given, self._buffers = compiler.places.given, compiler.places.buffers
         self._running = Running(self.steps, mesh.rank, mesh.first)
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
@@ -90,11 +84,6 @@ class Executor:
         self.sent = compiler.sent.by_kind(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
-
-    @property
-    def buffers(self) -> list[Buffer]:
-        """The buffers of blocks that the list makes: in the arena, or new in every run."""
-        return [*(buffer for buffer, _ in self._layout), *self._emptied]
 
     def precede(self, action: Callable[[int], Action]) -> None:
         """Do `action(place)` before the instructions from `place` on, of each compiled step.
@@ -110,12 +99,6 @@ class Executor:
     @property
     def _observer(self) -> Observer | None:
         return self._count if self.watch is None else self.watch
-
-    def _serve(self, memory: torch.Tensor) -> None:
-        """Make all views of blocks in the arena."""
-        for buffer, first in self._layout:
-            part = memory[first : first + buffer.bytes]
-            buffer.bind(part.view(buffer.dtype).view(buffer.shape))
 
     def __call__(
         self,
@@ -139,9 +122,10 @@ class Executor:
         try:
             with torch.no_grad():
                 self._run(frame)
-        finally:
-            for buffer in (*self._given.values(), *self._emptied):
+        except BaseException:  # else the list itself releases all memory
+            for buffer in self._buffers:
                 buffer.clear()
+            raise
         self._checked = True
         self._running.stop()
         self.mesh.host.finish()

@@ -1,17 +1,18 @@
-"""Static description of one rank's memory: the tensors of blocks, and who owns them."""
+"""Static description of one rank's memory: what has which memory, and the actions on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from primepar.distributed.runtime.arena import ALIGNMENT
-from primepar.distributed.runtime.shapes import Shape, Slices
+from primepar.distributed.runtime.shapes import Shape
 
+ALIGNMENT = 64
+"""Bytes: a cache line, and what torch aligns memory to on a CPU."""
 Slot = list[Any]
 """A list of one tensor, or of None while the block does not exist.
 
@@ -19,37 +20,31 @@ Closures keep the slot of a block and not the tensor. Process groups take lists 
 slot is also an argument that is made once.
 """
 View = Callable[[torch.Tensor], torch.Tensor]
-Owner = Literal["arena", "run", "given"]
+Span = tuple[int, int]
+"""First element of a block in its buffer, and its end."""
+
+
+def same(block: torch.Tensor) -> torch.Tensor:
+    """Return the block."""
+    return block
 
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of one block, or of several blocks that are views of it.
+    """Memory of one block, or of parts that are joined later, and of their whole.
 
-    The owner is the `arena` (the same memory in every run), the `run` (allocated in every run; the
-    caller gets what is left of it), or the caller (`given`). `first` and `last` are the positions
-    of the first and last instruction that need the memory.
+    It is `given` by the caller, or allocated in every run when its first block is made, and
+    released with its last one. What is left at the end is the caller's.
     """
 
     shape: Shape
     dtype: torch.dtype
-    owner: Owner
-    first: int = 0
-    last: int = 0
-    views: dict[str, Slices] = field(default_factory=dict)
+    given: bool = False
+    spans: dict[str, Span] = field(default_factory=dict)
+    """Block -> its place. Blocks are contiguous, and begin at a multiple of `ALIGNMENT` bytes."""
     _slots: list[tuple[Slot, View]] = field(default_factory=list)
 
-    @property
-    def bytes(self) -> int:
-        """Size in bytes."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    def hand_over(self) -> None:
-        """Allocate it in every run: then the caller can own it at the end."""
-        if self.owner == "arena":
-            self.owner = "run"
-
-    def attach(self, slot: Slot, view: View) -> Slot:
+    def attach(self, slot: Slot, view: View = same) -> Slot:
         """Fill a slot with a view of the buffer, whenever it gets its memory."""
         self._slots.append((slot, view))
         return slot
@@ -66,37 +61,48 @@ class Buffer:
 
     def writable(self, name: str) -> bool:
         """Return whether no other block overlaps this one, so that it may be written."""
-        view = self.views[name]
-        others = (other for other_name, other in self.views.items() if other_name != name)
-        return self.owner != "given" and not any(_overlap(view, other) for other in others)
-
-    def span(self, name: str) -> tuple[int, int] | None:
-        """Return first element and end of a block in memory; None if it is not contiguous."""
-        first, length, partial = 0, 1, False
-        for line, size in zip(reversed(self.views[name]), reversed(self.shape), strict=True):
-            count = line.stop - line.start
-            if partial and count > 1:
-                return None
-            first, length = first + line.start * length, length * size
-            partial = partial or count < size
-        return first, first + prod(line.stop - line.start for line in self.views[name])
-
-    def has_standard_layout(self, name: str) -> bool:
-        """Return whether a block has whole rows, from an aligned byte, as in memory of its own.
-
-        Example: of `[4, 16]` in float32 the last 3 rows are such a block, as a row has 64 bytes.
-        The first 8 columns are not, nor are the last rows of `[4, 24]`.
-        """
-        view = self.views[name]
-        rows_only = view[1:] == all_of(self.shape)[1:]
-        first = view[0].start * prod(self.shape[1:]) * self.dtype.itemsize if view else 0
-        return rows_only and first % ALIGNMENT == 0
+        first, end = self.spans[name]
+        others = (span for other, span in self.spans.items() if other != name)
+        return not self.given and not any(first < last and start < end for start, last in others)
 
 
-def _overlap(one: Slices, other: Slices) -> bool:
-    return all(a.start < b.stop and b.start < a.stop for a, b in zip(one, other, strict=True))
+def piece(first: int, shape: Shape) -> View:
+    """Return the view of the elements from `first` on, in a shape."""
+    return lambda memory: memory.view(-1)[first : first + prod(shape)].view(shape)
 
 
-def all_of(shape: Shape) -> Slices:
-    """Return the slices of a block that fills its buffer."""
-    return tuple(slice(0, size) for size in shape)
+# Actions: what a step does at run time. They take the frame of the run, and need nothing of it.
+
+
+@dataclass(eq=False)
+class Allocate:
+    """Gives a buffer new memory."""
+
+    buffer: Buffer
+    new: Callable[[Shape], torch.Tensor]
+    """`new_empty` of a tensor of its dtype: it takes half the time of `torch.empty`."""
+
+    def __call__(self, frame: object) -> None:
+        """Allocate."""
+        self.buffer.bind(self.new(self.buffer.shape))
+
+
+@dataclass(eq=False)
+class Release:
+    """Gives up the memory of a buffer."""
+
+    buffer: Buffer
+
+    def __call__(self, frame: object) -> None:
+        """Release."""
+        self.buffer.clear()
+
+
+def copying(*pairs: tuple[Slot, Slot]) -> Callable[[object], None]:
+    """Return the copies of blocks, (into, from)."""
+
+    def copy(frame: object) -> None:
+        for into, source in pairs:
+            into[0].copy_(source[0])
+
+    return copy

@@ -1,185 +1,328 @@
-"""Cuts, joins and blocks as lines: where the memory of one block is that of others.
+"""Gives every block of one rank its memory, by a walk over its list before it runs.
 
-Views are the parts of a block that is cut, and parts that are made in one buffer because they are
-joined later. A block that overlaps another one is never written: it first gets a buffer of its own.
-Example: `cut c -> (a, b)` makes `a` and `b` views of the buffer of `c`; a later sum into `a` first
-copies `a` to a new buffer, because `c` still views the same memory.
+A block has a buffer of its own, which is allocated when the block is made and released when it
+ends. Some exceptions save memory, or a copy:
+
+- Parts that are joined later are made in one buffer, that of the whole (`joins`).
+- Parts that are cut and end together stay in the buffer of the whole.
+- A kernel that works element by element writes into the memory of an operand that nothing reads
+  later. The new block of an update has the memory of the old one, which the caller donated.
+
+Otherwise given blocks are never written, and a block that overlaps another one first gets a buffer
+of its own.
+
+Example: `recv a; recv b; join (a, b) -> c` allocates `c` before the first receive, `a` and `b` are
+its halves, and the join does nothing. A later sum into `a` first copies `a`, while `c` is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
+from math import prod
+from typing import Protocol
 
-from primepar.distributed.runtime.buffer_places import BufferPlaces
-from primepar.distributed.runtime.memory import Buffer, Slot, View, all_of
-from primepar.distributed.runtime.memory_actions import copying, gluing
-from primepar.distributed.runtime.messages import Action
-from primepar.distributed.runtime.shapes import Slices
+import torch
+
+from primepar.distributed.runtime.joins import LaterJoins, are_rows
+from primepar.distributed.runtime.memory import (
+    Allocate,
+    Buffer,
+    Release,
+    Slot,
+    View,
+    copying,
+    piece,
+    same,
+)
+from primepar.distributed.runtime.messages import Action, Frame
+from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
+from primepar.schedule.effects import effects, frees
+from primepar.schedule.program import Free, Instruction, ReduceScatter
 
 
-class MemoryPlaces(BufferPlaces):
-    """Adds to `BufferPlaces` the blocks that are views of shared buffers."""
+class Observer(Protocol):
+    """Notes which blocks are made and freed; with it no kernel takes over memory."""
+
+    def slot(self, name: str) -> Slot:
+        """Return a slot for a block."""
+
+    def made(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that has memory now."""
+
+    def gone(self, name: str, block: torch.Tensor) -> None:
+        """Note a block that ends."""
+
+
+class MemoryPlaces:
+    """Tracks the buffer of every block; its methods return the actions to do at run time."""
+
+    def __init__(
+        self,
+        shapes: Shapes,
+        dtypes: tuple[torch.dtype, torch.dtype],
+        device: torch.device,
+        instructions: tuple[Instruction, ...],
+        rank: int,
+        joins: LaterJoins,
+        *,
+        shares: bool = True,
+        observer: Observer | None = None,
+        donated: Collection[str] = (),
+    ) -> None:
+        self.shapes, self.dtypes, self.place = shapes, dtypes, 0
+        self.here: dict[str, Buffer] = {}
+        self.slots: dict[str, Slot] = {}
+        """Block -> the slot of its tensor."""
+        self.given: dict[str, Buffer] = {}
+        self.buffers: list[Buffer] = []
+        self._joins, self._observer, self._donated = joins, observer, donated
+        self._shares = shares
+        self._new = {
+            dtype: torch.empty(0, dtype=dtype, device=device).new_empty for dtype in dtypes
+        }
+        self._opened: dict[int, Buffer] = {}
+        """Position of a join -> the buffer of its parts."""
+        self._in_flight: dict[str, tuple[list[Buffer], list[Buffer]]] = {}
+        """Request -> the buffers of blocks in flight, and scratch memory."""
+        self._ends = defaultdict[str, list[int]](list)
+        """Block -> where its memory is given up: it is freed, or made anew by a reduce-scatter."""
+        for position, node in enumerate(instructions):
+            made = effects(node, rank).writes if isinstance(node, ReduceScatter) else ()
+            for name in (*frees(node), *made):
+                self._ends[name].append(position)
+        self._last_end = {
+            name: position for position, node in enumerate(instructions) for name in frees(node)
+        }
+        self._last_use = {
+            name: position
+            for position, node in enumerate(instructions)
+            if not isinstance(node, Free)
+            for name in effects(node, rank).reads
+        }
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Return the dtype of a block."""
+        return self.dtypes[self.shapes.wide(name)]
+
+    def begin(self, names: Iterable[str]) -> None:
+        """Register the blocks that exist before the first instruction."""
+        for name in names:
+            buffer = self.given[name] = Buffer(self.shapes.shape(name), self.dtype(name), True)
+            self.buffers.append(buffer)
+            self._add(name, buffer)
+
+    def _buffer(self, shape: Shape, dtype: torch.dtype) -> tuple[Buffer, Allocate]:
+        """Return a buffer that is allocated here."""
+        self.buffers.append(Buffer(shape, dtype))
+        return self.buffers[-1], Allocate(self.buffers[-1], self._new[dtype])
+
+    def _add(self, name: str, buffer: Buffer, first: int = 0) -> list[Action]:
+        """Give a block its elements of a buffer."""
+        shape = self.shapes.shape(name)
+        buffer.spans[name] = first, first + prod(shape)
+        self.here[name] = buffer
+        slot = self.slots[name] = self.slot(name, same)
+        observer = self._observer
+        if observer is None:
+            return []
+        return [lambda frame: observer.made(name, list.__getitem__(slot, 0))]
+
+    # Slots
+
+    def slot(self, name: str, view: View | None = None) -> Slot:
+        """Return the slot of a block as it is now, or of a view of it that is made once."""
+        if view is None:
+            return self.slots[name]
+        buffer, shape, turned = self.here[name], self.shapes.shape(name), view
+        slot: Slot = [None] if self._observer is None else self._observer.slot(name)
+        if buffer.shape == shape:
+            return buffer.attach(slot, view)
+        block = piece(buffer.spans[name][0], shape)
+        return buffer.attach(slot, lambda memory: turned(block(memory)))
+
+    def scratch(self, shape: Shape, like: str) -> tuple[Buffer, Allocate]:
+        """Return memory for one instruction, or for a message until its wait."""
+        return self._buffer(shape, self.dtype(like))
+
+    def pieces(self, names: list[str]) -> tuple[Buffer, list[Slot], Allocate]:
+        """Return flat scratch memory for some blocks, and the piece of each in its shape."""
+        shapes = [self.shapes.shape(name) for name in names]
+        buffer, allocate = self.scratch((sum(map(prod, shapes)),), names[0])
+        slots, first = [], 0
+        for shape in shapes:
+            slots.append(buffer.attach([None], piece(first, shape)))
+            first += prod(shape)
+        return buffer, slots, allocate
+
+    def line_of(self, names: list[str]) -> Slot | None:
+        """Return blocks that are adjacent in one buffer as one flat tensor, else None."""
+        buffer, *others = {self.here[name] for name in names}
+        spans = [buffer.spans[name] for name in names if name in buffer.spans]
+        if others or any(end != first for (_, end), (first, _) in pairwise(spans)):
+            return None
+        first, size = spans[0][0], spans[-1][1] - spans[0][0]
+        slot: Slot = [None] if self._observer is None else self._observer.slot(names[0])
+        return buffer.attach(slot, piece(first, (size,)))
+
+    # Messages in flight
+
+    def posted(self, request: str, names: Iterable[str], scratch: list[Buffer]) -> None:
+        """Note blocks that are in flight until the wait for a request, with scratch memory."""
+        self._in_flight[request] = [self.here[name] for name in names], scratch
+
+    def waited(self, request: str) -> list[Action]:
+        """Note that the wait for a request is here; returns the releases of scratch memory."""
+        _, scratch = self._in_flight.pop(request, ([], []))
+        return [Release(buffer) for buffer in scratch]
+
+    # Room
+
+    def room(self, name: str, *, keep: bool = False) -> list[Action]:
+        """Make a block writable; with `keep` its contents stay."""
+        old, join = self.here.get(name), self._joins.get((self.place, name))
+        is_in_place = join is None or self._opened.get(join.place) is old
+        if old is not None and old.writable(name) and is_in_place:
+            return []
+        return self.renew(name, keep=keep and old is not None)
+
+    def renew(self, name: str, *, keep: bool = False) -> list[Action]:
+        """Give a block another buffer; with `keep` its contents are copied."""
+        old, left = self.slots.get(name), self.drop(name)
+        new: list[Action] = []
+        join, first = self._joins.get((self.place, name)), 0
+        if join is None or self.is_final(name):
+            buffer, allocate = self._buffer(self.shapes.shape(name), self.dtype(name))
+            new.append(allocate)
+        else:
+            if join.place not in self._opened:
+                shape, dtype = self.shapes.shape(join.whole), self.dtype(join.whole)
+                self._opened[join.place], allocate = self._buffer(shape, dtype)
+                new.append(allocate)
+            buffer = self._opened[join.place]
+            rows = self.shapes.inside(name, join.whole)[0]
+            first = rows.start * prod(buffer.shape[1:])
+        new += self._add(name, buffer, first)
+        if not keep or old is None:
+            return [*left, *new]
+        # The old memory is given up after the copy.
+        releases = [action for action in left if isinstance(action, Release)]
+        left = [action for action in left if action not in releases]
+        return [*left, *new, copying((self.slots[name], old)), *releases]
+
+    def is_final(self, name: str) -> bool:
+        """Return whether the block exists after the last instruction: then the caller gets it."""
+        return self.place > self._last_end.get(name, -1)
+
+    def is_planned(self, names: Iterable[str]) -> bool:
+        """Return whether blocks that are made here are joined later, and so share a buffer."""
+        return all((self.place, name) in self._joins for name in names)
 
     def takes_over(self, name: str, reads: Sequence[str], index: int = 0) -> bool:
         """Return whether a new block may have the memory of a block that is read here.
 
-        This is the last use of that block, which fills its buffer alone. A given one is donated.
+        This is the last use of that block, which has its buffer alone. A given one is donated.
         """
         read = reads[index]
         old = self.here.get(read)
         return (
             name not in self.here
             and old is not None
-            and (self._is_donated(read, old) if old.owner == "given" else self._observer is None)
-            and list(old.views) == [read]
+            and (
+                read in self._donated and self.given.get(read) is old
+                if old.given
+                else self._observer is None
+            )
+            and list(old.spans) == [read]
             and reads.count(read) == 1
             and self._last_use[read] == self.place < self._last_end.get(read, -1)
-            and not any(old in buffers for buffers in self._in_flight.values())
+            and not any(old in buffers for buffers, _ in self._in_flight.values())
             and old.dtype == self.dtype(name)
             and old.shape == self.shapes.shape(name)
         )
 
-    def _is_donated(self, name: str, buffer: Buffer) -> bool:
-        return name in self._donated and self.given.get(name) is buffer
-
     def take_over(self, name: str, old: str) -> list[Action]:
         """Give a new block the memory of another one."""
-        buffer = self.here[old]
-        if self.leaves(name) or name in self._evicted:
-            buffer.hand_over()
-        return self._view(buffer, {name: all_of(buffer.shape)})
-
-    def is_alias(self, name: str, source: str) -> bool:
-        """Return whether a new block that equals another one may be a view of it.
-
-        The caller gets no such view. A block that is written later is copied first.
-        """
-        return (
-            name not in self.here
-            and self._shares
-            and self._observer is None
-            and not self.leaves(name)
-            and name not in self._evicted
-            and self.dtype(name) == self.dtype(source)
-        )
-
-    def alias(self, name: str, source: str) -> list[Action]:
-        """Make a block a view of another one."""
-        buffer = self.here[source]
-        return self._view(buffer, {name: buffer.views[source]})
+        return self._add(name, self.here[old])
 
     # Cut and join
 
     def cut(self, whole: str, parts: tuple[str, ...], in_place: bool) -> list[Action]:
-        """Make the parts views of the whole; parts that the caller gets at the end are copies."""
-        actions = [action for part in parts for action in self.drop(part)]
-        inside = {part: self.shapes.inside(part, whole) for part in parts}
-        views = self._views(whole, inside)
-        buffer, base = self.here[whole], self.here[whole].views[whole]
-        if views:
-            actions += self._view(buffer, {part: _shifted(inside[part], base) for part in views})
-        for part in parts:
-            if part not in views:
-                actions += self.room(part)
-                actions += [copying(self.slots[part], self.slot(whole, _part(inside[part])))]
-        return [*actions, *self.drop(whole)] if in_place else actions
+        """Copy the parts out of the whole, unless they are rows of it that end together.
 
-    def _views(self, whole: str, parts: Collection[str]) -> list[str]:
-        """Return the parts that may be views.
-
-        They are all parts that end before the program does; or all parts, if all leave with a
-        buffer that the caller can own.
+        Any part keeps all the memory that it is in. Example: if each rank keeps one of four parts
+        and frees the others, the copy takes a quarter of the memory. If a reduce-scatter reads all
+        four, and they end there, nothing has to be copied.
         """
-        narrow = any(self.shapes.wide(part) != self.shapes.wide(whole) for part in parts)
-        if not self._shares or narrow:
-            return []
-        buffer, leaving = self.here[whole], [part for part in parts if self.leaves(part)]
-        if len(leaving) < len(parts) or buffer.owner == "given" or self.leaves(whole):
-            return [part for part in parts if part not in leaving]
-        buffer.hand_over()
-        return leaving
+        if in_place and self._end_together(parts, whole):
+            actions = [action for part in parts for action in self.drop(part)]
+            buffer, first = self.here[whole], self.here[whole].spans[whole][0]
+            width = prod(self.shapes.shape(whole)[1:])
+            for part in parts:
+                row = self.shapes.inside(part, whole)[0].start
+                actions += self._add(part, buffer, first + row * width)
+            return [*actions, *self.drop(whole)]
+        actions = [action for part in parts for action in self.renew(part)]
+        pairs = [
+            (self.slots[part], self.slot(whole, _slices(self.shapes.inside(part, whole))))
+            for part in parts
+        ]
+        return [*actions, copying(*pairs), *(self.drop(whole) if in_place else ())]
+
+    def _end_together(self, parts: tuple[str, ...], whole: str) -> bool:
+        """Return whether the memory of all parts, rows of the whole, is given up in one place."""
+        itemsize = self.dtypes[0].itemsize
+        ends = [self._ends[part][bisect_right(self._ends[part], self.place) :] for part in parts]
+        if not (self._shares and all(ends)):
+            return False
+        firsts = [places[0] for places in ends]
+        return max(firsts) - min(firsts) < 2 * len(parts) and all(
+            are_rows(part, whole, self.shapes, itemsize) for part in parts
+        )
 
     def join(self, parts: tuple[str, ...], whole: str, in_place: bool) -> list[Action]:
-        """Join parts: a view if they are adjacent in one buffer, else a copy."""
-        inside = {part: self.shapes.inside(part, whole) for part in parts}
+        """Join parts: a copy, but of parts that were made in the buffer of the whole."""
         actions = self.drop(whole)
-        place = self._side_by_side(whole, inside)
-        if place is not None:
-            actions += self._view(self.here[parts[0]], {whole: place})
+        buffer = self._opened.pop(self.place, None)
+        if buffer is not None and all(self.here[part] is buffer for part in parts):
+            actions += self._add(whole, buffer)
         else:
-            actions += self.room(whole)
-            pieces = [(self.slot(whole, _part(inside[part])), self.slots[part]) for part in parts]
-            actions += [gluing(pieces)]
+            actions += self.renew(whole)
+            pairs = [
+                (self.slot(whole, _slices(self.shapes.inside(part, whole))), self.slots[part])
+                for part in parts
+            ]
+            actions.append(copying(*pairs))
         return [*actions, *(a for part in parts for a in self.drop(part))] if in_place else actions
 
-    def _side_by_side(self, whole: str, inside: dict[str, Slices]) -> Slices | None:
-        """Return the place of the whole in the buffer that its parts share; None if they do not.
+    # End
 
-        Each part gives a start of the whole: its own start less its offset in the whole. The parts
-        are adjacent as in the whole if all starts are equal.
-        """
-        buffers = {self.here[part] for part in inside}
-        buffer = buffers.pop()
-        if buffers or not self._shares or buffer.dtype != self.dtype(whole):
-            return None
-        if self.leaves(whole) and not self._maydrop(buffer, inside):
-            return None
-        starts = {
-            tuple(
-                view.start - offset.start
-                for view, offset in zip(buffer.views[part], offsets, strict=True)
-            )
-            for part, offsets in inside.items()
-        }
-        start = starts.pop()
-        shape = self.shapes.shape(whole)
-        place = tuple(slice(first, first + size) for first, size in zip(start, shape, strict=True))
-        return None if starts else place
+    def drop(self, name: str) -> list[Action]:
+        """Remove a block; its buffer is released with its last block."""
+        buffer, observer = self.here.pop(name, None), self._observer
+        if buffer is None:
+            return []
+        del buffer.spans[name]
+        actions: list[Action] = []
+        if observer is not None:
+            slot = self.slots[name]
+            actions.append(lambda frame: observer.gone(name, list.__getitem__(slot, 0)))
+        if self.given.get(name) is buffer:
+            actions.append(lambda frame: frame.blocks.pop(name, None))
+        return actions if buffer.spans else [*actions, Release(buffer)]
 
-    def _maydrop(self, buffer: Buffer, parts: Collection[str]) -> bool:
-        """Hand a buffer over to the caller if it holds only these parts; return whether it does."""
-        alone = buffer.owner != "given" and buffer.views.keys() == set(parts)
-        if alone and not any(map(self.leaves, parts)):
-            buffer.hand_over()
-            return True
-        return False
+    def end(self) -> list[Action]:
+        """Hand the blocks that exist to the caller."""
+        slots = {name: self.slots[name] for name in self.here}
 
-    # In one piece
+        def hand_over(frame: Frame) -> None:
+            for name, slot in slots.items():
+                frame.blocks[name] = slot[0]
 
-    def strided(self, name: str) -> bool:
-        """Return whether a block is not contiguous in memory."""
-        return self.here[name].span(name) is None
-
-    def run_of(self, names: list[str]) -> Slot | None:
-        """Return blocks that are adjacent in one buffer as one flat tensor, else None."""
-        buffers = {self.here[name] for name in names}
-        buffer = buffers.pop()
-        if buffers:
-            return None
-        spans = [buffer.span(name) for name in names]
-        if None in spans:
-            return None
-        ends = [span for span in spans if span is not None]
-        if any(a[1] != b[0] for a, b in pairwise(ends)):
-            return None
-        first, last = ends[0][0], ends[-1][1]
-        return buffer.attach(self._slot(names[0]), lambda whole: whole.view(-1)[first:last])
-
-    def flat(self, names: list[str]) -> tuple[list[Action], Slot, Buffer]:
-        """Return some blocks as one flat tensor: their memory, or a copy by the actions."""
-        run = self.run_of(names)
-        if run is not None:
-            return [], run, self.here[names[0]]
-        buffer, slots, actions = self.pieces(names)
-        pairs = list(zip(slots, (self.slots[name] for name in names), strict=True))
-        return [*actions, gluing(pairs)], buffer.attach([None], lambda whole: whole), buffer
+        return [hand_over, *map(Release, dict.fromkeys(self.here.values()))]
 
 
-def _part(place: Slices) -> View:
+def _slices(place: Slices) -> View:
     return lambda block: block[place]
-
-
-def _shifted(place: Slices, base: Slices) -> Slices:
-    pairs = zip(place, base, strict=True)
-    return tuple(slice(line.start + b.start, line.stop + b.start) for line, b in pairs)

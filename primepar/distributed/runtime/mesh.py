@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from primepar.distributed.runtime.arena import Arena
 from primepar.distributed.runtime.backend_support import check_device
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.running import Running
@@ -90,7 +89,6 @@ class Mesh:
         """Elements that blocks may take on the device; None is no limit."""
         self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
         """The dtype of sums and statistics."""
-        self.arena = Arena(self.device)
         self.host = HostMemory(self.device)
         self.traffic = SentTraffic()
         self.compiled: dict[Hashable, Any] = {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from primepar.distributed.runtime.collectives import in_order, places
-from primepar.distributed.runtime.memory import Buffer, Slot
-from primepar.distributed.runtime.memory_actions import copying, gluing
+from primepar.distributed.runtime.memory import Allocate, Buffer, Slot, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action
 from primepar.schedule.effects import effects
@@ -44,7 +43,7 @@ class Operands:
         receives = isinstance(message, Recv | IRecv)
         if receives:
             operands.before += places.room(name)
-        operands.given = operands._contiguous(name, reads=not receives, writes=receives)
+        operands.given = operands._whole(name)
         return operands
 
     @classmethod
@@ -57,7 +56,7 @@ class Operands:
             case ReduceScatter(block=block):
                 operands.given = operands._flat(in_order(node))
                 operands.before += places.renew(block)
-                operands.taken = operands._line(block)
+                operands.taken = operands._flat([block])
             case AllGather():
                 operands._gather(node)
             case AllReduce(also=also) if also:
@@ -76,9 +75,11 @@ class Operands:
         (name,) = {*reads, *writes}
         if isinstance(node, Reduce) and not writes:
             # Torch may overwrite what other members than the root send.
-            self.given = self._copy(name, reads=True, writes=False)
+            buffer, allocate = self.places.scratch(self.places.shapes.shape(name), name)
+            self.given = self._of(buffer, allocate)
+            self.before.append(copying((self.given, self.places.slot(name))))
         else:
-            self.given = self._contiguous(name, reads=bool(reads), writes=bool(writes))
+            self.given = self._whole(name)
 
     def _several(self, names: tuple[str, ...]) -> None:
         """The blocks of an all-reduce as one line: their memory, or else a copy."""
@@ -86,47 +87,29 @@ class Operands:
             self.before += self.places.room(name, keep=True)
         self.given = self._flat(list(names), writes=True)
 
-    def _contiguous(self, name: str, *, reads: bool, writes: bool) -> Slot:
-        """Return a block, or a contiguous copy of one that is not contiguous."""
-        if self.places.strided(name):
-            return self._copy(name, reads=reads, writes=writes)
+    def _whole(self, name: str) -> Slot:
+        """Return a block in its shape."""
         self.names.append(name)
         return self.places.slot(name)
 
-    def _copy(self, name: str, *, reads: bool, writes: bool) -> Slot:
-        buffer, actions = self.places.scratch(self.places.shapes.shape(name), name)
-        copy, block = self._of(buffer, actions), self.places.slot(name)
-        if reads:
-            self.before.append(copying(copy, block))
-        if writes:
-            self.after.append(copying(block, copy))
-        return copy
-
-    def _of(self, buffer: Buffer, actions: list[Action]) -> Slot:
+    def _of(self, buffer: Buffer, allocate: Allocate) -> Slot:
         """Return all of some scratch memory."""
-        self.before += actions
+        self.before.append(allocate)
         self.scratch.append(buffer)
-        return buffer.attach([None], lambda whole: whole)
-
-    def _line(self, name: str) -> Slot:
-        """Return a block as a line."""
-        if self.places.strided(name):
-            return self._flat([name])
-        self.names.append(name)
-        return self.places.slot(name, lambda block: block.view(-1))
+        return buffer.attach([None])
 
     def _flat(self, names: list[str], *, writes: bool = False) -> Slot:
         """Return blocks as one line: their memory, or a copy, copied back after what `writes`."""
-        run = self.places.run_of(names)
-        if run is not None:
+        line = self.places.line_of(names)
+        if line is not None:
             self.names += names
-            return run
-        buffer, pieces, actions = self.places.pieces(names)
-        whole = self._of(buffer, actions)
+            return line
+        buffer, pieces, allocate = self.places.pieces(names)
+        whole = self._of(buffer, allocate)
         blocks = [self.places.slot(name) for name in names]
-        self.before.append(gluing(list(zip(pieces, blocks, strict=True))))
+        self.before.append(copying(*zip(pieces, blocks, strict=True)))
         if writes:
-            self.after.append(gluing(list(zip(blocks, pieces, strict=True))))
+            self.after.append(copying(*zip(blocks, pieces, strict=True)))
         return whole
 
     def _gather(self, node: AllGather) -> None:
@@ -136,20 +119,20 @@ class Operands:
         for name in node.blocks:
             if planned or name != mine:  # this rank's block stays as it is
                 self.before += self.places.room(name, keep=name == mine)
-        self.given = self._line(mine)
-        run = self.places.run_of(names)
-        if run is not None:
+        self.given = self._flat([mine])
+        line = self.places.line_of(names)
+        if line is not None:
             self.names += names
-            self.taken = run
+            self.taken = line
             return
-        buffer, pieces, actions = self.places.pieces(names)
-        self.taken = self._of(buffer, actions)
+        buffer, pieces, allocate = self.places.pieces(names)
+        self.taken = self._of(buffer, allocate)
         pairs = [
             (self.places.slot(name), piece)
             for name, piece in zip(names, pieces, strict=True)
             if name != mine
         ]
-        self.after.append(gluing(pairs))
+        self.after.append(copying(*pairs))
 
     def _exchange(self, node: AllToAll) -> None:
         """One line per direction, the form that gloo supports too."""
@@ -162,6 +145,6 @@ class Operands:
         incoming, in_pieces, allocated = self.places.pieces(gotten)
         self.taken = self._of(incoming, allocated)
         blocks = [self.places.slot(name) for name in given]
-        self.before.append(gluing(list(zip(out_pieces, blocks, strict=True))))
+        self.before.append(copying(*zip(out_pieces, blocks, strict=True)))
         blocks = [self.places.slot(name) for name in gotten]
-        self.after.append(gluing(list(zip(blocks, in_pieces, strict=True))))
+        self.after.append(copying(*zip(blocks, in_pieces, strict=True)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from primepar.distributed.runtime.buffer_places import BufferPlaces
+from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.schedule.program import Collective, IRecv, ISend, Message
 
@@ -41,7 +41,7 @@ class Labels:
 class SentCount:
     """Elements that one rank sends in a run, of linear operators and of the rest."""
 
-    def __init__(self, places: BufferPlaces) -> None:
+    def __init__(self, places: MemoryPlaces) -> None:
         self._labels, self._places = Labels(places.shapes), places
         self._elements: dict[tuple[bool, int], Fraction] = {}
         """(whether a linear operator sends it, bytes per element) -> elements."""
