@@ -9,29 +9,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.distributed.modules.linear import PartitionedLinear
-    from primepar.distributed.modules.model import (
-        GPT,
-        PartitionedModel,
-        full_gradient,
-        full_logits,
-        full_parameter,
-        load_parameter,
-        parameter_layout,
-    )
-    from primepar.distributed.modules.weights import load_weights, save_weights
-    from primepar.distributed.parallel.batches import (
-        clip_grad_norm,
-        full_state_dict,
-        local_rows,
-        loss_weight,
-    )
-    from primepar.distributed.parallel.layer_plan import Region
-    from primepar.distributed.parallel.module import parallelize
-    from primepar.distributed.parallel.placements import device_mesh_of, layout_of, placements_of
-    from primepar.distributed.runtime.executor import Executor
-    from primepar.distributed.runtime.mesh import Mesh
-    from primepar.distributed.runtime.scatter_gather import gather_tensor, scatter_tensor
+    from primepar.distributed.modules.linear import PartitionedLinear as PartitionedLinear
+    from primepar.distributed.modules.model import GPT as GPT
+    from primepar.distributed.modules.model import PartitionedModel as PartitionedModel
+    from primepar.distributed.modules.model import full_gradient as full_gradient
+    from primepar.distributed.modules.model import full_logits as full_logits
+    from primepar.distributed.modules.model import full_parameter as full_parameter
+    from primepar.distributed.modules.model import load_parameter as load_parameter
+    from primepar.distributed.modules.model import parameter_layout as parameter_layout
+    from primepar.distributed.modules.weights import load_weights as load_weights
+    from primepar.distributed.modules.weights import save_weights as save_weights
+    from primepar.distributed.parallel.batches import clip_grad_norm as clip_grad_norm
+    from primepar.distributed.parallel.batches import full_state_dict as full_state_dict
+    from primepar.distributed.parallel.batches import local_rows as local_rows
+    from primepar.distributed.parallel.batches import loss_weight as loss_weight
+    from primepar.distributed.parallel.layer_plan import Region as Region
+    from primepar.distributed.parallel.module import parallelize as parallelize
+    from primepar.distributed.parallel.placements import device_mesh_of as device_mesh_of
+    from primepar.distributed.parallel.placements import layout_of as layout_of
+    from primepar.distributed.parallel.placements import placements_of as placements_of
+    from primepar.distributed.runtime.executor import Executor as Executor
+    from primepar.distributed.runtime.mesh import Mesh as Mesh
+    from primepar.distributed.runtime.scatter_gather import gather_tensor as gather_tensor
+    from primepar.distributed.runtime.scatter_gather import scatter_tensor as scatter_tensor
 
 _MODULES = {
     "Executor": "runtime.executor",
@@ -59,31 +59,7 @@ _MODULES = {
     "scatter_tensor": "runtime.scatter_gather",
 }
 
-__all__ = [
-    "GPT",
-    "Executor",
-    "Mesh",
-    "PartitionedLinear",
-    "PartitionedModel",
-    "Region",
-    "clip_grad_norm",
-    "device_mesh_of",
-    "full_gradient",
-    "full_logits",
-    "full_parameter",
-    "full_state_dict",
-    "gather_tensor",
-    "layout_of",
-    "load_parameter",
-    "load_weights",
-    "local_rows",
-    "loss_weight",
-    "parallelize",
-    "parameter_layout",
-    "placements_of",
-    "save_weights",
-    "scatter_tensor",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:

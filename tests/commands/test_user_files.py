@@ -463,7 +463,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "distributed/training/watchdog.py": "of another rank",
         "distributed/training/backends.py": "of another rank",
         "distributed/training/launch.py": "of another rank",
-        "distributed/training/trainer.py": "of another rank",
+        "distributed/training/run.py": "of another rank",
         "distributed/checkpoints/saving.py": "of another rank",
         "distributed/training/log.py": "the log, to append to it",
         "distributed/training/data.py": "of the standard library",

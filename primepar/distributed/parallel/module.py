@@ -16,7 +16,6 @@ from primepar.distributed.parallel.batches import STATE, BatchCheck, GradientChe
 from primepar.distributed.parallel.layer_plan import (
     Boundaries,
     LayerPlan,
-    LinearRole,
     Region,
     assigned,
     boundaries_of,
@@ -68,7 +67,12 @@ def parallelize(
         for site in sites
     }
     _replace(module, replaced, boundaries)
-    _average_others(module, replaced, RowAverage(processes, boundaries.stream), boundaries)
+    # Gradients of the parameters that stay whole, as of norms and embeddings, are averaged.
+    average = RowAverage(processes, boundaries.stream)
+    partitioned_ones = {id(p) for layer in replaced.values() for p in layer.parameters()}
+    for name, parameter in module.named_parameters():
+        if id(parameter) not in partitioned_ones:
+            average.on(parameter, GradientCheck(name, boundaries))
     refuse_old_optimizers()
     checked = BatchCheck(boundaries)
     module.register_forward_pre_hook(checked, with_kwargs=True)
@@ -91,25 +95,20 @@ def _planned(
     roles = roles_of(names, partitioned(within, chosen))
     entering = {name: text for name, text in chosen.items() if roles[name].enters}
     boundaries = boundaries_of(ranks, chosen, entering)
+    stream, split = boundaries.stream, boundaries.split
     sites = [
-        _site(name, layers[name], roles[name], text, boundaries) for name, text in chosen.items()
+        LinearSite(
+            name,
+            roles[name],
+            parse_sequence(text),
+            split if roles[name].leaves else stream,
+            split if roles[name].enters else stream,
+            isinstance(layers[name], nn.Linear),
+        )
+        for name, text in chosen.items()
     ]
     check_heads(module, layers, sites)
     return sites, boundaries
-
-
-def _site(
-    name: str, layer: nn.Module, role: LinearRole, text: str, boundaries: Boundaries
-) -> LinearSite:
-    stream, split = boundaries.stream, boundaries.split
-    return LinearSite(
-        name,
-        role,
-        parse_sequence(text),
-        split if role.leaves else stream,
-        split if role.enters else stream,
-        isinstance(layer, nn.Linear),
-    )
 
 
 def _replace(
@@ -124,19 +123,6 @@ def _replace(
         enters = isinstance(getattr(part, "c_attn", None), ParallelLinear)
         if known_class(part) == "GPT2Attention" and enters:
             part.__dict__["split_size"] //= boundaries.parts
-
-
-def _average_others(
-    module: nn.Module,
-    replaced: Mapping[str, ParallelLinear],
-    average: RowAverage,
-    boundaries: Boundaries,
-) -> None:
-    """Average the gradients of the parameters that stay whole: norms, embeddings."""
-    partitioned_ones = {id(p) for layer in replaced.values() for p in layer.parameters()}
-    for name, parameter in module.named_parameters():
-        if id(parameter) not in partitioned_ones:
-            average.on(parameter, GradientCheck(name, boundaries))
 
 
 def check_world(mesh: DeviceMesh | int) -> int:
@@ -173,7 +159,11 @@ def device_of(module: nn.Module, mesh: DeviceMesh | int) -> torch.device:
 
 def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Return the linear layers by name. Raises `PlanError` if there are none."""
-    layers = {name: part for name, part in module.named_modules() if _is_linear(part)}
+    layers = {
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, nn.Linear) or _is_convolution(part)
+    }
     layers.pop("", None)
     if not layers:
         raise PlanError(
@@ -181,10 +171,6 @@ def linear_layers(module: nn.Module) -> dict[str, nn.Module]:
             "got none: there is nothing to parallelize"
         )
     return layers
-
-
-def _is_linear(part: nn.Module) -> bool:
-    return isinstance(part, nn.Linear) or _is_convolution(part)
 
 
 def _is_convolution(part: nn.Module) -> bool:

@@ -11,6 +11,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text, load_text, with_vocabulary
 from primepar.distributed.training.launch import World, check_installed, joined
@@ -31,11 +33,8 @@ from primepar.schedule.events import Event, communication, together
 
 if TYPE_CHECKING:
     from primepar.distributed.checkpoints.loading import SavedRun
-    from primepar.distributed.checkpoints.saving import Checkpoints
-    from primepar.distributed.runtime.training_state import TrainingState
     from primepar.distributed.training.run_programs import Prove
     from primepar.distributed.training.trainer import Trainer
-    from primepar.models import WeightFile
 
 
 def train(settings: Settings, ranks: int | None = None, prove: Prove | None = None) -> int:
@@ -103,91 +102,68 @@ def train_here(
     prove: Prove | None = None,
 ) -> int:
     """Train on this rank of an initialised world; returns the exit code. A collective call."""
+    # Not before the settings are checked: torch takes seconds to load.
+    import torch
+
+    from primepar.distributed.modules.weights import check_place, load_weights, save_weights
+    from primepar.distributed.runtime.mesh import Mesh
+    from primepar.distributed.runtime.training_state import TrainingState
+    from primepar.distributed.training.trainer import Trainer
+    from primepar.models import WeightFile
+
     with ExitStack() as ending:
         with world.agreement("setup"):
-            state = _state(settings, world, plan)
+            mesh = Mesh(
+                plan.mesh, world.device, getattr(torch, settings.dtype), settings.device_bytes
+            )
+            replicas = 1 if settings.average_every is None else replicas_of(plan).count
+            state = TrainingState(
+                plan, mesh, settings.seed, settings.optimizer, replicas, settings.has_masters
+            )
         saves, saved = None, None
         if settings.checkpoint is not None:
             # With torch.distributed.checkpoint, which takes half a second to import.
-            from primepar.distributed.checkpoints.loading import open_checkpoints
+            from primepar.distributed.checkpoints.loading import load_saved, open_checkpoints
 
             saves, saved = open_checkpoints(settings, text, state, world, ending)
         with world.agreement("state"):
-            trainer, weights = _prepare(settings, launch, world, state, text, saves, saved)
-        ending.enter_context(trainer.log)
-        ending.enter_context(trainer.reporter)
+            if settings.save_weights is not None:
+                check_place(Path(settings.save_weights), plan.model)
+            done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
+            # The file that the run began with defines the dtypes of saved weights.
+            weights = None
+            if saved is not None:
+                load_saved(saved, state)
+            if settings.weights is not None and saved is None:
+                weights = load_weights(settings.weights, state)
+            elif settings.weights is not None and settings.save_weights is not None:
+                weights = WeightFile(settings.weights, plan.model)
+            paths = (settings.log, settings.tensorboard) if world.rank == 0 else (None, None)
+            log = Log(paths[0], done if saved else None, paths[1])
+            reporter = Reporter(launch, done, settings.steps)
+            trainer = Trainer(settings, world, state, text, log, reporter, saves, done, run_state)
+        ending.enter_context(log)
+        ending.enter_context(reporter)
         _open(trainer, saved)
         with world.agreement("start"):
             world.check_alike("start", {"checkpoint of step": str(trainer.done)})
         with world.agreement("programs"):
-            trainer.programs.check(prove, trainer.reporter)
+            trainer.programs.check(prove, reporter)
         with world.agreement("compiled"):
             trainer.programs.compile()
         ending.enter_context(world.activity.part("training"))
         number, events = trainer.run(stopping)
         name = stop_reason(number)
-        trainer.log.write(EndRow(trainer.done, name))
+        log.write(EndRow(trainer.done, name))
         if name:
-            trainer.reporter.line(f"stopped by {name} after step {trainer.done}")
+            reporter.line(f"stopped by {name} after step {trainer.done}")
         with world.agreement("trace"):
             _write_trace(trainer, events)
-        _save_weights(trainer, weights)
-        trainer.state.mesh.barrier()
+        if settings.save_weights is not None:
+            save_weights(settings.save_weights, state, world, weights)
+            reporter.line(f"wrote {settings.save_weights}")
+        mesh.barrier()
     return exit_code(number)
-
-
-def _prepare(
-    settings: Settings,
-    launch: Launch,
-    world: World,
-    state: TrainingState,
-    text: Text,
-    saves: Checkpoints | None,
-    saved: SavedRun | None,
-) -> tuple[Trainer, WeightFile | None]:
-    """Return the trainer with this rank's state, and the file of weights if there is one."""
-    from primepar.distributed.modules.weights import check_place
-    from primepar.distributed.training.trainer import Trainer
-
-    if settings.save_weights is not None:
-        check_place(Path(settings.save_weights), state.plan.model)
-    done, run_state = (saved.manifest.step, saved.manifest.run_state) if saved else (0, {})
-    if saved is not None:
-        from primepar.distributed.checkpoints.loading import load_saved
-
-        load_saved(saved, state)
-    weights = _weights(settings, state, begins=saved is None)
-    paths = (settings.log, settings.tensorboard) if world.rank == 0 else (None, None)
-    log = Log(paths[0], done if saved else None, paths[1])
-    reporter = Reporter(launch, done, settings.steps)
-    trainer = Trainer(settings, world, state, text, log, reporter, saves, done, run_state)
-    return trainer, weights
-
-
-def _weights(settings: Settings, state: TrainingState, begins: bool) -> WeightFile | None:
-    """Load the file of `weights.load` if the run begins; return it, as it defines saved dtypes."""
-    from primepar.distributed.modules.weights import load_weights
-    from primepar.models import WeightFile
-
-    if settings.weights is None:
-        return None
-    if begins:
-        return load_weights(settings.weights, state)
-    return WeightFile(settings.weights, state.plan.model) if settings.save_weights else None
-
-
-def _state(settings: Settings, world: World, plan: Plan) -> TrainingState:
-    import torch
-
-    from primepar.distributed.runtime.mesh import Mesh
-    from primepar.distributed.runtime.training_state import TrainingState
-
-    dtype, limit = getattr(torch, settings.dtype), settings.device_bytes
-    mesh = Mesh(plan.mesh, world.device, dtype, limit)
-    replicas = 1 if settings.average_every is None else replicas_of(plan).count
-    return TrainingState(
-        plan, mesh, settings.seed, settings.optimizer, replicas, settings.has_masters
-    )
 
 
 def _open(trainer: Trainer, saved: SavedRun | None) -> None:
@@ -218,24 +194,13 @@ def _open(trainer: Trainer, saved: SavedRun | None) -> None:
             trainer.reporter.line(f"{saved.path}: all {trainer.done} steps are done")
 
 
-def _save_weights(trainer: Trainer, like: WeightFile | None) -> None:
-    """Write the trained weights with Hugging Face names, in the dtypes of the loaded file."""
-    from primepar.distributed.modules.weights import save_weights
-
-    path = trainer.settings.save_weights
-    if path is not None:
-        save_weights(path, trainer.state, trainer.world, like)
-        trainer.reporter.line(f"wrote {path}")
-
-
 def _write_trace(trainer: Trainer, events: list[Event]) -> None:
     """Write the traced step of all ranks as a picture or as a Chrome trace."""
-    from primepar.distributed.training.trainer import gathered
-
     path = trainer.settings.trace
     if path is None:
         return
-    everyone = gathered(trainer.world, events)
+    texts = trainer.world.exchange("events", msgspec.json.encode(events).decode())
+    everyone = [event for text in texts for event in msgspec.json.decode(text, type=list[Event])]
     if trainer.world.rank == 0 and everyone:
         moved = together(communication(everyone))
         share = f"{moved.share:.1%} of the communication is hidden by computing"

@@ -259,9 +259,3 @@ class Trainer:
 
 def _due(step: int, every: int, last: bool) -> bool:
     return last or (every > 0 and step % every == 0)
-
-
-def gathered(world: World, events: list[Event]) -> list[Event]:
-    """Return the events of all ranks, on every rank; a collective call."""
-    sent = world.exchange("events", msgspec.json.encode(events).decode())
-    return [event for part in sent for event in msgspec.json.decode(part, type=list[Event])]
