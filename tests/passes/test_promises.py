@@ -91,10 +91,9 @@ def test_a_pass_keeps_its_promise(name: str) -> None:
     assert changes > PROGRAMS // 50
 
 
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_offload_keeps_any_limit_from_the_least_one_on(share: float) -> None:
+def test_offload_keeps_any_limit_from_the_least_one_on() -> None:
     moves = 0
-    for seed in range(PROGRAMS):
+    for seed, share in zip(range(PROGRAMS), cycle((0, 0.5)), strict=False):
         program, _ = drawn_and_ran(seed)
         least = least_limit(program)
         limit = least + round(share * max(0, max(peaks(program)) - least))
@@ -117,12 +116,11 @@ def test_a_step_is_the_same_after_each_pass(planned: tuple[str, int], family: st
     first, result = program, ran(program, program)
     for name in PASSES:
         after = apply(program, [name])
-        if after == program:
-            continue
-        assert ran(after, first) == result, name
-        assert apply(after, [name]) == after, name
+        assert after == program or apply(after, [name]) == after, name
         assert name == "merge-products" or raises_no_peak(program, after), name
         program = after
+        assert not IS_LONG or ran(program, first) == result, name
+    assert ran(program, first) == result
     assert program == passed(*planned, family)  # which is proved below
 
 
@@ -194,7 +192,8 @@ def test_without_final_what_may_be_needed_at_the_end_is_kept() -> None:
         if verify_program(program).verdict == "proved":
             right += 1
             for name, promise in PROMISES.items():
-                assert verify_program(promise.run(program)).verdict == "proved", (seed, name)
+                made = promise.run(program)
+                assert made == program or verify_program(made).verdict == "proved", (seed, name)
     assert right > PROGRAMS // 10
 
 
