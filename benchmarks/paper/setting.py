@@ -61,8 +61,6 @@ class Setting:
     per_device: tuple[float, float] | None = (2.0, 0.5)
     positions: int = 2048
     dtype: str = "float32"
-    alpha: float = 0.0
-    """Seconds for a byte."""
     parameter: int = 4
     scores: int = 2
     blocks: int = 8
@@ -89,7 +87,7 @@ class Setting:
         links = ClusterLinks(self.machine, devices.bit_length() - 1)
         training = _Counting(links, self.dtype, batch or self.step(name, devices), self.positions,
                              counted=self.parameter)  # fmt: skip
-        return Planner(self.model(name), training, space, self.alpha, part="blocks")
+        return Planner(self.model(name), training, space, part="blocks")
 
     def memory(self, result: SearchResult) -> float:
         """Bytes of a device: those that the planner predicts, plus the scores."""

@@ -243,14 +243,12 @@ def plan(
     *,
     dtype: str | None = None,
     space: SpaceName = "paper",
-    alpha: float = 0.0,
 ) -> SearchResult:
     """Search the plan with the shortest training step of a model on a cluster.
 
     `model` is a name like `"opt-6.7b"`, a `config.json`, or its sizes; `batch` counts sequences of
-    the model's context. `alpha` is seconds that a byte of device memory is worth. The result has
-    the `plan`, its predicted `seconds` and the bytes `held` by each device. Raises `ConfigError`,
-    `ClusterError` or `PlanError` for what does not fit.
+    the model's context. The result has the `plan`, its predicted `seconds` and the bytes `held` by
+    each device. Raises `ConfigError`, `ClusterError` or `PlanError` for what does not fit.
 
     Examples:
         >>> import primepar
@@ -270,7 +268,7 @@ def plan(
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
 
-    planner = Planner.of(sizes, machine, devices, batch, dtype, space, alpha, posted=True)
+    planner = Planner.of(sizes, machine, devices, batch, dtype, space, posted=True)
     return best_for(planner)[0].result
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from primepar.commands.options import JsonOption, json_text
-from primepar.commands.plan_objective import Goal, Question, Recompute, Schedule, Shard, Space
+from primepar.commands.plan_objective import Goal, Question, Recompute, Shard, Space
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError
 from primepar.plan.cluster import shipped_clusters
@@ -94,10 +94,6 @@ def plan(
             help="Activations to compute again; with --pp.", show_default="the fastest that fits"
         ),
     ] = None,
-    schedule: Annotated[
-        Schedule | None,
-        typer.Option(help="Order of micro-batches; with --pp.", show_default="the faster"),
-    ] = None,
     space: Annotated[
         Space,
         typer.Option(
@@ -105,9 +101,6 @@ def plan(
             "too."
         ),
     ] = "paper",
-    alpha: Annotated[
-        float, typer.Option(help="Seconds that a GiB of device memory is worth.")
-    ] = 0.0,
     objective: Annotated[
         Goal,
         typer.Option(
@@ -157,7 +150,7 @@ def plan(
     question = Question(
         target=target, model=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
         positions=positions, dtype=dtype, tp=tp, pp=pp, dp=dp, cp=cp, shard=shard,
-        recompute=recompute, schedule=schedule, space=space, alpha=alpha, goal=objective,
+        recompute=recompute, space=space, goal=objective,
         memory=memory, within=within, explain=explain, tokens=tokens, output=output,
     )  # fmt: skip
     with progress() as tick:

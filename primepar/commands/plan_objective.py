@@ -32,19 +32,18 @@ Mode = Literal["plan", "time", "memory", "redundancy", "splits", "stages"]
 Space = Literal["paper", "all", "grids"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["1f1b", "interleaved-1f1b"]
 Tick = Callable[[str], object]
-OF_STAGES = ("--shard", "--recompute", "--schedule")
+OF_STAGES = ("--shard", "--recompute")
 _WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
-    "plan": (("--memory", "--within", "--alpha", "--explain", "--output", "--positions",
+    "plan": (("--memory", "--within", "--explain", "--output", "--positions",
               "--objective", "--tp", "--pp", "--dp", "--cp", *OF_STAGES),
              "that is a plan, which is priced"),
     "time": (("--within",), "time itself is least"),
-    "memory": (("--memory", "--alpha", "--pp"), "memory itself is least"),
-    "redundancy": (("--alpha", "--pp"), "redundancy itself is least"),
-    "splits": (("--memory", "--within", "--alpha", "--explain", "--tokens"),
+    "memory": (("--memory", "--pp"), "memory itself is least"),
+    "redundancy": (("--pp",), "redundancy itself is least"),
+    "splits": (("--memory", "--within", "--explain", "--tokens"),
                "it lists the fastest of each split in the memory of a device"),
-    "stages": (("--memory", "--within", "--alpha", "--explain", "--objective"),
+    "stages": (("--memory", "--within", "--explain", "--objective"),
                "stages are searched for the least time in the memory of a device"),
 }  # fmt: skip
 """Options without effect on an answer, and why."""
@@ -93,7 +92,7 @@ class SplitRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of `primepar plan`, option by option; `alpha` is seconds per GiB of a device.
+    """What is asked of `primepar plan`, option by option.
 
     Raises `ConfigError` for options without effect, and for values that mean nothing.
     """
@@ -112,9 +111,7 @@ class Question:
     cp: int | None = None
     shard: Shard | None = None
     recompute: Recompute | None = None
-    schedule: Schedule | None = None
     space: Space = "paper"
-    alpha: float = 0.0
     goal: Goal = "time"
     memory: float | None = None
     within: float | None = None
@@ -128,8 +125,6 @@ class Question:
                 "--objective pareto: expected time, memory, redundancy or splits, got pareto, "
                 "which is no longer listed: write --memory BYTES for each memory"
             )
-        if not 0 <= self.alpha < inf:
-            raise ConfigError(f"--alpha: expected 0 or more seconds for a GiB, got {self.alpha}")
         bounds = {"--memory": (self.memory, "bytes"), "--within": (self.within, "seconds")}
         for name, (bound, unit) in bounds.items():
             if bound is not None and not (isfinite(bound) and bound > 0):
@@ -233,7 +228,7 @@ class Question:
 
         return Planner.of(
             *self.read, self.asked_devices, self.batch or SEQUENCES, self.dtype, self.space,
-            self.alpha / 2**30, tick=tick, posted=posted, axes=self.axes,
+            tick=tick, posted=posted, axes=self.axes,
         )  # fmt: skip
 
     def _explained(self, explanation: Explanation, plan: Plan | None = None) -> Printed:
@@ -264,7 +259,7 @@ class Question:
         choices = OptionChoices(
             (self.shard,) if self.shard else EXECUTED.shards,
             (self.recompute,) if self.recompute else EXECUTED.recomputes,
-            (self.schedule,) if self.schedule else EXECUTED.schedules,
+            interleaves=True,
         )
         ranked = Splits(
             model, machine, self.devices or machine.devices, self.batch or SEQUENCES,

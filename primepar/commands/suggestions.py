@@ -24,6 +24,8 @@ OPTIONS = {
         "--ranks": "--devices", "--profile": "primepar profile -o cluster.toml",
         "--pipeline": "--pp STAGES", "--pareto": "--memory BYTES for each memory",
         "--row": "--pp STAGES --dp REPLICAS --tp DEVICES, which name the split",
+        "--alpha": "--memory BYTES, the bytes of a device",
+        "--schedule": "nothing instead, as the faster schedule is chosen",
         "--bucket": "nothing instead, as sums run during backward",
         "--solver": "--objective redundancy", "--timeout": "--objective redundancy",
     },

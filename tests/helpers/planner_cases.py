@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import msgspec
+
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.plan import Plan
+from primepar.plan.search import result
+from primepar.plan.simulator.run import Simulation
 
 SMALL = ModelConfig.of("opt", hidden=64, heads=8, layers=2, context=32, vocabulary=96)
 UNTIED = ModelConfig.of("gpt", hidden=64, heads=8, layers=3, context=32, vocabulary=96)
@@ -27,6 +36,22 @@ def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
     """Devices that only transfer, a byte a second each: the seconds of a step are its bytes."""
     links = ClusterLinks(cluster(Link(1 << max(1, bits), 0.0, 1.0, False)), bits)
     return Training(links, "float32", batch, positions)
+
+
+@contextmanager
+def simulated_once() -> Iterator[None]:
+    """Simulate every step once, however often a planner asks; memory changes no simulation."""
+    simulate, known = result.simulate_equal_layers, dict[bytes, Simulation]()
+
+    def once(plan: Plan, batch: int, positions: int, where: Cluster, dtype: str) -> Simulation:
+        machine = msgspec.structs.replace(where, memory=1.0)
+        key = msgspec.json.encode((plan, batch, positions, machine, dtype))
+        if key not in known:
+            known[key] = simulate(plan, batch, positions, where, dtype)
+        return known[key]
+
+    with patch.object(result, "simulate_equal_layers", once):
+        yield
 
 
 TWO_LEVELS = Cluster(

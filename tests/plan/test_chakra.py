@@ -10,7 +10,7 @@ from command import run
 
 from primepar.models import load_config
 from primepar.operators import lower_step
-from primepar.partition import parse_sequence
+from primepar.partition.registry import parse_sequence
 from primepar.plan import preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.chakra import COLLECTIVE, COMPUTE, RECEIVE, SEND, chakra_trace

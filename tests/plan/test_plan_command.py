@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from command import EXAMPLE, example, run
+from planner_cases import simulated_once
 from profiles import IS_LONG
 
 import primepar
@@ -19,7 +21,7 @@ from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.search import explain
+from primepar.plan.search import explain, ranked
 from primepar.plan.search.explanation_text import words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import best_for
@@ -48,6 +50,12 @@ class Best(NamedTuple):
 
     report: Any
     path: str
+
+
+@pytest.fixture(autouse=True, scope="module")
+def steps() -> Iterator[None]:
+    with simulated_once():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -249,15 +257,15 @@ def test_splits_are_a_table() -> None:
 @pytest.mark.parametrize(
     ("axes", "slices"),
     [
-        ("--tp 1", {4}), ("--tp 2", {2}), ("--dp 1", {1}), ("--tp 4 --dp 1", {1}),
-        ("--dp 2 --cp 2 --batch 2", {4}), ("--cp 1 --batch 2", {1, 2}),
-        ("--pp 1 --tp 2 --dp 2", {2}), ("--pp 2 --tp 1", {2}), ("--pp 2 --cp 2", {2}),
+        ("--tp 2", {2}), ("--tp 4 --dp 1", {1}), ("--dp 2 --cp 2 --batch 2", {4}),
+        ("--cp 1 --batch 2", {1, 2}), ("--pp 1 --tp 2 --dp 2", {2}), ("--pp 2 --cp 2", {2}),
     ],
 )  # fmt: skip
 def test_axes_are_those_of_every_linear_operator(
-    axes: str, slices: set[int], tmp_path: Path
+    axes: str, slices: set[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the plan that is written, whatever the other operators do."""
+    """Of the plan that is written, whatever the other operators do, and also by price alone."""
+    monkeypatch.setattr(ranked, "MOST_SIMULATED", 0)
     path = tmp_path / "plan.json"
     done = run(*PLAN, *ON_FOUR, *axes.split(), "-o", str(path))
     assert done.code == 0, done.err
@@ -318,8 +326,12 @@ def test_what_no_split_fits_is_refused() -> None:
         (("--devices", "4", "--objective", "memory", "--within", "0.0005"),
          "expected a plan with a step within the 0.0005 seconds of --within, got none: the "
          "shortest takes 0.000927412 seconds, 0.00043 too many"),
-        (("--devices", "2", "--alpha", "-1"),
-         "--alpha: expected 0 or more seconds for a GiB, got -1.0"),
+        (("--devices", "2", "--alpha", "1"),
+         "--alpha: expected an option of primepar plan, got no such one: write --memory BYTES, the "
+         "bytes of a device"),
+        (("--devices", "2", "--schedule", "1f1b"),
+         "--schedule: expected an option of primepar plan, got no such one: write nothing instead, "
+         "as the faster schedule is chosen"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_refused_in_one_line(
@@ -338,7 +350,7 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
          "no --devices: write --devices 8"),
         ("P2x2", "expected a config.json or the name of a published model, got P2x2: write "
          "gpt2-xl, gpt2 or phi-2"),
-        ("plan.json --alpha 1", "--alpha: expected none together with plan.json, as that is a "
+        ("plan.json --memory 1e9", "--memory: expected none together with plan.json, as that is a "
          "plan, which is priced: leave it out"),
         ("megtron --model MODEL --devices 4", "expected a preset plan (megatron, megatron-sp, "
          "summa, tesseract, 3d, primepar, stationary, stationary-both-ways, data), or M<d>, "

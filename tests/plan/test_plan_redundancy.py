@@ -279,9 +279,6 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--alpha", "1"),
-         "--alpha: expected none together with --objective redundancy, as redundancy itself is "
-         "least: leave it out"),
         (("--within", "0.0001"),
          "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
          "shortest takes 0.000787644 seconds, 0.00069 too many"),

@@ -1,19 +1,51 @@
-"""A whole training step under a plan as one program: what is in it, and that it is proved."""
+"""A whole training step under a plan as one program: what is in it, and that it is proved.
+
+What the program of a step sends and holds is what emulated devices do; all is predicted.
+
+Plans that `primepar plan` wrote go through every command that takes one.
+"""
 
 from __future__ import annotations
 
+import json
+from itertools import product
+from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import training_cases as cases
+from command import run
+from distributed_ranks import on_ranks
+from hypothesis import HealthCheck, given, settings
 from lowered_steps import lower_step
-from partitioned_cases import PRESET_MESHES
-from step_cases import BATCH, POSITIONS, SMALL, lowered
+from partitioned_cases import (
+    PRESET_MESHES,
+    SHAPES,
+    drawn_batch,
+    drawn_parameters,
+    plan_apart,
+    planned_steps,
+)
+from profiles import IS_LONG, few
+from step_cases import (
+    BATCH,
+    POSITIONS,
+    SMALL,
+    as_planned,
+    calls_of_step,
+    held_by,
+    lowered,
+    sent_by,
+)
 
 from primepar.errors import PlanError
 from primepar.operators.builder import ProgramBuilder, View, even
 from primepar.operators.redistribution import moved, reblocked
-from primepar.plan import padded_vocabulary, parameter_places, preset_plan
+from primepar.plan import Plan, load_plan, padded_vocabulary, parameter_places, preset_plan
 from primepar.plan.layouts import Way
+from primepar.plan.simulator.account import accounting
+from primepar.reference.emulator.model import EmulatedModel
 from primepar.schedule import Layout, Program, load_program, save_program
 from primepar.schedule.effects import effects
 from primepar.schedule.meaning import Meaning, Place
@@ -246,3 +278,129 @@ def test_a_step_of_fewer_positions_has_fewer_rows() -> None:
         Meaning(lower_step(plan, 2, positions)) for positions in (POSITIONS // 2, POSITIONS)
     )
     assert (half.elements("norm[0,0]"), whole.elements("norm[0,0]")) == (64, 128)
+
+
+RANDOM_PLANS = 6 if IS_LONG else 2
+PARTS = [
+    ("data", 4, 1), ("data", 4, 2), ("megatron-sp", 4, 1), ("stationary", 4, 1), ("primepar", 4, 1),
+    ("3d", 8, 1), ("M2,megatron", 8, 1),
+]  # fmt: skip
+"""Presets with so few sequences that ranks have parts of one in their attention."""
+
+
+def assert_counted_alike(plan: Plan, batch: int, positions: int) -> None:
+    """What a step sends and holds: predicted, read from the program, counted by the emulator."""
+    program, planned = lower_step(plan, batch, positions), as_planned(plan, batch, positions)
+    model = EmulatedModel(plan.model, plan, drawn_parameters(plan.model))
+    step = model.update(*drawn_batch(plan.model, batch, positions), 0.01)
+    assert step.sent == sent_by(calls_of_step(program)) == sent_by(calls_of_step(planned))
+    assert step.peak == held_by(program)
+    account = accounting(plan, batch, positions, "float32")
+    assert [4 * elements for elements in step.peak] == list(account.held)
+    assert [ceil(4 * elements) for elements in step.sent] == list(account.sent)
+    assert all(map(int.__le__, step.peak, held_by(planned)))
+
+
+@few
+@pytest.mark.parametrize(("mesh", "family"), list(product(PRESET_MESHES, SMALL)))
+def test_a_step_sends_and_holds_what_is_predicted(mesh: tuple[str, int], family: str) -> None:
+    name, ranks = mesh
+    assert_counted_alike(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
+
+
+@few
+@pytest.mark.parametrize(("name", "ranks", "batch"), PARTS)
+def test_attention_on_parts_of_a_sequence_sends_the_same(name: str, ranks: int, batch: int) -> None:
+    plan = preset_plan(name, SMALL["llama"], ranks)
+    assert_counted_alike(plan, batch, POSITIONS)
+    before_passes = lower_step(plan, batch, POSITIONS, passes=())
+    kinds = {call.kind for calls in calls_of_step(before_passes) for call in calls}
+    assert {"AllGather", "ReduceScatter"} <= kinds
+    assert verify_program(lower_step(plan, batch, POSITIONS)).verdict == "proved"
+
+
+@pytest.mark.parametrize(("family", "ranks"), [("llama", 4), *([("gpt2", 16)] if IS_LONG else [])])
+def test_linear_operators_that_leave_blocks_apart_send_the_same(family: str, ranks: int) -> None:
+    plan = plan_apart(SHAPES[family], ranks)
+    batch = plan.row_cuts.smallest_batch(POSITIONS)
+    assert_counted_alike(plan, batch, POSITIONS)
+    assert verify_program(lower_step(plan, batch, POSITIONS)).verdict == "proved"
+
+
+@settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))
+@given(planned_steps())
+def test_under_any_plan_a_step_is_proved_and_sends_the_same(planned: tuple[Plan, int, int]) -> None:
+    assert_counted_alike(*planned)
+    assert verify_program(lower_step(*planned)).verdict == "proved"
+
+
+def test_one_call_less_is_seen() -> None:
+    program = lowered("data", 4, "gpt2")
+    everyone = calls_of_step(program)
+    assert sent_by([calls[:-1] for calls in everyone]) != sent_by(everyone)
+
+
+CONFIG = {
+    "model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 4, "n_positions": 16,
+    "vocab_size": 257, "activation_function": "gelu_new", "tie_word_embeddings": False,
+}  # fmt: skip
+ASKED, STEPS = cases.BATCH, 3
+
+
+SPACES = ("paper", "all")
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Plans of four devices, one from a search in each space."""
+    folder = tmp_path_factory.mktemp("plans")
+    model, written = folder / "config.json", {}
+    model.write_text(json.dumps(CONFIG))
+    for space in SPACES:
+        path = written[space] = folder / f"{space}.json"
+        done = run("plan", str(model), "--cluster", "h200-8", "--devices", "4", "--batch",
+                   str(ASKED), "--dtype", "float32", "--space", space, "-o", str(path))  # fmt: skip
+        assert (done.code, done.err) == (0, "")
+    return written
+
+
+@pytest.fixture(params=SPACES)
+def written(request: pytest.FixtureRequest, plans: dict[str, Path]) -> Path:
+    return plans[request.param]
+
+
+def test_it_is_shown_with_its_sequences(written: Path) -> None:
+    done = run("show", str(written))
+    assert (done.code, done.err) == (0, "")
+    assert all(text in done.out for text in set(load_plan(written).sequences.values()))
+
+
+def test_its_step_is_proved(written: Path) -> None:
+    done = run("verify", str(written), "--json")
+    assert (done.code, json.loads(done.out)["verdict"]) == (0, "proved")
+
+
+def test_its_step_is_simulated(written: Path) -> None:
+    done = run("simulate", str(written), "--cluster", "h200-8", "--dtype", "float32", "--json")
+    report = json.loads(done.out)
+    assert (done.code, report["ranks"], report["fits"]) == (0, 4, True)
+    assert report["step"] == {"batch": ASKED, "positions": 16, "layers_left_out": 0,
+                            "tokens_per_second": ASKED * 16 / report["seconds"]}  # fmt: skip
+
+
+def four_ranks(folder: Path, plans: dict[str, Path]) -> list[Any]:
+    """Train under each plan on this rank, in float64."""
+    return [cases.train(folder / space, plan=str(path), steps=STEPS, evaluate_every=0)
+            for space, path in plans.items()]  # fmt: skip
+
+
+def test_they_train_as_one_process_does(plans: dict[str, Path], tmp_path: Path) -> None:
+    plan, alone = plans["paper"], tmp_path / "alone.json"
+    one = {"ranks": 1, "sequences": dict.fromkeys(load_plan(plan).sequences, "")}
+    alone.write_text(json.dumps(json.loads(plan.read_text()) | one))
+    assert cases.train(tmp_path / "one", plan=str(alone), steps=STEPS, evaluate_every=0) == 0
+    assert on_ranks(4, four_ranks, tmp_path, plans) == [[0, 0]] * 4
+    expected = cases.losses(tmp_path / "one")
+    assert list(expected) == [1, 2, 3]
+    for space in SPACES:
+        assert cases.losses(tmp_path / space) == pytest.approx(expected, rel=1e-12)

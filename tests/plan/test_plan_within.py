@@ -1,7 +1,13 @@
-"""Plans within a limit are those of trying every plan, up to the gap that is certified."""
+"""Plans within a limit are those of trying every plan, up to the gap that is certified.
+
+What does not fit is refused by a bound in closed form, which is never wrong.
+
+A given plan costs the same as in the search.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
@@ -11,14 +17,18 @@ import pytest
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from profiles import IS_LONG
 
+from benchmarks.paper.setting import megatron, megatron_sequences
 from primepar.errors import PlanError
-from primepar.models.config import ModelConfig
+from primepar.models.config import Family, ModelConfig
+from primepar.plan import PRESETS, preset_plan
 from primepar.plan.cluster import Link
 from primepar.plan.search import within as within_module
 from primepar.plan.search.options import Options
-from primepar.plan.search.planner import Planner
+from primepar.plan.search.planner import Part, Planner
+from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.search import search
-from primepar.plan.search.within import WithinLimits
+from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.within import LeastMemory, WithinLimits, advice, refuse_what_cannot_fit
 
 CASES = 200 if IS_LONG else 16
 
@@ -162,3 +172,171 @@ def test_the_least_memory_within_a_time_takes_few_devices() -> None:
         "expected at most 32 devices for least memory within --within, got 64: take --devices 32, "
         "or the least time in --memory"
     )
+
+
+FAMILIES: tuple[Family, ...] = ("gpt", "opt", "bloom", "llama")
+
+
+def random_planner(random: Random) -> Planner:
+    """A small model on up to eight devices, with sizes that are drawn."""
+    heads = random.choice((2, 4, 8))
+    model = ModelConfig.of(
+        random.choice(FAMILIES), hidden=heads * random.choice((4, 8)), heads=heads,
+        layers=random.choice((1, 2, 5)), context=random.choice((8, 32)),
+        vocabulary=random.choice((24, 97, 512)), tied=random.random() < 0.5,
+    )  # fmt: skip
+    devices, batch = random.choice((1, 2, 4, 8)), random.choice((1, 2, 8))
+    spaces: tuple[SpaceName, ...] = ("paper", "paper", "all")
+    space = random.choice(spaces) if devices < 8 else "paper"
+    return Planner.of(model, TWO_LEVELS, devices, batch, None, space, tradeoffs=True)
+
+
+def least_sum(planner: Planner) -> float:
+    """The least memory by trying every largest rest, with the planner's own options."""
+    options = [planner.catalogue.options(operator) for operator in planner.operators]
+    sums = []
+    for rest in {float(rest) for some in options for rest in some.running}:
+        fitting = [some.kept[some.running <= rest] for some in options]
+        if all(map(len, fitting)):
+            sums.append(rest + sum(float(kept.min()) for kept in fitting))
+    return min(sums)
+
+
+@pytest.mark.parametrize("first", range(0, 40 if IS_LONG else 20, 10))
+def test_the_least_memory_is_that_of_all_sums(first: int) -> None:
+    for seed in range(first, first + 10):
+        planner = random_planner(Random(seed))
+        assert LeastMemory(planner).bytes == pytest.approx(least_sum(planner), rel=1e-12)
+
+
+def test_no_plan_holds_less_than_the_bound_of_its_parameters() -> None:
+    for seed in range(12 if IS_LONG else 1):
+        random = Random(seed)
+        planner = random_planner(random)
+        least = LeastMemory(planner).parameters
+        for _ in range(3):
+            numbers = [random.randrange(len(planner.options(name))) for name in planner.named]
+            result = SearchResult.of(planner, 0.0, numbers)
+            assert least <= result.memory
+            assert least <= max(result.held)
+
+
+def test_what_fits_is_not_refused_and_what_is_refused_has_a_reason() -> None:
+    planner = Planner.of(SMALL, TWO_LEVELS, 2, 4, None, "paper", tradeoffs=True)
+    least = LeastMemory(planner)
+    refuse_what_cannot_fit(planner, least.parameters, "a device")
+    with pytest.raises(PlanError) as caught:
+        refuse_what_cannot_fit(planner, np.floor(least.parameters) - 1, "a device")
+    devices, whole = planner.training.links.devices, LeastMemory(planner).with_devices(1).parameters
+    assert str(caught.value) == (
+        f"expected a plan within the {np.floor(least.parameters) - 1:,.0f} bytes of a device, got "
+        "none: parameters with gradients and optimizer states alone take "
+        f"{np.ceil(least.parameters):,.0f} bytes of each of {devices} devices, the smallest plan "
+        f"at most {np.ceil(least.bytes):,.0f}: take --devices 4"
+    )
+    assert advice(least, whole / 16 - 1) == (
+        "no number of the cluster's 16 devices is enough, at least 17 are needed"
+    )
+    assert advice(least, whole / 16 + 1) == (
+        "no number of the cluster's 16 devices is enough: take a smaller --batch"
+    )
+
+
+def test_the_smallest_number_of_devices_that_is_enough_is_named() -> None:
+    for model in (BLOOM, replace(SMALL, layers=5)):
+        least = LeastMemory(Planner.of(model, TWO_LEVELS, 1, 4, None, "paper"))
+        sizes = {devices: least.with_devices(devices).bytes for devices in (2, 4, 8, 16)}
+        for devices, size in sizes.items():
+            enough = min(count for count in sizes if sizes[count] <= size)
+            assert advice(least, size) == f"take --devices {enough}"
+            assert enough <= devices
+
+
+@pytest.mark.parametrize("part", ["model", "blocks"])
+@pytest.mark.parametrize("space", ["paper", "all"])
+def test_what_a_search_found_costs_the_same_where_it_is_given(space: SpaceName, part: Part) -> None:
+    for model in (SMALL, UNTIED):
+        planner = Planner.of(model, TWO_LEVELS, 4, 4, None, space, part=part)
+        result = search(planner)
+        given = Given.with_sequences(planner, result.sequences).result
+        assert given.cost == pytest.approx(result.cost)
+        assert given.seconds == pytest.approx(result.seconds)
+        assert given.memory == pytest.approx(result.memory)
+
+
+def test_layers_may_have_other_sequences_than_one_another() -> None:
+    planner = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "paper", part="blocks")
+    plans = [megatron_sequences(planner, copies) for copies in (1, 4)]
+    mixed = {name: plans[name.startswith("blocks.1")][name] for name in planner.named}
+    seconds = [
+        Given.with_sequences(planner, sequences).result.seconds for sequences in (*plans, mixed)
+    ]
+    inner = Given.with_sequences(planner, mixed)
+    assert sum(seconds[:2]) / 2 < seconds[2]
+    assert float(inner.edge("blocks.0.add2", "blocks.1.norm1")[0, 0]) > 0
+    assert float(inner.edge("blocks.0.norm1", "blocks.0.qkv")[0, 0]) == 0
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@pytest.mark.parametrize("family", ["opt", "llama"])
+def test_every_preset_has_a_price_which_no_plan_of_the_space_all_exceeds(
+    family: Family, devices: int
+) -> None:
+    model = ModelConfig.of(family, layers=1, hidden=64, heads=8, context=32, vocabulary=96)
+    planner = Planner.of(model, TWO_LEVELS, devices, 8, None, "all")
+    best = search(planner).seconds
+    seconds = {}
+    for preset in PRESETS:
+        with suppress(PlanError):
+            plan = preset_plan(preset, model, devices)
+            seconds[preset] = Given.with_sequences(planner, plan.sequences).result.seconds
+    assert (
+        set(seconds)
+        == {
+            2: {"megatron", "megatron-sp", "data"},
+            4: set(PRESETS) - {"3d"},
+            8: {"megatron", "megatron-sp", "data", "tesseract", "3d"},
+        }[devices]
+    )
+    assert min(seconds.values()) >= best * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [("M2,M2", "M4"), ("K4", "K2,K2")],
+)
+def test_a_sequence_spelt_otherwise_has_the_same_price(one: str, same: str) -> None:
+    planner = Planner.of(SMALL, TWO_LEVELS, 4, 4, None, "all", part="blocks")
+    plans = [megatron_sequences(planner, 1) | {"blocks.0.qkv": text} for text in (one, same)]
+    first, second = (Given.with_sequences(planner, plan).result for plan in plans)
+    assert first.seconds == second.seconds
+    assert first.memory == second.memory
+
+
+@pytest.mark.parametrize(
+    ("wrong", "refusal"),
+    [
+        ("Os2x2,M2", "expected a sequence of blocks.1.fc1 on 4 devices, got Os2x2,M2 on 8: "
+         "take --devices 8"),
+        ("K4", "expected a sequence of blocks.1.fc1 on 4 devices that divides its sizes and 4 "
+         "sequences of 31 tokens, got K4: take another --batch"),
+    ],
+)  # fmt: skip
+def test_a_sequence_that_does_not_fit_is_refused(wrong: str, refusal: str) -> None:
+    model = replace(SMALL, ffn=66, context=31)
+    planner = Planner.of(model, TWO_LEVELS, 4, 4, None, "paper", part="blocks")
+    sequences = megatron_sequences(planner, 4) | {"blocks.1.fc1": wrong}
+    with pytest.raises(PlanError) as caught:
+        _ = Given.with_sequences(planner, sequences).result
+    assert str(caught.value) == refusal
+
+
+def test_megatron_has_every_degree_that_the_sizes_allow() -> None:
+    small = replace(SMALL, heads=2, kv_heads=2, head_dim=32)
+    planner = Planner.of(small, TWO_LEVELS, 8, 4, None, "paper", part="blocks")
+    assert list(megatron(planner)) == [4]  # 8 sequences would be wanted, and 4 heads
+    result = megatron(planner)[4]
+    assert result.sequences["blocks.0.qkv"] == "M4,K2"
+    assert result.sequences["blocks.1.fc2"] == "M4,N2"
+    assert result.sequences["blocks.0.norm1"] == "M4,R2"
+    assert result.cost >= search(planner).cost

@@ -1,4 +1,9 @@
-"""A plan's step simulated: its program's own counts, operations by formula, and the command."""
+"""A plan's step simulated: its program's own counts, operations by formula, and the command.
+
+Simulation of replicas that step by themselves and are averaged every H steps.
+
+The step of a plan with many equal layers, simulated in part, next to the whole simulation.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +14,22 @@ from pathlib import Path
 import pytest
 from command import run
 from lowered_steps import lower_step
+from partitioned_cases import SHAPES
+from step_cases import SMALL
 
 from primepar.models import ModelConfig, load_config
-from primepar.plan import preset_plan
+from primepar.plan import preset_plan, save_plan
 from primepar.plan.cluster import load_cluster, shipped_clusters
-from primepar.plan.simulator.step import simulate_step
+from primepar.plan.plan import Plan
+from primepar.plan.simulator import step
+from primepar.plan.simulator.run import Simulation, simulate
+from primepar.plan.simulator.step import (
+    copied_to_next_ranks,
+    is_large,
+    simulate_equal_layers,
+    simulate_period,
+    simulate_step,
+)
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 
@@ -169,3 +185,136 @@ def test_a_deadlock_ends_with_1() -> None:
     assert (done.code, done.out) == (1, "")
     expected = "primepar: error: expected every rank to end, got 2 that wait without end"
     assert done.err.startswith(expected)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "4")
+CLUSTER = load_cluster("h200-8")
+
+
+def test_a_step_has_its_share_of_an_average() -> None:
+    plan = preset_plan("M2,megatron", SMALL["gpt2"], 4)
+    runs = [simulate_period(plan, 4, 4, CLUSTER, "bfloat16", period) for period in (1, 2, 8)]
+    for simulated in runs:
+        share = simulated.average.seconds / simulated.period
+        assert simulated.seconds == simulated.local.seconds + share
+        assert simulated.replicas == 2
+        assert len(simulated.local.peak) == len(simulated.average.peak) == 4
+    first, *_, last = runs
+    assert first.seconds > last.seconds > first.local.seconds
+
+
+@pytest.mark.parametrize("name", ["M2,megatron", "data"])
+def test_with_a_period_of_one_a_step_sends_what_a_synchronous_one_does(name: str) -> None:
+    """All but the loss and the squares of gradients, which are numbers of the whole batch."""
+    plan = preset_plan(name, SMALL["llama"], 4)
+    together = simulate_step(plan, 4, 4, CLUSTER, "float32")
+    averaged = simulate_period(plan, 4, 4, CLUSTER, "float32", 1)
+    assert 0 <= max(together.sent) - averaged.sent <= 4 * 12
+
+
+def test_copies_that_share_no_link_take_as_long_as_one() -> None:
+    program = lower_step(preset_plan("megatron", SMALL["gpt2"], 2), 2, 4)
+    alone = simulate(program, CLUSTER, "float32")
+    for copies in (1, 2, 4):
+        together = simulate(copied_to_next_ranks(program, copies), CLUSTER, "float32")
+        assert together.seconds == pytest.approx(alone.seconds, rel=1e-12)
+        assert together.sent == alone.sent * copies
+
+
+def test_copies_wait_for_a_link_that_they_share() -> None:
+    """On `v100-8x4` a copy on two devices is inside of a node; with three, one is on two nodes."""
+    cluster = load_cluster("v100-8x4")
+    inside = lower_step(preset_plan("megatron", SMALL["gpt2"], 2), 2, 4)
+    across = copied_to_next_ranks(lower_step(preset_plan("data", SMALL["gpt2"], 3), 3, 4), 2)
+    alone = simulate(inside, cluster, "float32")
+    assert simulate(copied_to_next_ranks(inside, 2), cluster, "float32").seconds == alone.seconds
+    first = simulate(lower_step(preset_plan("data", SMALL["gpt2"], 3), 3, 4), cluster, "float32")
+    assert simulate(across, cluster, "float32").seconds > first.seconds
+
+
+def test_the_command_prints_both_programs() -> None:
+    given = ("simulate", "M2,megatron", *MODEL, "--batch", "4", "--cluster", "h200-8")
+    done = run(*given, "--average-every", "4", "--json")
+    assert done.code == 0
+    answer = json.loads(done.out)
+    local, average = answer["local_step"], answer["average"]
+    assert answer["seconds"] == local["seconds"] + average["seconds"] / 4
+    assert answer["sent"] == pytest.approx(local["sent"] + average["sent"] / 4)
+    lines = run(*given, "--average-every", "4").out.splitlines()
+    assert lines[1] == "  2 replicas, averaged after every 4 steps"
+    assert run(*given, "--average-every", "1").out.splitlines()[1] == (
+        "  2 replicas, averaged after every step"
+    )
+
+
+WRONG_PERIODS = {
+    ("M2,megatron", *MODEL, "--average-every", "0"): "--average-every: expected 1 or more, got 0",
+    ("megatron", *MODEL, "--average-every", "2"): "plan: expected replicas to average, all "
+    "operators with the same first cut of the rows, like M2,K2, got N4 of embedding: begin every "
+    "sequence with M2, or leave the period out",
+    ("P2x2", "--average-every", "2"): "--average-every: expected a plan, whose replicas are "
+    "averaged, got P2x2: leave --average-every out",
+    ("M2,megatron", *MODEL, "--average-every", "2", "-o", "t.svg"): "--output: expected none "
+    "together with --average-every, which simulates two programs, got t.svg: leave one of the two "
+    "out",
+}
+
+
+@pytest.mark.parametrize("arguments", WRONG_PERIODS, ids=" ".join)
+def test_wrong_input_ends_in_one_line(arguments: tuple[str, ...]) -> None:
+    done = run("simulate", *arguments, "--cluster", "h200-8")
+    assert done == (2, "", f"primepar: error: {WRONG_PERIODS[arguments]}\n")
+
+
+STEP = (4, 4)
+"""Sequences, and tokens of each."""
+
+
+def plan_of(name: str, layers: int) -> Plan:
+    return preset_plan(name, replace(SHAPES["llama"], layers=layers), 4)
+
+
+def amounts(simulated: Simulation) -> list[object]:
+    """All sums of a run that are integers."""
+    carried = {(way.level, way.first, way.out): way.bytes for way in simulated.traffic}
+    return [simulated.sent, simulated.operations, carried]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("primepar", "float32"), ("M2,megatron", "bfloat16")])
+def test_it_is_the_whole_simulation(name: str, dtype: str) -> None:
+    """What is sent, computed and carried is equal; two layers more take as long as the last two."""
+    plan = plan_of(name, 8)
+    whole = simulate_step(plan, *STEP, H200, dtype)
+    part = simulate_equal_layers(plan, *STEP, H200, dtype)
+    assert part.left_out == 4
+    assert amounts(part) == amounts(whole)
+    assert part.peak == whole.peak
+    assert part.seconds == pytest.approx(whole.seconds, rel=1e-4)
+    assert part.computing == pytest.approx(whole.computing, rel=1e-9)
+    for of_part, of_whole in zip(part.communication, whole.communication, strict=True):
+        assert of_part.total == pytest.approx(of_whole.total, rel=3e-2)
+        assert of_part.share == pytest.approx(of_whole.share, abs=3e-2)
+
+
+def test_large_plans_alone_are_simulated_in_part() -> None:
+    """Of up to 256 layers of devices all are simulated, and all where no seven are equal."""
+    assert not is_large(plan_of("megatron", 64))
+    assert is_large(plan_of("megatron", 65))
+    several = preset_plan("1f1b:2x4,data", replace(SHAPES["llama"], layers=130), 4)
+    assert not is_large(several)
+
+
+def test_the_command_states_how_many_layers_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Chakra trace has all of them."""
+    monkeypatch.setattr(step, "MOST_WHOLE", 8)
+    save_plan(plan_of("megatron", 8), tmp_path / "plan.json")
+    command = ("simulate", str(tmp_path / "plan.json"), "--cluster", "h200-8")
+    assert run(*command).out.splitlines()[2] == (
+        "  layers     4 are not simulated: their time follows from that of equal ones, and they "
+        "are not in the timeline"
+    )
+    whole = run(*command, "-o", str(tmp_path / "trace.et"), "--json")
+    assert json.loads(whole.out)["step"]["layers_left_out"] == 0

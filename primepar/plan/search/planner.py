@@ -93,16 +93,15 @@ class FoldedGraph:
 class Planner:
     """Plans of a model on a number of devices of a cluster.
 
-    The cost of a plan is the seconds of a training step, plus `alpha` seconds for each byte that a
-    device keeps through it (PrimePar, equation 7). With `tradeoffs` it keeps, in addition to the
-    cheapest options, those that take less memory. With a share `hidden` the cost is that of
-    `cost.step_seconds`: a lower bound of a step whose sums of gradients run during backward.
+    The cost of a plan is the seconds of a training step (PrimePar, equation 7, with an alpha of 0).
+    With `tradeoffs` it keeps, in addition to the cheapest options, those that take less memory.
+    With a share `hidden` the cost is that of `cost.step_seconds`: a lower bound of a step whose
+    sums of gradients run during backward.
     """
 
     model: ModelConfig
     training: Training
     space: SpaceName = "all"
-    alpha: float = 0.0
     tradeoffs: bool = False
     part: Part = "model"
     candidates: Candidates | None = None
@@ -128,7 +127,7 @@ class Planner:
     @classmethod
     def of(
         cls, model: ModelConfig, cluster: Cluster, devices: int, batch: int, dtype: str | None,
-        space: SpaceName = "all", alpha: float = 0.0, tradeoffs: bool = False,
+        space: SpaceName = "all", tradeoffs: bool = False,
         part: Part = "model", tick: Callable[[str], object] = str, posted: bool = False,
         axes: Axes = FREE,
     ) -> Self:  # fmt: skip
@@ -148,7 +147,7 @@ class Planner:
         slices = axes.slices(devices, batch)
         if slices == frozenset():
             raise axes.refusal(devices, batch)
-        return cls(model, training, space, alpha, tradeoffs, part, slices=slices, tick=tick)
+        return cls(model, training, space, tradeoffs, part, slices=slices, tick=tick)
 
     @classmethod
     def like(cls, other: Planner, **settings: object) -> Self:
@@ -211,9 +210,7 @@ class Planner:
 
     def cost_of(self, options: Options) -> Vector:
         """Cost of some options: of their operator alone."""
-        seconds = options.seconds if self.hidden is None else weighed(options.terms, self.hidden)
-        cost: Vector = seconds + self.alpha * options.kept
-        return cost
+        return options.seconds if self.hidden is None else weighed(options.terms, self.hidden)
 
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""

@@ -3,10 +3,12 @@
 The search minimises a price, a relaxation of what the simulator shows. So several plans are
 searched, each with the least sum for one share `h` of `cost.step_seconds`, next to Megatron's plans
 of every degree. They are simulated from the cheapest on. One that was searched is, if its price is
-at most the fastest simulated step so far; one of Megatron's, if `LEAST` of its price is. Example:
-of Megatron's with prices 100, 118 and 140 ms the first is simulated with 107 ms. The second may
-take 106 ms and is simulated, the third is not. So no degree of Megatron is faster than the first
-plan, up to the largest number that is simulated.
+at most the fastest simulated step so far; one of Megatron's, if `LEAST` of its price is. Errors of
+one question are alike: it takes at least `SPREAD` of the least ratio, of simulated seconds over the
+price, of those that are simulated. Example: of Megatron's with prices 100, 108 and 112 ms the first
+is simulated with 107 ms. The second may take 0.92 x 1.07 x 108 = 106 ms and is simulated, the third
+no less than 110 ms and is not. So no degree of Megatron is faster than the first plan, up to the
+largest number that is simulated.
 
 The gap is that of prices: the largest bound of all shares is a lower bound of every plan's.
 """
@@ -27,6 +29,8 @@ from primepar.plan.search.within import best_within
 
 LEAST = 0.9
 """Simulated seconds over the price that are likely at least; the law of prices has a test."""
+SPREAD = 0.92
+"""The same, over the least such ratio of the plans that are simulated for one question."""
 MOST_SIMULATED = 8
 """Plans that are simulated at most."""
 SIMULATED_DEVICES = 64
@@ -113,13 +117,17 @@ def simulated(plans: Several[ComparedPlan], bound: float = inf) -> list[Compared
     ordered = sorted(plans, key=lambda plan: plan.result.seconds)
     devices = ordered[0].result.planner.training.links.devices
     left, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
+    ratio = inf  # the least of simulated seconds over the price
     for plan in ordered:
-        result, share = plan.result, LEAST if plan.name else 1.0
+        result, share = plan.result, 1.0
+        if plan.name:
+            share = LEAST if ratio == inf else max(LEAST, SPREAD * ratio)
         if left > 0 and share * result.seconds <= best and result.can_be_simulated:
             result.planner.tick(f"simulation of {plan.name or 'a plan'}")
             if result.is_within(bound):
                 plan = replace(plan, simulated=True)
                 left, best = left - 1, min(best, plan.seconds)
+                ratio = min(ratio, plan.seconds / result.seconds)
                 done.append(plan)
         elif result.memory <= bound:
             done.append(plan)

@@ -457,15 +457,6 @@ class Splits:
             if self.axes.pp in (None, split.stages) and self._slices(split, size) != frozenset():
                 yield size
 
-    def _no_interleaving(self) -> PlanError:
-        devices = f"{self.devices} device{'s' * (self.devices != 1)}"
-        return PlanError(
-            "expected layers for 2 stages of 2 chunks or more, and micro-batches in a multiple of "
-            "the stages, for interleaved-1f1b, got "
-            f"{self.model.layers} layers, a batch of {self.batch} and {devices}: take "
-            "--schedule 1f1b"
-        )
-
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
         return not self._fits(pipeline), pipeline.seconds
 
@@ -476,15 +467,12 @@ class Splits:
 
         Where none fits, it is one that takes little memory. What is computed again only takes time.
         So it is tried where that may be the fastest that fits, and no earlier. Where no plan can
-        take less than `known` seconds, the first with less memory that fits is taken. Raises
-        `PlanError` where the split has no micro-batches for the schedules.
+        take less than `known` seconds, the first with less memory that fits is taken.
         """
         possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
         if not possible:
             return self._least(split, sequences)
         plain = sorted(self._plain(split, possible, sequences), key=lambda known: known.seconds)
-        if not plain:
-            raise self._no_interleaving()
         tried = [*plain]
         for pipeline in plain:
             if pipeline.seconds >= self._fastest(tried):

@@ -36,8 +36,6 @@ Recompute = Literal["none", "selective", "full"] | tuple[str, ...]
 """Which activations are computed again, as `Recomputation` of a plan: names are of operators."""
 RecomputeChoice = Literal["none", "selective", "full"]
 """What to choose from."""
-PlannedSchedule = Literal["1f1b", "interleaved-1f1b"]
-"""Schedules to choose from."""
 MOST_CHUNKS = 8
 """Most chunks of a stage that are considered."""
 EXECUTED_SHARDS: tuple[Shard, ...] = ("none", "optimizer")
@@ -81,7 +79,8 @@ class OptionChoices:
 
     shards: tuple[Shard, ...] = ("none",)
     recomputes: tuple[RecomputeChoice, ...] = ("none",)
-    schedules: tuple[PlannedSchedule, ...] = ("1f1b",)
+    interleaves: bool = False
+    """Whether interleaved 1F1B is considered next to 1F1B."""
 
     def without_recompute(
         self, layers: int, stages: int, batches: int
@@ -93,17 +92,14 @@ class OptionChoices:
         of 4 chunks are 64 chunks, of which the first, with the embedding, and the last, with the
         head, have one layer, and all others two.
         """
-        for shard, schedule in product(self.shards, self.schedules):
-            counts = [1]
-            if schedule == "interleaved-1f1b":
-                several = stages > 1 and not batches % stages
-                most = min(MOST_CHUNKS, layers // stages) if several else 1
-                counts = [*range(2, most + 1)]
-            for chunks in counts:
-                yield TrainingOptions(shard=shard, schedule=schedule, chunks=chunks)
+        several = self.interleaves and stages > 1 and not batches % stages
+        most = min(MOST_CHUNKS, layers // stages) if several else 1
+        for shard, chunks in product(self.shards, range(1, most + 1)):
+            schedule: ScheduleName = "1f1b" if chunks == 1 else "interleaved-1f1b"
+            yield TrainingOptions(shard=shard, schedule=schedule, chunks=chunks)
 
 
-EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), ("1f1b", "interleaved-1f1b"))
+EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), interleaves=True)
 """All options that a step of `primepar train` may have."""
 
 

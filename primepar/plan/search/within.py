@@ -167,8 +167,7 @@ class Interval(NamedTuple):
 class WithinLimits:
     """Plans of a planner within limits, out of options that cost more and take less memory too.
 
-    The cost of a plan is the planner's: seconds, plus `alpha` times bytes. Beyond `EXACT` devices
-    the bounds are those of classes of sequences, which hold for all plans.
+    Beyond `EXACT` devices the bounds are those of classes of sequences, which hold for all plans.
     """
 
     def __init__(self, planner: Planner) -> None:
