@@ -15,6 +15,7 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.plan import Plan
 from primepar.plan.search import result
 from primepar.plan.simulator.run import Simulation
+from primepar.plan.simulator.step import simulate_equal_layers
 
 SMALL = ModelConfig.of("opt", hidden=64, heads=8, layers=2, context=32, vocabulary=96)
 UNTIED = ModelConfig.of("gpt", hidden=64, heads=8, layers=3, context=32, vocabulary=96)
@@ -41,13 +42,13 @@ def byte_a_second(bits: int, batch: int = 4, positions: int = 8) -> Training:
 @contextmanager
 def simulated_once() -> Iterator[None]:
     """Simulate every step once, however often a planner asks; memory changes no simulation."""
-    simulate, known = result.simulate_equal_layers, dict[bytes, Simulation]()
+    known: dict[bytes, Simulation] = {}
 
     def once(plan: Plan, batch: int, positions: int, where: Cluster, dtype: str) -> Simulation:
         machine = msgspec.structs.replace(where, memory=1.0)
         key = msgspec.json.encode((plan, batch, positions, machine, dtype))
         if key not in known:
-            known[key] = simulate(plan, batch, positions, where, dtype)
+            known[key] = simulate_equal_layers(plan, batch, positions, where, dtype)
         return known[key]
 
     with patch.object(result, "simulate_equal_layers", once):
