@@ -17,10 +17,10 @@ from time import process_time
 from msgspec import Struct
 
 from benchmarks.searches import BATCH, cluster_of
-from primepar.commands.plan_objective import fastest_within
 from primepar.errors import PlanError
 from primepar.models.sizes import MODELS
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.ranked import ranked
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
@@ -51,7 +51,7 @@ def planner(devices: int, space: SpaceName = "paper", model: str = "llama-2-70b"
 
 def _refused() -> tuple[str, float]:
     try:
-        fastest_within(planner(8, model="opt-175b"))
+        ranked(planner(8, model="opt-175b"))
     except PlanError:
         return "refused", 0.0
     return "a plan", float("inf")

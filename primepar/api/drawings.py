@@ -51,7 +51,7 @@ def plan_drawing(plan: Plan) -> Drawing:
 def search_drawing(result: object) -> Drawing | None:
     """What a search chose and its predicted cost; None for anything else."""
     from primepar.plan.search.explain import explain
-    from primepar.plan.search.explanation_text import words as explanation_text
+    from primepar.plan.search.explain import words as explanation_text
     from primepar.plan.search.result import SearchResult
 
     if not isinstance(result, SearchResult):

@@ -162,7 +162,7 @@ class Question:
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
         from primepar.plan.search.explain import price_of
-        from primepar.plan.search.ranked import ComparedPlan
+        from primepar.plan.search.ranked import ComparedPlan, ranked
 
         match self.mode:
             case "plan":
@@ -188,11 +188,13 @@ class Question:
                 text = answer.text + redundancy_words(result.cost, solution)
                 return Printed(data, text, 0 if solution.proved else UndecidedError.exit_code)
             case "memory":
+                from primepar.plan.search.within import smallest_within
+
                 assert self.within is not None
                 smallest = smallest_within(self.planner(tick), self.within)
                 return self._best([ComparedPlan("", smallest)], tick)
             case "time":
-                return self._best(fastest_within(self.planner(tick), self.memory), tick)
+                return self._best(ranked(self.planner(tick), self.memory), tick)
 
     @cached_property
     def read(self) -> tuple[ModelConfig, Cluster]:
@@ -233,7 +235,7 @@ class Question:
 
     def _explained(self, explanation: Explanation, plan: Plan | None = None) -> Printed:
         """An explanation as the answer; the plan is written where that is asked."""
-        from primepar.plan.search.explanation_text import words
+        from primepar.plan.search.explain import words
 
         if self.output is not None and plan is not None:
             save_plan(plan, self.output)
@@ -299,7 +301,7 @@ class Question:
     def _least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
         """The plan with the least redundancy within the bounds, and how sure that is."""
         from primepar.plan.redundancy import MOST_COLUMNS, least_redundancy
-        from primepar.plan.search import within
+        from primepar.plan.search.within import fastest_within, smallest_within
 
         memory = self.memory or planner.training.cluster.memory
         made = planner.like(planner, tradeoffs=True)
@@ -318,42 +320,12 @@ class Question:
             )
         if self.within is not None:  # raises where one bound alone leaves no plan
             smallest_within(planner, self.within)
-        fastest = within.fastest_within(planner, memory, whose(planner, self.memory))
+        fastest = fastest_within(planner, self.memory)
         raise PlanError(
             f"expected a plan with a step within the {self.within:g} seconds of --within and "
             f"within the memory of a device, got none: the fastest within the memory takes "
             f"{fastest.seconds:.6g} seconds: give more of one"
         )
-
-
-def whose(planner: Planner, memory: float | None) -> str:
-    """Whose bytes bound the memory of a plan."""
-    return "--memory" if memory else f"a device of the cluster {planner.training.cluster.name}"
-
-
-def fastest_within(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
-    """The fastest plan within `memory`, or that of a device, then those it was compared with.
-
-    Raises `PlanError` where no plan is within the bound.
-    """
-    from primepar.plan.search.ranked import ranked
-
-    return ranked(planner, memory or planner.training.cluster.memory, whose(planner, memory))
-
-
-def smallest_within(planner: Planner, within: float) -> SearchResult:
-    """The smallest plan within `within` seconds. Raises `PlanError`."""
-    from primepar.plan.search.search import search
-    from primepar.plan.search.within import WithinLimits
-
-    result = WithinLimits(planner).smallest(within)
-    if result is None:
-        shortest = search(planner).seconds
-        raise PlanError(
-            f"expected a plan with a step within the {within:g} seconds of --within, got none: "
-            f"the shortest takes {shortest:.6g} seconds, {shortest - within:.2g} too many"
-        )
-    return result
 
 
 def redundancy_words(redundant: float, solution: Solution) -> str:

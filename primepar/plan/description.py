@@ -20,7 +20,7 @@ from textwrap import fill
 
 from primepar.pictures import svg
 from primepar.plan.layouts import edges, ends, padded_vocabulary
-from primepar.plan.pipeline_layout import PipelineLayout
+from primepar.plan.pipeline_layout import PipelineLayout, layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.schedule.layout import Layout
 
@@ -107,24 +107,20 @@ def _row(description: Description, plan: Plan, name: str, before: int, back: int
 def _folded(rows: Sequence[OperatorRow]) -> list[OperatorRow]:
     """Rows of consecutive layers that are equal, as one: `blocks.0-11.qkv`."""
     folded: list[OperatorRow] = []
-    blocks = [(key, list(of_layer)) for key, of_layer in groupby(rows, key=_layer)]
+    blocks = [(layer, [*inside]) for layer, inside in groupby(rows, lambda r: layer_of(r.name))]
     for same, several in groupby(blocks, key=lambda block: [_without_layer(r) for r in block[1]]):
         layers = [layer for layer, _ in several]
         name = f"blocks.{layers[0]}-{layers[-1]}" if len(layers) > 1 else f"blocks.{layers[0]}"
         folded += [
-            replace(row, name=f"{name}.{row.name}" if layers[0] else row.name) for row in same
+            replace(row, name=row.name if layers[0] is None else f"{name}.{row.name}")
+            for row in same
         ]
     return folded
 
 
-def _layer(row: OperatorRow) -> str:
-    """Number of the layer of a row; empty outside the layers."""
-    parts = row.name.split(".")
-    return parts[1] if parts[0] == "blocks" else ""
-
-
 def _without_layer(row: OperatorRow) -> OperatorRow:
-    return replace(row, name=row.name.split(".", 2)[2]) if _layer(row) else row
+    is_outside = layer_of(row.name) is None
+    return row if is_outside else replace(row, name=layer_operator(row.name))
 
 
 def _notes(plan: Plan, batch: int, description: Description) -> Iterator[str]:

@@ -19,8 +19,7 @@ from primepar.api.asked_target import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
 from primepar.plan import preset_plan
-from primepar.plan.search.explain import explain
-from primepar.plan.search.explanation_text import words
+from primepar.plan.search.explain import explain, words
 from primepar.reference import emulate
 from primepar.reference.check import memories
 from primepar.schedule import save_program

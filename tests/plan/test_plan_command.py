@@ -22,7 +22,7 @@ from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.search import explain, ranked
-from primepar.plan.search.explanation_text import words
+from primepar.plan.search.explain import words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import best_for
 from primepar.plan.search.result import Given

@@ -224,12 +224,12 @@ def test_no_plan_holds_less_than_the_bound_of_its_parameters() -> None:
 def test_what_fits_is_not_refused_and_what_is_refused_has_a_reason() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 2, 4, None, "paper", tradeoffs=True)
     least = LeastMemory(planner)
-    refuse_what_cannot_fit(planner, least.parameters, "a device")
+    refuse_what_cannot_fit(planner, least.parameters)
     with pytest.raises(PlanError) as caught:
-        refuse_what_cannot_fit(planner, np.floor(least.parameters) - 1, "a device")
+        refuse_what_cannot_fit(planner, np.floor(least.parameters) - 1)
     devices, whole = planner.training.links.devices, LeastMemory(planner).with_devices(1).parameters
     assert str(caught.value) == (
-        f"expected a plan within the {np.floor(least.parameters) - 1:,.0f} bytes of a device, got "
+        f"expected a plan within the {np.floor(least.parameters) - 1:,.0f} bytes of --memory, got "
         "none: parameters with gradients and optimizer states alone take "
         f"{np.ceil(least.parameters):,.0f} bytes of each of {devices} devices, the smallest plan "
         f"at most {np.ceil(least.bytes):,.0f}: take --devices 4"

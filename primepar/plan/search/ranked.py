@@ -25,7 +25,7 @@ from primepar.plan.cost.step_seconds import SHARES
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult, degrees
 from primepar.plan.search.search import search
-from primepar.plan.search.within import best_within
+from primepar.plan.search.within import best_within, bound_of
 
 LEAST = 0.9
 """Simulated seconds over the price that are likely at least; the law of prices has a test."""
@@ -59,27 +59,26 @@ class ComparedPlan:
         return result.memory <= memory or (self.simulated and max(result.held) <= memory)
 
 
-def ranked(planner: Planner, bound: float, whose: str) -> list[ComparedPlan]:
-    """Plans within `bound` bytes of a device, which are `whose`, and Megatron's; the best first.
+def ranked(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
+    """Plans within `memory`, or that of a device, and Megatron's; the best first.
 
     Raises `PlanError` where no plan is within the bound.
     """
     shares = SHARES if planner.training.posted else (None,)
     planners = [Planner.like(planner, hidden=share) for share in shares]
-    results = [best_within(one, bound, whose) for one in planners]
+    results = [best_within(one, memory) for one in planners]
     least = max(result.cost / (1 + result.gap) for result in results)
     plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
     return simulated([
         ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))
         for plan in (*plans.values(), *baselines(planners[0]))
-    ], bound)  # fmt: skip
+    ], bound_of(planner, memory)[0])  # fmt: skip
 
 
 def best_for(planner: Planner) -> list[ComparedPlan]:
     """As `ranked` for the memory of a device; by price where no plan fits it."""
-    cluster = planner.training.cluster
     try:
-        return ranked(planner, cluster.memory, f"a device of the cluster {cluster.name}")
+        return ranked(planner)
     except PlanError:
         return [ComparedPlan("", search(planner))]
 

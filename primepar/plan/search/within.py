@@ -106,12 +106,19 @@ def _of_parameters(options: Options) -> float:
     return float(np.sum([options.terms[term] for term in PARAMETERS], axis=0).min())
 
 
-def refuse_what_cannot_fit(planner: Planner, bound: float, whose: str) -> None:
-    """Raise `PlanError` where parameters alone exceed `bound` bytes of a device in every plan.
+def bound_of(planner: Planner, memory: float | None) -> tuple[float, str]:
+    """Bytes that a device may hold, `memory` or those of the cluster's, and whose they are."""
+    cluster = planner.training.cluster
+    usual = cluster.memory, f"a device of the cluster {cluster.name}"
+    return (memory, "--memory") if memory else usual
 
-    `whose` states whose bytes these are. A plan that is not refused may still not fit.
+
+def refuse_what_cannot_fit(planner: Planner, memory: float | None = None) -> None:
+    """Raise `PlanError` where parameters alone exceed the bytes of a device in every plan.
+
+    A plan that is not refused may still not fit.
     """
-    least = LeastMemory(planner)
+    least, (bound, whose) = LeastMemory(planner), bound_of(planner, memory)
     if least.parameters > bound:
         raise PlanError(
             f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: parameters with "
@@ -374,25 +381,27 @@ class WithinLimits:
         return [sums[0] + across[:-1].cumsum(), sums[1] + largest]
 
 
-def best_within(planner: Planner, bound: float, whose: str) -> SearchResult:
-    """The best plan that holds no more than `bound` bytes on a device, which are `whose`.
+def best_within(planner: Planner, memory: float | None = None) -> SearchResult:
+    """The best plan that holds no more than `memory`, or that of a device of the cluster.
 
     Raises `PlanError` where there is none.
     """
-    refuse_what_cannot_fit(planner, bound, whose)
+    refuse_what_cannot_fit(planner, memory)
     result = search(planner)
-    if result.is_within(bound):
+    if result.is_within(bound_of(planner, memory)[0]):
         return result
-    return fastest_within(planner, bound, whose, held=True)
+    return fastest_within(planner, memory, held=True)
 
 
-def fastest_within(planner: Planner, bound: float, whose: str, held: bool = False) -> SearchResult:
-    """The fastest plan within `bound` bytes, as the search adds them up.
+def fastest_within(
+    planner: Planner, memory: float | None = None, held: bool = False
+) -> SearchResult:
+    """The fastest plan within `memory`, or that of a device, as the search adds it up.
 
     Where there is none, the smallest, if `held` is asked for and a device holds no more at
     once. Raises `PlanError`.
     """
-    within = WithinLimits(planner)
+    within, (bound, whose) = WithinLimits(planner), bound_of(planner, memory)
     least = within.least_memory
     result = within.fastest(max(bound, least))
     assert result is not None, "the smallest plan is within the limit"
@@ -402,5 +411,17 @@ def fastest_within(planner: Planner, bound: float, whose: str, held: bool = Fals
             f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: the smallest "
             f"takes {least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: "
             f"{advice(LeastMemory(planner), bound)}"
+        )
+    return result
+
+
+def smallest_within(planner: Planner, seconds: float) -> SearchResult:
+    """The smallest plan with a step of at most `seconds`. Raises `PlanError` without one."""
+    result = WithinLimits(planner).smallest(seconds)
+    if result is None:
+        shortest = search(planner).seconds
+        raise PlanError(
+            f"expected a plan with a step within the {seconds:g} seconds of --within, got none: "
+            f"the shortest takes {shortest:.6g} seconds, {shortest - seconds:.2g} too many"
         )
     return result
