@@ -197,7 +197,7 @@ class Planner:
                     "none that divides its sizes: take fewer devices, or a larger --batch"
                 )
             least = all_options.undominated if self.tradeoffs else all_options.cheapest
-            self.known[key] = least(self.cost_of(all_options))
+            self.known[key] = least(self.cost_of(name, all_options))
         return self.known[key]
 
     def allowed(self, name: str) -> Options:
@@ -208,13 +208,13 @@ class Planner:
         return options.only(number for number, candidate in enumerate(options.candidates)
                             if allows(self.slices, operator, candidate))  # fmt: skip
 
-    def cost_of(self, options: Options) -> Vector:
+    def cost_of(self, name: str, options: Options) -> Vector:
         """Cost of some options: of their operator alone."""
         return options.seconds if self.hidden is None else weighed(options.terms, self.hidden)
 
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""
-        return self.cost_of(self.options(name))
+        return self.cost_of(name, self.options(name))
 
     def edge(self, producer: str, consumer: str) -> Matrix:
         """Seconds of redistribution, forward plus backward, by the options of both ends."""

@@ -59,7 +59,7 @@ class Classes(Planner):
             options = replace(options, takes=takes, leaves=leaves, leaves_gradient=gradient,
                               weights=weights)  # fmt: skip
             least = options.undominated if self.tradeoffs else options.cheapest
-            self.known[key] = least(self.cost_of(options))
+            self.known[key] = least(self.cost_of(name, options))
         return self.known[key]
 
     def ways(self, sources: list[int], targets: list[int]) -> LeastWays:

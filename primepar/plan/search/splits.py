@@ -182,30 +182,14 @@ class _Layers(Planner):
         self.operators = self.group.chain(self.model, self.place)
         self.named = {operator.name: operator for operator in self.operators}
         self._ways = self.group.ways
-        self._seconds: dict[object, Vector] = {}
 
     @cached_property
     def runs(self) -> Repeated:
         """What runs again in backward."""
         return repeated(self.operators, self.aim.recompute)
 
-    def options(self, name: str) -> Options:
-        """Options of an operator; of those with equal layouts, the cheapest."""
-        key = self.key(name)
-        if key not in self.known:
-            options = self.allowed(name)
-            if len(options):
-                self.known[key] = options.cheapest(self._aimed(name, options))
-        return super().options(name)
-
-    def objective(self, name: str) -> Vector:
+    def cost_of(self, name: str, options: Options) -> Vector:
         """Seconds of a micro-batch, and the share of what takes place once, by option."""
-        key = self.key(name)
-        if key not in self._seconds:
-            self._seconds[key] = self._aimed(name, self.options(name))
-        return self._seconds[key]
-
-    def _aimed(self, name: str, options: Options) -> Vector:
         terms, aim = options.terms, self.aim
         often, once = seconds_for_parameters(terms, aim.shard)
         seconds: Vector = terms["compute"] + terms["communication"] + often + aim.once * once
