@@ -25,7 +25,7 @@ from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training, cost_key, linear_cost
 from primepar.plan.cost.links import ClusterLinks, PortLoad
 from primepar.plan.cost.sweeps import moving, sent
-from primepar.plan.profile.cluster_file import Sample, fit
+from primepar.plan.profile import Sample, fit
 from primepar.plan.search.sequence_space import SequenceSpace
 from primepar.plan.simulator.run import simulate
 from primepar.schedule import lower

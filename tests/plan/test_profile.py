@@ -25,15 +25,16 @@ from primepar.plan.cluster import (
     load_cluster,
     read_cluster,
 )
-from primepar.plan.profile.cluster_file import (
+from primepar.plan.profile import (
+    Counts,
     MeasuredMachine,
     Sample,
     cluster_text,
+    counts,
     fit,
     growing,
     points_text,
 )
-from primepar.plan.profile.counts import Counts, counts
 
 CONFIG = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json")
 

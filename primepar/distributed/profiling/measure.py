@@ -21,7 +21,7 @@ from primepar.distributed.training.settings import DeviceChoice, Dtype
 from primepar.distributed.training.stopping import Stopping, exit_code
 from primepar.errors import ConfigError, LaunchError
 from primepar.files import write_text
-from primepar.plan.profile.cluster_file import MeasuredMachine, cluster_text
+from primepar.plan.profile import MeasuredMachine, cluster_text
 
 RANKS = 4
 """Number of processes unless `--ranks` gives it."""

@@ -22,8 +22,7 @@ from primepar.models import ModelConfig, Operator, operators
 from primepar.models.config import Family
 from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import preset_plan
-from primepar.plan.profile.cluster_file import Sample
-from primepar.plan.profile.counts import counts
+from primepar.plan.profile import Sample, counts
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Join

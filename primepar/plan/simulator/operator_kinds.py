@@ -15,7 +15,7 @@ from primepar.models.graph import Operator, operators
 from primepar.operators.step import lower_step
 from primepar.plan.cluster import BYTES, Cluster, Passing
 from primepar.plan.plan import Plan
-from primepar.plan.profile.counts import Counts, counts
+from primepar.plan.profile import Counts, counts
 from primepar.plan.simulator.work import Work
 from primepar.schedule.program import Compute, Program
 

@@ -1,1 +1,0 @@
-"""Cluster files from measured times, by linear regression on the counts of the cost model."""
