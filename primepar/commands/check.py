@@ -25,7 +25,6 @@ from primepar.commands.options import (
 )
 from primepar.errors import TargetError
 from primepar.partition.stream_k import StreamK
-from primepar.schedule import Primitive
 
 if TYPE_CHECKING:
     from primepar.reference.check import CheckReport
@@ -59,9 +58,7 @@ def check(
         asked.refuse(OF_A_METHOD, side=side, shape=shape, batch=batch, positions=positions)
         _end_kernel(target, resolved, seed, json)
     report = check_target(asked, side, shape, seed, batch, positions)
-    if isinstance(resolved, Primitive) and not report.equal:
-        _end(report, json, likely_cause(resolved))
-    _end(report, json)
+    _end(report, json, () if report.equal else likely_cause(resolved, side))
 
 
 def _end_kernel(target: str, resolved: object, seed: int, json: bool) -> NoReturn:
@@ -78,8 +75,8 @@ def _end_kernel(target: str, resolved: object, seed: int, json: bool) -> NoRetur
 
 
 def _end(report: CheckReport, json: bool, cause: Iterable[str] = ()) -> NoReturn:
-    lines = "\n".join([*report.lines(_paint), *cause])
-    typer.echo(json_text(report) if json else lines, nl=not json)
+    title, *lines = report.lines(_paint)
+    typer.echo(json_text(report) if json else "\n".join([title, *cause, *lines]), nl=not json)
     raise typer.Exit(0 if report.equal else 1)
 
 

@@ -106,11 +106,13 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
     return placement.on_mesh(name, target, side, COMMAND_LINE)
 
 
-def likely_cause(primitive: Primitive) -> list[str]:
-    """A line with the likeliest mistake in a map that is refuted, or no line."""
-    from primepar.schedule.tracing import unwrapped
+def likely_cause(target: object, side: str | None) -> list[str]:
+    """A line with the likeliest mistake in the maps of a primitive, or no line."""
+    if not isinstance(target, Primitive):
+        return []
+    from primepar.verify.primitive.likely_cause import likely_cause
 
-    cause = unwrapped(primitive)
+    cause = likely_cause(target, int(side) if side and side.isdecimal() and int(side) > 1 else 2)
     return [f"  likely cause: {cause}"] if cause else []
 
 

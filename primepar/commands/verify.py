@@ -121,7 +121,8 @@ def verify(
     if json:
         typer.echo(json_text(report_json(report, step)), nl=False)
     else:
-        typer.echo("\n".join(_lines(report, scope, _cause(report, placed), replay)))
+        cause = likely_cause(resolved, side) if report.verdict == "refuted" else []
+        typer.echo("\n".join(_lines(report, scope, cause, replay)))
     if output is not None:
         write_picture(report, output)
     if isinstance(placed, type):
@@ -153,13 +154,6 @@ def _end_checked(
     else:
         typer.echo(f"{file}: does not hold: {one_line(seen.reason or '')}")
     raise typer.Exit(EXIT_CODES[seen.verdict if seen.holds else "unknown"])
-
-
-def _cause(report: Report, placed: object) -> list[str]:
-    """The line with the likeliest mistake in a primitive, or no line."""
-    if report.verdict == "refuted" and isinstance(placed, Primitive):
-        return likely_cause(placed)
-    return []
 
 
 def _check_meant(
@@ -246,8 +240,8 @@ def report_json(report: Report, step: TrainingStep | None = None) -> dict[str, o
 
 
 def _lines(report: Report, scope: str, cause: list[str], replay: str) -> Iterator[str]:
-    yield from report.lines(scope, seconds=True, paint=paint)
-    yield from cause
+    title, *lines = report.lines(scope, seconds=True, paint=paint)
+    yield from (title, *cause, *lines)
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 

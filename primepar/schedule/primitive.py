@@ -121,10 +121,14 @@ class Primitive:
         return tuple(dict.fromkeys(self.axis_sides.values()))
 
     def text(self, sides: tuple[int, ...]) -> str:
-        """How a sequence spells this primitive, `P2x2`: its label and a length for each axis."""
+        """How a sequence spells this primitive, `P2x2`: its label and a length for each axis.
+
+        A class that inherits its label is another primitive, and is called by its name.
+        """
+        label = vars(self).get("label") or vars(type(self)).get("label") or type(self).__name__
         lengths = dict(zip(self.side_names, sides, strict=True))
         along = (str(lengths[side]) for side in self.axis_sides.values())
-        return (self.label or type(self).__name__) + "x".join(along)
+        return label + "x".join(along)
 
     def sides_of(self, lengths: tuple[int, ...]) -> tuple[int, ...] | None:
         """Length of each side from the lengths that `text` spells; None if they do not fit."""

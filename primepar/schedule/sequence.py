@@ -23,7 +23,7 @@ from primepar.schedule.evidence import InvolvedDevice, MeshSides
 from primepar.schedule.expression import evaluate
 from primepar.schedule.operators import DIMS, HOMES, PHASES, Dim, Index, Linear, Phase, tensor_dims
 from primepar.schedule.primitive import ANY, AnyDigit, Primitive, Slices
-from primepar.schedule.tracing import Digits, formula, maps_of
+from primepar.schedule.tracing import Digits, formula, label_of, maps_of
 
 # The digits of all slice indices on one mesh: each expression is evaluated once, on arrays.
 
@@ -41,7 +41,7 @@ def steps_on(primitive: Primitive, sides: tuple[int, ...]) -> int:
     steps = _evaluated(primitive, sides, "steps", maps_of(primitive).steps, {})
     if not isinstance(steps, int) or steps < 1:
         raise PrimitiveError(
-            f"{type(primitive).__name__}.steps: expected a positive integer, got {steps!r}"
+            f"{label_of(primitive, 'steps')}: expected a positive integer, got {steps!r}"
         )
     return steps
 
@@ -81,7 +81,7 @@ def _evaluated(
     try:
         return evaluate(traced, {**values, **dict(zip(primitive.side_names, sides, strict=True))})
     except PrimitiveError as error:
-        raise PrimitiveError(f"{type(primitive).__name__}.{what}: {error}, sides {sides}") from None
+        raise PrimitiveError(f"{label_of(primitive, what)}: {error}, sides {sides}") from None
 
 
 def _check(
@@ -95,7 +95,7 @@ def _check(
         place += [] if step is None else [f"t={step}"]
         bound = f"below {MOST_SLICES}" if digit >= MOST_SLICES else "that is 0 or more"
         raise PrimitiveError(
-            f"{type(primitive).__name__}.{what} {bound}, got {digit!r} at "
+            f"{label_of(primitive, what)} {bound}, got {digit!r} at "
             f"{', '.join(place) or 'the device'}, sides {sides}: wrap it with % of the side"
         )
 

@@ -8,14 +8,14 @@ method is still plain Python: it is compared with its expression on all meshes u
 from __future__ import annotations
 
 import inspect
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
-from itertools import combinations_with_replacement, product
+from itertools import product
 from keyword import iskeyword
-from math import prod
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -24,7 +24,6 @@ from weakref import WeakKeyDictionary
 from primepar.errors import PrimeParError, PrimitiveError, SymbolicError
 from primepar.schedule.expression import (
     LARGEST,
-    Expression,
     Number,
     Value,
     evaluate,
@@ -47,6 +46,9 @@ FORMULAS = ("sent", "held")
 """Inherited formulas may be of other sides than the maps; they are checked where used."""
 NEAR = 0.85
 """How alike a name that is not one of the class is to one that is, to be a misspelling of it."""
+_SHORT = {"fwd": "forward", "back": "backward", "bwd": "backward", "grad": "gradient",
+          "wgrad": "gradient", "dgrad": "backward", "homes": "home"}  # fmt: skip
+"""Other words for a map."""
 
 
 def arguments_of(primitive: Primitive, method: str) -> list[str]:
@@ -61,12 +63,24 @@ def signature(primitive: Primitive, method: str) -> str:
     return f"{method}({', '.join(arguments_of(primitive, method))})"
 
 
+def label_of(primitive: Primitive, what: str) -> str:
+    """How a message names a method, or a thing whose first word is one: `mine.py:7: Mine.forward`.
+
+    The line is that of a user's file, which is run and not imported: its module is not known.
+    """
+    kind, method = type(primitive), what.partition(" ")[0].rstrip(":")
+    base = next((base for base in kind.__mro__ if method in vars(base)), Primitive)
+    code = getattr(vars(base).get(method), "__code__", None)
+    line = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+    return f"{'' if base.__module__ in sys.modules else line}{kind.__name__}.{what}"
+
+
 def check_methods(primitive: Primitive) -> None:
     """Raise `PrimitiveError` for a method that is missing, misspelt, or takes other arguments."""
     kind = type(primitive)
     written = {name: value for base in reversed(kind.__mro__[:-1]) if base is not Primitive
                for name, value in vars(base).items()}  # fmt: skip
-    _check_spelling(kind.__name__, written)
+    _check_spelling(primitive, written)
     if "forward" not in written:
         raise PrimitiveError(
             f"{kind.__name__}.forward: expected a method {signature(primitive, 'forward')}, got "
@@ -78,15 +92,16 @@ def check_methods(primitive: Primitive) -> None:
             _check_arguments(primitive, method, written[method])
 
 
-def _check_spelling(kind: str, written: Mapping[str, Any]) -> None:
-    """Raise `PrimitiveError` for a name near to one that is missing, like `foward`."""
+def _check_spelling(primitive: Primitive, written: Mapping[str, Any]) -> None:
+    """Raise `PrimitiveError` for a name near to one that is missing, like `foward` or `grad`."""
     known = ["axes", "virtual", *MAPS, *FORMULAS]
     for given in written:
         near = get_close_matches(given, known, n=1, cutoff=NEAR)
-        if near and given not in known and near[0] not in written and not given.startswith("_"):
+        near = near or [_SHORT.get(given.removeprefix("weight_"), given)]
+        if near[0] not in (*written, given) and given not in known and not given.startswith("_"):
             raise PrimitiveError(
-                f"{kind}.{given}: expected names out of {', '.join(known)}, got {given!r}: write "
-                f"{near[0]}"
+                f"{label_of(primitive, given)}: expected names out of {', '.join(known)}, got "
+                f"{given!r}: write {near[0]}"
             )
 
 
@@ -106,7 +121,7 @@ def _check_axes(primitive: Primitive, written: Mapping[str, Any]) -> None:
 
 def _check_arguments(primitive: Primitive, method: str, function: Any) -> None:
     """Raise `PrimitiveError` unless a method takes as many arguments as it is given, in order."""
-    label = f"{type(primitive).__name__}.{method}"
+    label = label_of(primitive, method)
     if method == "home" and function is None:
         return
     if not callable(function) and not isinstance(function, staticmethod | classmethod):
@@ -309,12 +324,14 @@ def _called(primitive: Primitive, method: str, arguments: tuple[Value, ...]) -> 
         raise PrimitiveError(
             f"{_place(error)}{label}: expected a {_KINDS.get(method, 'map')} that can be called as "
             f"{signature(primitive, method)}, "
-            f"got {type(error).__name__}: {error}{_import_of(error)}"
+            f"got {type(error).__name__}: {error}{_fix_of(error)}"
         ) from None
 
 
-def _import_of(error: Exception) -> str:
-    """The fix of a name that is not defined."""
+def _fix_of(error: Exception) -> str:
+    """The fix of a name that is not defined, or of a tensor that a dict of homes has not."""
+    if isinstance(error, KeyError) and error.args[0] in HOMES:
+        return f": write the home of {error.args[0]}"
     undefined = error.name if isinstance(error, NameError) else None
     if undefined in ("where", "ANY", "largest"):
         return f": write from primepar import {undefined}"
@@ -333,10 +350,11 @@ def _slices(
     primitive: Primitive, method: str, arguments: tuple[Value, ...], bounds: Mapping[str, int]
 ) -> Digits:
     """Dim -> digits, as expressions and plain numbers."""
-    label = f"{type(primitive).__name__}.{method}"
+    label = label_of(primitive, method)
     slices = _called(primitive, method, arguments)
     if not isinstance(slices, Mapping):
-        got = "None: write return" if slices is None else f"{type(slices).__name__}: return"
+        none = "None, as there is no return: write return"
+        got = none if slices is None else f"{type(slices).__name__}: return"
         raise PrimitiveError(
             f"{label}: expected dict(M=..., N=..., K=...), got {got} the slice index of each dim "
             "that the map splits"
@@ -372,7 +390,7 @@ def _named(index: Value) -> tuple[Any, ...]:
 
 def _number(primitive: Primitive, method: str, value: Value) -> Number:
     """A traced value. Raises `SymbolicError` for what is no number, or takes too much work."""
-    label = f"{type(primitive).__name__}.{method}"
+    label = label_of(primitive, method)
     try:
         traced = number(value)
     except SymbolicError as error:
@@ -391,7 +409,7 @@ def _whole(primitive: Primitive, method: str, value: Value, bounds: Mapping[str,
 
     Raises `SymbolicError` for fractions and too large numbers.
     """
-    label, traced = f"{type(primitive).__name__}.{method}", _number(primitive, method, value)
+    label, traced = label_of(primitive, method), _number(primitive, method, value)
     made_of = nodes(traced)
     wrong = sorted({node.operator for node in made_of} & {"/", "**"})
     wrong += ["a fraction" for part in (traced, *(part for node in made_of for part in node.parts))
@@ -434,7 +452,7 @@ class _Call:
         if plain != expected:
             place = ", ".join(f"{axis}={value}" for axis, value in self.values.items())
             raise PrimitiveError(
-                f"{type(primitive).__name__}.{self.method}: expected a function of its arguments "
+                f"{label_of(primitive, self.method)}: expected a function of its arguments "
                 f"alone, got {plain} for integers and {expected} for symbols at {place}: "
                 "use no types, no state and no chance"
             )
@@ -501,63 +519,3 @@ def home_equations(primitive: Primitive) -> dict[str, str]:
 
 def _digits(index: tuple[object, ...]) -> str:
     return str(index[0]) if len(index) == 1 else f"({', '.join(map(str, index))})"
-
-
-# The likeliest mistake in a map: a slice index that runs past the side, as `% s` was forgotten.
-#
-# Such a map is a map all the same, of more slices than it computes, so it is refuted and not
-# refused; what is found here is printed together with the refutation.
-#
-#     >>> from primepar import Primitive
-#     >>> class Mine(Primitive):
-#     ...     axes = ("r",)
-#     ...     def forward(self, r, t, s): return dict(M=r, N=r + t)
-#     >>> unwrapped(Mine())
-#     'Mine.forward: N=r + t reaches 4 on side 3, at r=2, t=2: write N=(r + t) % s'
-
-SIDE = 3
-"""Length of every side on which the slices are counted."""
-
-
-def unwrapped(primitive: Primitive) -> str | None:
-    """The first index of one digit whose slices are as many as no product of sides or steps.
-
-    A sum such as `r + t` has 2s - 1 values. Returns what to write instead, None if there is none.
-    """
-    maps = maps_of(primitive)
-    sides = dict.fromkeys(primitive.side_names, SIDE)
-    steps = evaluate(maps.steps, sides)
-    axes = len(primitive.axis_sides)
-    counts = {prod(factors) for length in range(axes + 2)
-              for factors in combinations_with_replacement((1, SIDE, steps), length)}  # fmt: skip
-    for phase, dims in product(PHASES, "BMNK"):
-        index = maps.phases[phase].get(dims, ())
-        if len(index) != 1 or not isinstance(index[0], Expression):
-            continue
-        largest, place = _largest(primitive, index[0], steps, sides)
-        if largest >= SIDE and largest + 1 not in counts:
-            names = primitive.side_names
-            instead = f"write {dims}=({index[0]}) % {names[0]}" if len(names) == 1 else (
-                f"wrap it with % of the side that {dims} is split by")  # fmt: skip
-            return (
-                f"{type(primitive).__name__}.{phase}: {dims}={index[0]} reaches {largest} on side "
-                f"{SIDE}, at {place}: {instead}"
-            )
-    return None
-
-
-def _largest(
-    primitive: Primitive, index: Expression, steps: int, sides: dict[str, int]
-) -> tuple[int, str]:
-    """The largest value of an index, and where it first has it; -1 where it has no meaning."""
-    best, where = -1, ""
-    axes = primitive.axis_sides
-    for *device, t in product(*(range(sides[side]) for side in axes.values()), range(steps)):
-        here = {**dict(zip(axes, device, strict=True)), "t": t}
-        try:
-            value = evaluate(index, {**here, **sides})
-        except (PrimitiveError, ZeroDivisionError):
-            continue
-        if value > best:
-            best, where = value, ", ".join(f"{name}={position}" for name, position in here.items())
-    return best, where

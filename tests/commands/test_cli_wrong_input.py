@@ -146,8 +146,8 @@ MESHES = [
      "of a side, sides (2,)"),
     ("maps.py:Steps", "2", "maps.py:23: Steps.steps: expected a method that can be called as "
      "steps(self, s), got ZeroDivisionError: integer division or modulo by zero"),
-    ("maps.py:Large", "2", "Large.forward: expected a slice index of M below 1000000, got "
-     "1000000000 at r=1, t=0, sides (2,): wrap it with % of the side"),
+    ("maps.py:Large", "2", "maps.py:28: Large.forward: expected a slice index of M below "
+     "1000000, got 1000000000 at r=1, t=0, sides (2,): wrap it with % of the side"),
 ]  # fmt: skip
 
 

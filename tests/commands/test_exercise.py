@@ -337,10 +337,10 @@ ANSWERS = {
     f"{HEAD}{MAP}return self.forward(r, c, t, s)\n": "mine.py:8: Walk.forward: expected a "
     "map that can be called as forward(self, r, c, t, s), got RecursionError: maximum recursion "
     "depth exceeded",
-    f"{HEAD}{MAP}return 3\n": "Walk.forward: expected dict(M=..., N=..., K=...), got int: return "
-    "the slice index of each dim that the map splits",
-    f"{HEAD}{MAP}return dict(M=r, N=c, K=t - r)\n": "Walk.forward: expected a slice index of K "
-    "that is 0 or more, got -1 at r=1, c=0, t=0, sides (2,): wrap it with % of the side",
+    f"{HEAD}{MAP}return 3\n": "mine.py:7: Walk.forward: expected dict(M=..., N=..., K=...), got "
+    "int: return the slice index of each dim that the map splits",
+    f"{HEAD}{MAP}return dict(M=r, N=c, K=t - r)\n": "mine.py:7: Walk.forward: expected a slice "
+    "index of K that is 0 or more, got -1 at r=1, c=0, t=0, sides (2,): wrap it with % of the side",
 }
 
 

@@ -279,17 +279,8 @@ ROUNDED = (
         ("1", "return dict(M=np.mod(r, s))", f"FILE:12: Mine.forward: {LANGUAGE}, got NumPy's "
          "remainder: use +, -, *, //, % and where"),
         ("min(s, 2)", "return dict(M=r)", f"FILE:9: Mine.steps: {LANGUAGE}, got {IF}"),
-        ("s / 2", "return dict(M=r)", f"Mine.steps: {LANGUAGE}, got / in s / 2: use // for a "
-         "quotient of whole numbers"),
-        ("s", "return dict(M=r == 1)", f"Mine.forward: {LANGUAGE}, got a comparison that is used "
-         "as a number: write where(condition, 1, 0)"),
-        ("s", "return dict(M=0.5)", f"Mine.forward: {LANGUAGE}, got float 0.5: use whole numbers"),
         ("s", "return dict(M=None)",
-         f"Mine.forward: {LANGUAGE}, got NoneType None: use whole numbers"),
-        ("s", "return dict(Q=r)", "Mine.forward: expected dims out of B, M, N, K, got 'Q': leave "
-         "out a dim that is not split"),
-        ("s", "return [r]", "Mine.forward: expected dict(M=..., N=..., K=...), got list: return "
-         "the slice index of each dim that the map splits"),
+         f"FILE:11: Mine.forward: {LANGUAGE}, got NoneType None: use whole numbers"),
         ("s", "raise ValueError('no')", "FILE:12: Mine.forward: expected a map that can be called "
          "as forward(self, r, t, s), got ValueError: no"),
     ],

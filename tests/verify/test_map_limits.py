@@ -72,4 +72,4 @@ def test_every_verdict_is_given_within_the_memory() -> None:
 def test_a_map_with_fractions_ends_with_2_as_every_map_that_is_none() -> None:
     done = run("verify", f"{SCRIPT}:Fractions")
     assert (done.code, done.out) == (2, "")
-    assert done.err == f"primepar: error: {EXPECTED['Fractions'][1]}\n"
+    assert done.err == f"primepar: error: {SCRIPT}:125: {EXPECTED['Fractions'][1]}\n"

@@ -219,23 +219,9 @@ class Mine(Primitive):
             f"FILE:8: Mine.forward: {NUMBER}",
         ),
         (
-            "dict(M=r, N=t, H=c)",
-            "Mine.forward: expected dims out of B, M, N, K, got 'H': leave out a dim that is not "
-            "split",
-        ),
-        (
-            "(r, c)",
-            "Mine.forward: expected dict(M=..., N=..., K=...), got tuple: return the slice index "
-            "of each dim that the map splits",
-        ),
-        (
             "dict(M=r, N=t, K=c - 1)",
-            "Mine.forward: expected a slice index of K that is 0 or more, got -1 at r=0, c=0, "
-            "t=0, sides (1,): wrap it with % of the side",
-        ),
-        (
-            "dict(M=r, N=t, K=c / 2)",
-            f"Mine.forward: {LANGUAGE}, got / in c / 2: use // for a quotient of whole numbers",
+            "FILE:7: Mine.forward: expected a slice index of K that is 0 or more, got -1 at r=0, "
+            "c=0, t=0, sides (1,): wrap it with % of the side",
         ),
         (
             "dict(M=r, N=t, K=(1 - c) if s > 3 else c)",
