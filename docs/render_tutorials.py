@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from hashlib import sha256
+from itertools import takewhile
 from pathlib import Path
 from textwrap import indent
 from typing import NamedTuple
@@ -26,7 +27,9 @@ MADE_FROM = PAGES / ".made-from"
 """Holds the fingerprint of the sources that the pages were made from."""
 SOURCES = ("primepar", "reference", "verify", "tutorials", "docs/render_tutorials.py")
 CELL = re.compile(r"^# %% ?(?P<title>[^\n]*)\n", flags=re.MULTILINE)
-PROSE = "[markdown]"
+PROSE, QUESTION = "[markdown]", "[question]"
+FOLDED = "<details markdown>\n<summary>{}</summary>\n\n{}\n\n</details>"
+"""Text under a title that opens it, on a page and in a notebook."""
 USER_CODE = re.compile(r"^# USER CODE BEGIN\n(.*?)^# USER CODE END\n", re.MULTILINE | re.DOTALL)
 
 
@@ -39,6 +42,19 @@ def cells(source: str) -> Iterator[tuple[str, int, str]]:
         if mark["title"] == PROSE:
             text = re.sub(r"^# ?", "", text, flags=re.MULTILINE)
         yield mark["title"], source.count("\n", 0, mark.end()), text
+
+
+def folded(text: str) -> str:
+    """A question as Markdown: its hint, and its answer with the code that checks it, folded.
+
+    The cell is a comment with the paragraphs `Hint:` and `Answer:`, and then assertions.
+    """
+    comment = "\n".join(takewhile(lambda line: line.startswith("#"), text.splitlines()))
+    asked = re.sub(r"^# ?", "", comment, flags=re.MULTILINE)
+    question, hint, answer = re.split(r"\n\n(?:Hint|Answer): ", asked)
+    check = f"```python\n{text.removeprefix(comment).strip()}\n```"
+    parts = f"**Question.** {question}", FOLDED.format("Hint", hint)
+    return "\n\n".join((*parts, FOLDED.format("Answer", f"{answer}\n\n{check}")))
 
 
 def shown(title: str, code: str) -> str:
@@ -57,7 +73,7 @@ class Ran(NamedTuple):
 
 
 def ran(script: Path, folder: Path) -> Iterator[Ran]:
-    """Run a tutorial in `folder`, where it draws, cell by cell."""
+    """Run a tutorial in `folder`, where it draws, cell by cell; a question becomes prose."""
     names: dict[str, object] = {"__name__": "__main__", "__file__": str(script)}
     drawn: set[Path] = set()
     for title, line, text in cells(script.read_text(encoding="utf-8")):
@@ -67,6 +83,8 @@ def ran(script: Path, folder: Path) -> Iterator[Ran]:
         printed = io.StringIO()
         with redirect_stdout(printed):
             exec(compile("\n" * line + text, str(script), "exec"), names)
+        if title == QUESTION:
+            title, text = PROSE, folded(text)
         new = sorted(set(folder.rglob("*.svg")) - drawn)
         drawn.update(new)
         yield Ran(title, text, printed.getvalue().rstrip(), tuple(new))

@@ -63,6 +63,15 @@ devices = [
 tiles = [strip_I @ strip_W for strip_I, strip_W in (memory.values() for memory in devices)]
 print(np.array_equal(np.block([tiles[:2], tiles[2:]]), O_MK))
 
+# %% [question]
+# How many multiplications of two numbers does each of the four devices do?
+#
+# Hint: A tile has M/2 rows and K/2 columns, and each element is a sum over N.
+#
+# Answer: 48, a quarter of the product's 192. No device does another one's work.
+assert [tile.size * N for tile in tiles] == [48] * 4
+assert M * N * K == 192
+
 # %% [markdown]
 # ## By a map
 #
@@ -124,7 +133,18 @@ copies(tiles, "forward")
 # Every block of `I` and of `W` is replicated along one axis of the mesh. With many
 # devices, a device's share of the *work* shrinks with their number, but its share of the
 # *memory* only with the side of the mesh. Keep that in mind: the third tutorial gets rid of it.
+
+# %% [question]
+# On a mesh of side 3, how many copies of each block of `I` are held?
 #
+# Hint: Which devices have the same `r`?
+#
+# Answer: Three: one on each device of a row of the mesh. So nine blocks are held, of which three
+# are different.
+held = Movement(Sequence.of(Tiles(), 3)).start("forward", "I")
+assert (sum(map(len, held)), len(frozenset().union(*held))) == (9, 3)
+
+# %% [markdown]
 # ## The other two products
 #
 # Training needs the gradients of `I` and `W` as well. If `dO` is the gradient of the loss by
@@ -144,6 +164,21 @@ print(primepar.show(Tiles, side=2, phase="backward").save(OUT / "01_backward.svg
 # own slice of `K`. These partial sums must be added up, over the network. The schedule shows it
 # in the line `all_reduce`: nobody wrote it, it follows from the map. The next tutorial explains
 # why, and what it costs.
+
+# %% [question]
+# In the third product, gradient, which block is a sum over several devices, and over which?
+#
+# Hint: `dW` is summed over `M`, and the devices of a column of the mesh have different slices of
+# `M`.
+#
+# Answer: `dW` of each column of the mesh, over the two devices of that column. In backward it was
+# `dI`, over the devices of a row.
+reductions = Movement(tiles).phases["gradient"].reductions
+assert [total.tensor for total in reductions] == ["dW", "dW"]
+assert all(
+    tiles.coordinates[a][1] == tiles.coordinates[b][1]
+    for a, b in (total.ranks for total in reductions)
+)
 
 # %% [markdown]
 # ## Your turn

@@ -55,7 +55,17 @@ for part in (first, second, first + second):
 # Adding up a block that is spread over devices, so that each of them ends with the whole sum,
 # is an **all-reduce**. The library derives it: an output block that ends on several devices is
 # reduced over these devices.
+
+# %% [question]
+# Cut `K` in four instead. How many of the four parts of `O` are wrong until something is summed?
 #
+# Hint: Does any device lack a term of an element of `O` that it makes?
+#
+# Answer: None: each device makes whole sums, of fewer columns.
+parts = [I_MN @ columns for columns in np.split(W_NK, 4, axis=1)]
+assert np.array_equal(np.hstack(parts), I_MN @ W_NK)
+
+# %% [markdown]
 # ## Leave it out
 #
 # What if somebody forgets it? We take the program of the forward phase, the list of
@@ -133,7 +143,16 @@ for text in ("K2", "K3", "K4", "N4", "M4"):
 # More devices do not make it cheaper. The size of the all-reduce stays, while the share of the
 # multiplications gets smaller with every device: at some number of devices the machines mostly
 # wait.
+
+# %% [question]
+# How many elements does each of eight devices send for each element that is reduced?
 #
+# Hint: `2 (d - 1) / d`.
+#
+# Answer: 7/4. With any number of devices it stays below 2.
+assert Fraction(primepar.check("K8", shape=shape).sent[0]) / (24 * 24) == Fraction(7, 4)
+
+# %% [markdown]
 # ## Both at once
 #
 # Primitives can be put one inside the other. `M,K` cuts the rows over two groups and, within
@@ -144,6 +163,15 @@ for text in ("K2", "K3", "K4", "N4", "M4"):
 for phase, moved in Movement(parse_sequence("M,K")).phases.items():
     for reduction in moved.reductions:
         print(f"{phase}: {reduction.tensor}{list(reduction.index)} over devices {reduction.ranks}")
+
+# %% [question]
+# Under `M,K`, how many of the four devices hold the same block of `W`?
+#
+# Hint: `W` has the dims `N` and `K`. Which of the two primitives cuts one of them?
+#
+# Answer: Two: `W` is cut in two by `K`, and both groups of rows need all of it.
+held = Movement(parse_sequence("M,K")).start("forward", "W")
+assert (sum(map(len, held)), len(frozenset().union(*held))) == (4, 2)
 
 # %% [markdown]
 # ## Your turn

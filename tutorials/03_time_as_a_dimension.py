@@ -85,6 +85,16 @@ def in_use(primitive, side):
 
 in_use(Walk(), 3)
 
+# %% [question]
+# Sixteen devices on a square: how many steps does a phase have, and how many sub-operators are
+# there?
+#
+# Hint: What is `s`?
+#
+# Answer: `s = 4`, so 4 steps and 64 sub-operators: each of the 16 devices does 4.
+square = Sequence.of(Walk(), 4)
+assert (square.ranks, square.steps, square.ranks * square.steps) == (16, 4, 64)
+
 # %% [markdown]
 # ## The skew
 #
@@ -124,7 +134,16 @@ for hop in hops:
 # %% [markdown]
 # `I` comes from the right, `W` from below. Each device sends one block of each and receives one
 # of each, around the rings of the mesh.
+
+# %% [question]
+# With Cannon's map on nine devices, which slice of `N` does device (1, 2) use at step 1?
 #
+# Hint: `(r + c + t) % s`.
+#
+# Answer: Slice 1, as 1 + 2 + 1 is 4, and 4 % 3 is 1.
+assert cannon.slices("forward", cannon.coordinates.index((1, 2)), 1)["N"] == (1,)
+
+# %% [markdown]
 # ## While it computes
 #
 # A block that is needed at step `t + 1` has been with its owner since step `t` at the latest,
@@ -260,6 +279,18 @@ for side in (2, 3, 4):
 # %% [markdown]
 # In general `1 - 1/s` of the blocks. A planner that chooses a sequence for each operator has to
 # weigh this too.
+
+# %% [question]
+# On 25 devices, how many of the 25 blocks of `O` move before the next operator?
+#
+# Hint: `1 - 1/s` of them.
+#
+# Answer: 20. Only the devices of one diagonal have what they need.
+five = Movement(parse_sequence("P5x5"))
+between = redistribution(
+    layout(five, "forward", "O", last=True), layout(five, "forward", "I", last=False)
+)
+assert sum(isinstance(node, ISend) for rank in between.programs for node in rank) == 20
 
 # %% [markdown]
 # ## Your turn

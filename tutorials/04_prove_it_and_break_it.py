@@ -57,7 +57,17 @@ for side in (1, 3, 5, 2):
 
 # %% [markdown]
 # Somebody whose mesh has an odd side will find nothing wrong with it.
+
+# %% [question]
+# Is `TwoAtATime` right on side 7? On side 8?
 #
+# Hint: Which slices are 0, 2, 4, ... modulo the side?
+#
+# Answer: On 7 it is, on 8 it is not: an even side is visited in steps of two only by half.
+visited = [len({2 * t % s for t in range(s)}) for s in (7, 8)]
+assert visited == [7, 4]
+
+# %% [markdown]
 # ## A proof for every side
 #
 # The prover reads the *same* map with symbols for `r`, `c`, `t` and `s`, and asks Z3 whether
@@ -104,7 +114,20 @@ print(primepar.verify(NoRealignment))
 # The gradient of `W` ends on another device than the block of `W` that it belongs to. So the
 # next step would multiply other weights. Completion is *not asked*: a sum has no meaning while
 # its terms may be of other data.
+
+# %% [question]
+# Which properties of `NoRealignment` are proved, though nobody could train with it?
 #
+# Hint: What does each of them read: one phase, or what comes after it?
+#
+# Answer: Coverage, placement and deadlock-freedom. All of them are about one phase; alignment is
+# about what the next one needs.
+proved = [
+    known.name for known in primepar.verify(NoRealignment).properties if known.verdict == "proved"
+]
+assert proved == ["coverage", "placement", "deadlock-freedom"]
+
+# %% [markdown]
 # ## From the map to the program
 #
 # A map defines what should be where. A *program* defines in which order each device sends,
@@ -151,6 +174,16 @@ try:
     emulate(send_first, [{f"x{rank}": [float(rank)]} for rank in range(3)])
 except EmulationError as error:
     print(fill(f"{type(error).__name__}: {error}", 96))
+
+# %% [question]
+# In the ring of three, device 0 alone receives first. Does it end?
+#
+# Hint: Who can go on at once, and whom does that release?
+#
+# Answer: Yes. Device 2 sends to device 0, which receives; then device 2 receives from device 1,
+# and so on. One device is enough to break the cycle.
+one = ring(3, lambda rank, send, receive: (receive, send) if rank == 0 else (send, receive))
+assert primepar.verify(one).verdict == "proved"
 
 # %% [markdown]
 # ## Too early

@@ -80,6 +80,16 @@ describe("sequence-column")
 describe("sequence-row")
 primepar.show("Ks2").save(OUT / "05_sequence_parallelism.svg")
 
+# %% [question]
+# How many blocks does a device of `Ks3` gather in a training step, that one of `K3` does not?
+#
+# Hint: Compare the two lines *moves*.
+#
+# Answer: Two all-gathers of `I`: one for forward and one for gradient. In return the all-reduce of
+# `dI` becomes a reduce-scatter.
+assert "all-gather I 2" in moves_text(moves(primepar.lower("Ks3")))
+assert "all-gather" not in moves_text(moves(primepar.lower("K3")))
+
 # %% [markdown]
 # ## Two dimensions: SUMMA
 #
@@ -202,7 +212,17 @@ for devices, sequences in FAMILY.items():
 # third column: the whole of `I` on every device. And with more devices there is no less to send,
 # because each of them takes part in the sum of the whole `dI`. On a square mesh what a device
 # sends falls as the mesh grows.
+
+# %% [question]
+# `K4` and `S2x2` send the same for this shape. What does SUMMA hold less of?
 #
+# Hint: Look at the column *resident*: which tensor is not cut by `K`?
+#
+# Answer: `I`: under `K4` each device holds all of it, 768 elements more than a quarter.
+one, two = (resident(parse_sequence(text), shape) for text in ("K4", "S2x2"))
+assert one - two == 768 == shape.M * shape.N * 3 // 4
+
+# %% [markdown]
 # ## Operators in a row
 #
 # One product is not yet a model. An MLP has two, and the output of the first is the input of the
@@ -320,6 +340,18 @@ class Astray(Primitive):
 
 print()
 print(primepar.verify(Astray)["alignment"])
+
+# %% [question]
+# Under 3D on eight devices, into how many blocks is `I` cut at home, and into how many while it is
+# multiplied?
+#
+# Hint: The homes are `[(i, j), l]`. The map has `M=i, N=l`.
+#
+# Answer: Into 8 at home, one for each device, and 4 in the product: two devices gather the same
+# block.
+cube = Movement(parse_sequence("C2x2x2"))
+assert len(frozenset().union(*cube.home("I"))) == 8
+assert len(frozenset().union(*cube.held("forward", "I", 0))) == 4
 
 # %% [markdown]
 # ## Your turn

@@ -65,7 +65,17 @@ print(primepar.show(spatial_temporal).save(OUT / "06_primepar.svg"))
 # No layout has more than one device in a place: nothing is held twice. But the linear operators
 # take their input skewed, and leave the gradient of it skewed in another way. So there is a
 # redistribution before each of them, and one on the way back.
+
+# %% [question]
+# Under PrimePar, 256 elements move before `qkv`. Why half of that tensor's 512?
 #
+# Hint: Tutorial 3: `1 - 1/s` of the blocks.
+#
+# Answer: The side is 2, so half of the blocks are on another device than the one that needs them.
+assert BATCH * model.context * model.hidden == 512
+assert 512 * (1 - 1 / 2) == 256 == edges(spatial_temporal)[1].elements(BATCH * model.context)[0]
+
+# %% [markdown]
 # ## Stationary
 #
 # In the last tutorial an operator that keeps `O` and one that keeps `I` made a pair without
@@ -132,7 +142,17 @@ for name, plan in PLANS.items():
 # The linear weights are in quarters under all three. The table of tokens is not: Megatron cuts it
 # along the vocabulary in four; the other two cut it along its columns, in two, because a row of
 # it is looked up wherever there are rows of activations.
+
+# %% [question]
+# Megatron holds fewer parameters than the two others. Which one makes the difference?
 #
+# Hint: What is cut in four there, and in two here?
+#
+# Answer: The table of tokens, 256 rows of 16: a quarter of it is 1024 elements, a half 2048. Norms
+# and biases are replicated under Megatron, which takes a part of it back.
+assert held(stationary) - held(megatron) == 880 < 2048 - 1024
+
+# %% [markdown]
 # ## One list for each device
 #
 # From the plan a whole training step is lowered to one program: forward, loss, backward, the sums
@@ -233,7 +253,18 @@ for name in PLANS:
 # %% [markdown]
 # `python benchmarks/family_bytes.py` counts an MLP and a block under all presets, on up to 64
 # devices.
+
+# %% [question]
+# With eight times as many tokens, by which factor does each plan send more? Why not eight?
 #
+# Hint: Some of what is sent has a size that does not depend on the number of tokens.
+#
+# Answer: Megatron sends 8.0 times as much: nearly all of it are activations. The others less:
+# gradients of weights move too, and these do not grow.
+assert round(62592 / float(max(sent["megatron"])), 1) == 8.0
+assert 36817 / float(max(sent["stationary"])) < 131537 / float(max(sent["primepar"])) < 8
+
+# %% [markdown]
 # ## A plan of your own
 #
 # A preset is only a start. A plan is a file, and any operator in it may have another sequence.

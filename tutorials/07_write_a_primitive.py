@@ -55,6 +55,15 @@ print(primepar.show(WeightRing, side=3, phase="forward").save(OUT / "07_weight_r
 print(primepar.check(WeightRing, side=3).outputs)
 print(primepar.verify(WeightRing))
 
+# %% [question]
+# At step 2 on three devices, which slice of `W` does device 1 use, and from whom does it come?
+#
+# Hint: `(r + t) % s`, and who used it at step 1?
+#
+# Answer: Slice 0, from device 2, which used it at step 1.
+ring3 = Sequence.of(WeightRing(), 3)
+assert ring3.slices("forward", 1, 2)["N"] == ring3.slices("forward", 2, 1)["N"] == (0,)
+
 # %% [markdown]
 # ## Break the offset
 #
@@ -75,7 +84,22 @@ print(primepar.show(WrongOffset, side=2, phase="forward").save(OUT / "07_wrong_o
 # Read it from the left: *s=2* is the smallest mesh that is wrong; then the phase and the product;
 # then the two places where it is computed. In the picture both are in the row of device 0.
 # Coverage is the root. Completion is *not asked*: without all products a sum has no meaning.
+
+
+# %% [question]
+# Steps of three instead of two: on which sides up to 6 is the ring right?
 #
+# Hint: When do 0, 3, 6, ... modulo the side reach every slice?
+#
+# Answer: On 1, 2, 4 and 5: on the sides that 3 does not divide.
+class StepsOfThree(WeightRing):
+    def forward(self, r, t, s):
+        return dict(M=r, N=(r + 3 * t) % s)
+
+
+assert [s for s in range(1, 7) if primepar.check(StepsOfThree, side=s).equal] == [1, 2, 4, 5]
+
+# %% [markdown]
 # ## Break the home
 #
 # The same factor of two in the home of `W`. Products and steps are right now, but on two devices
@@ -137,7 +161,23 @@ for side in (2, 4, 8):
 # `W` that it does not hold, and gradient scatters the sums of `dW`; an all-reduce is two such
 # rounds. In return, what it holds shrinks with the number of devices. ZeRO and FSDP make the same
 # trade.
+
+# %% [question]
+# On 16 devices, how much more than `M` does the ring send?
 #
+# Hint: Read the table: does the ratio depend on the number of devices?
+#
+# Answer: Half as much again, as on 2, 4 and 8.
+sides = [
+    (
+        primepar.check(WeightRing, side=s, shape=shape).sent[0],
+        primepar.check(f"M{s}", shape=shape).sent[0],
+    )
+    for s in (2, 4, 8)
+]
+assert all(ring == 1.5 * plain for ring, plain in sides)
+
+# %% [markdown]
 # ## Train it
 #
 # Four emulated devices fit a linear map, and so does one device with NumPy, to compare. The

@@ -6,6 +6,7 @@
 # they do in practice, and lets the checker report who waits for whom.
 
 # %% Set-up: imports, and a function that asks
+from itertools import product
 from pathlib import Path
 
 import primepar
@@ -54,7 +55,20 @@ ask("head-on, buffered", head_on, buffered=True)
 # %% [markdown]
 # How large is small? That depends on the library, the link and a setting somewhere. Then the model
 # grows. So the strict question is the default.
+
+# %% [question]
+# Three devices: 0 sends to 1, 1 sends to 2, 2 sends to 0, and each of them receives afterwards.
+# How many lines has the cycle?
 #
+# Hint: Follow: who waits for whom?
+#
+# Answer: Three. No two of them face each other, and still nobody goes on.
+three = program(
+    [Send(1, "a"), Recv(2, "c")], [Send(2, "b"), Recv(0, "a")], [Send(0, "c"), Recv(1, "b")]
+)
+assert "ranks 0, 1 and 2 wait" in primepar.verify(three)["deadlock-freedom"].counterexample
+
+# %% [markdown]
 # ## Three ways out
 #
 # One of the two receives first; or both calls start together, in a group; or both are posted, and
@@ -131,6 +145,19 @@ ask("two orders", square(rows_first=(0, 3)))
 
 # %%
 ask("three against one", square(rows_first=(0, 1, 2)))
+
+# %% [question]
+# Of the 16 ways in which four devices choose a first sum, how many hang?
+#
+# Hint: Rows first or columns first for each of four. Which cycles exist?
+#
+# Answer: Two: those in which each device differs from both of its neighbours in the square.
+hang = [
+    first
+    for first in product((False, True), repeat=4)
+    if primepar.verify(square([rank for rank in range(4) if first[rank]])).verdict == "refuted"
+]
+assert hang == [(False, True, True, False), (True, False, False, True)]
 
 # %% [markdown]
 # ## Posted collectives, and communicators
@@ -213,6 +240,18 @@ ask("1F1B", pipeline)
 #
 # If one of them received first, it would end, but one direction would always wait for the other.
 # The two messages that face each other can also start together. That is the exercise.
+
+# %% [question]
+# With four stages and one micro-batch, does 1F1B hang too?
+#
+# Hint: With one micro-batch, what is there to send down while a gradient comes up?
+#
+# Answer: No. A stage sends the only activation before any gradient exists. It takes two
+# micro-batches to meet head-on.
+one, two = (
+    primepar.verify(program(*(messages(stage, 4, count) for stage in range(4)))) for count in (1, 2)
+)
+assert (one.verdict, two.verdict) == ("proved", "refuted")
 
 # %% [markdown]
 # ## Your turn

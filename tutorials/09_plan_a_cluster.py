@@ -88,7 +88,21 @@ primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 # the same: its blocks go round through the cable. On a machine of one kind of link it may win:
 # [why PrimePar?](../why-primepar.md) shows where. Nobody should have to think this through for each
 # operator of a model.
+
+# %% [question]
+# What would you expect of `N2,M2`: is it nearer to `K2,M2` or to `M2,N2`?
 #
+# Hint: What does a cut of `N` sum, and where does that sum go?
+#
+# Answer: To `K2,M2`: `O` has as many rows as `dI`, and goes over the cable; here it has four times
+# as many columns, so it takes longer.
+took = {
+    text: primepar.simulate(text, cluster, shape=operator).seconds
+    for text in ("K2,M2", "N2,M2", "M2,N2")
+}
+assert took["K2,M2"] < took["N2,M2"]
+
+# %% [markdown]
 # ## The search
 #
 # The cost model puts a time on each sequence of each operator, and on each way from one to the
@@ -115,7 +129,21 @@ for batch, planned in plans.items():
 # %% [markdown]
 # At first Megatron goes across the boxes, then it goes inside, and with many tokens it does not
 # pay: each device takes a part of the batch, and only gradients of weights are summed.
+
+# %% [question]
+# Why does a larger batch turn the plan towards data parallelism?
 #
+# Hint: What grows with the batch: activations, or gradients of weights?
+#
+# Answer: Activations do, gradients of weights do not. What is summed under data parallelism has
+# one size for any batch.
+data = {
+    batch: primepar.simulate(preset_plan("data", model, 4, batch), cluster).sent[0]
+    for batch in (4, 16)
+}
+assert data[4] == data[16]
+
+# %% [markdown]
 # ## Is it true?
 #
 # The cost model adds up what operators cost one by one. The simulator runs the very program that
@@ -143,7 +171,16 @@ print(f"             simulated     {run.peak}")
 # leaves out the updates of the weights. In a large model products and transfers are what
 # counts, and the two come close. In the picture forward comes first, then backward and gradient
 # alternating, and at the end the updates, grey as everything that is no product of two matrices.
+
+# %% [question]
+# The plan's bytes sent are predicted exactly, its time is not. How far is it off here?
 #
+# Hint: 2.11 ms predicted, 2.09 ms run.
+#
+# Answer: About one per cent.
+assert abs(result.seconds / run.seconds - 1) < 0.02
+
+# %% [markdown]
 # ## Train it
 #
 # A plan is a file, and `primepar train` takes it. Here are two processes of your computer, so the

@@ -80,6 +80,16 @@ def swapped_steps(rank, node):
 
 refutation(changed(ring, swapped_steps), "races")
 
+# %% [question]
+# `P2x2` has three phases of two steps. How many units does a training step take, if a product
+# takes one and every message is hidden?
+#
+# Hint: One after another, nothing in between.
+#
+# Answer: Six, as in the table at the end: no device is ever without work.
+run = emulate(ring, memories(ring))
+assert max(event.end for event in run.events) == 6
+
 # %% [markdown]
 # ## Stages
 #
@@ -163,7 +173,19 @@ refutation(changed(pipeline, swapped_stashes), "alignment")
 #
 # A schedule can also be right and slow. No proof refutes a stage that waits without need. The
 # picture shows it, and the exercise below measures it.
+
+# %% [question]
+# With four stages, from how many micro-batches on is the bubble less than a tenth of the time?
 #
+# Hint: A stage has three units of work for each micro-batch, and 9 units of bubble.
+#
+# Answer: 28: the bubble is 9 of 3 b + 9 units, and 9 / 93 is the first that is below 0.1.
+assert (
+    next(b for b in range(4, 99) if bubble("1f1b", 4, b) / (3 * b + bubble("1f1b", 4, b)) < 0.1)
+    == 28
+)
+
+# %% [markdown]
 # ## Periods
 #
 # In both schedules above all devices work on one model, and the weights change after each training
@@ -227,6 +249,14 @@ def undivided(rank, node):
 
 
 refutation(changed(local, undivided), "completion")
+
+# %% [question]
+# How much does a worker send in 8 steps if it averages only every 5?
+#
+# Hint: How many averages are there? The last one is at the end.
+#
+# Answer: 12 elements, as with H = 4: one average after step 5, and one after step 8.
+assert primepar.check("local-sgd:workers=4,period=5,steps=8").sent[0] == 12
 
 # %% [markdown]
 # ## Side by side

@@ -122,7 +122,18 @@ residency(recent)
 #
 # A training step reads the pieces in order in forward, in reverse in backward, and in order again
 # in the update. The last six columns are the next forward. A column has three marks at most.
+
+# %% [question]
+# With room for one piece, how many fetches does this trace need, whatever the rule?
 #
+# Hint: When is a piece still there that is read next?
+#
+# Answer: 22 of 24: only where one piece is read twice in a row, `w5` at the turn and `w0` before
+# the update, nothing is fetched.
+again = sum(trace[place] == trace[place - 1] for place in range(1, len(trace)))
+assert len(trace) - again == 22
+
+# %% [markdown]
 # ## What has to go
 #
 # When there is no room, something is evicted. The picture shows the usual answer of a cache: the
@@ -177,6 +188,21 @@ for room in range(1, 7):
 # %%
 print(primepar.check(furthest))
 print(primepar.verify(furthest))
+
+# %% [question]
+# Where does the least recently used rule lose most against the best one: with little room or with
+# much?
+#
+# Hint: Subtract the columns of the table.
+#
+# Answer: With room for five of six: 14 fetches against 9. The rule evicts each piece just before
+# it is needed.
+lost = {
+    room: transfers([[piece] for piece in trace], room, POLICIES["least recently used"]) // 2
+    - fewest(tuple(trace), room)
+    for room in range(1, 7)
+}
+assert max(lost, key=lost.get) == lost[5] == 5
 
 # %% [markdown]
 # ## Break it
@@ -251,6 +277,14 @@ for capacity in (1024, 1120, 1536, 2208, 4096):
 # %%
 best = best_chunk_size(sizes, device=6000)
 print(f"{best.layout.capacity}, {best.waste} elements unused")
+
+# %% [question]
+# Chunks of 1536 leave more unused than chunks of 1120. How can that be?
+#
+# Hint: A tensor is never divided.
+#
+# Answer: What does not fit begins the next chunk, so a larger chunk may end with a larger gap.
+assert packed(sizes, 1536).utilisation < packed(sizes, 1120).utilisation
 
 # %% [markdown]
 # ## A training step under a limit

@@ -31,6 +31,14 @@ homes = list(product(*DIMS.values()))
 print(f"{len(phases)} ways to cut forward, backward and gradient, {len(homes)} to cut at home")
 print(f"{len(phases) * len(homes)} triples")
 
+# %% [question]
+# Two axes, each of which cuts one dim in each phase: how many ways to cut the three phases?
+#
+# Hint: For each axis as many as for one.
+#
+# Answer: 27 * 27 = 729. That is why a search has to find what is independent.
+assert len(phases) ** 2 == 729
+
 # %% [markdown]
 # ## What is sent
 #
@@ -80,7 +88,19 @@ for (words, home), cuts in ranked[:6]:
 # - Forward cuts K: it gathers I, and O stays where it is made.
 # - Backward and gradient cut N: they gather dO once for both, and dI and dW are whole.
 # - W is cut along N at home, so forward exchanges it. That is the price, a fourth of a gather.
+
+# %% [question]
+# For which of the three tensors does `K K K` send nothing in forward?
 #
+# Hint: Which of them are cut by `K` at home?
+#
+# Answer: `W` and `O`: both are at home along `K`. Only `I` is gathered.
+assert [
+    missing(home, "K", dims, 4)
+    for home, dims in (("M", DIMS["I"]), ("K", DIMS["W"]), ("K", DIMS["O"]))
+] == [0.75, 0, 0]
+
+# %% [markdown]
 # ## Write it down
 
 
@@ -127,6 +147,15 @@ for name in ("sequence-row", "sequence-column", ColumnThenRow):
 for s in (2, 4, 16, 64):
     one, mixed = sent("NNN", "NNM", s), sent("KNN", "NNK", s)
     print(f"{s:3} devices: {mixed / one:.3f} of the best single cut")
+
+# %% [question]
+# On two devices, does `ColumnThenRow` send less than the best single cut?
+#
+# Hint: Read the first line of the table.
+#
+# Answer: No, exactly as much: with two devices an exchange is a fourth of a tensor, and a gather a
+# half.
+assert sent("KNN", "NNK", 2) == sent("NNN", "NNM", 2)
 
 # %% [markdown]
 # ## Break it

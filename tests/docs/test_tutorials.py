@@ -284,6 +284,29 @@ def test_the_renderer_shows_prose_code_output_and_pictures(
     assert (pages / "01_a_picture.svg").read_text() == "<svg/>"
 
 
+def test_a_question_is_folded_with_the_code_that_checks_its_answer(tmp_path: Path) -> None:
+    script = tmp_path / "01_small.py"
+    cell = "# %% [question]\n# How\n# many?\n#\n# Hint: Few.\n#\n# Answer: Two.\nassert x == 2\n"
+    renderer = load(ROOT / "docs" / "render_tutorials.py")
+    script.write_text(f"# %% [markdown]\n# # Title\n#\n# Prose.\n\n# %%\nx = 2\n\n{cell}")
+    assert renderer.render(script, tmp_path).endswith(
+        "**Question.** How\nmany?\n\n<details markdown>\n<summary>Hint</summary>\n\nFew.\n\n"
+        "</details>\n\n<details markdown>\n<summary>Answer</summary>\n\nTwo.\n\n```python\n"
+        "assert x == 2\n```\n\n</details>\n"
+    )
+    script.write_text(f"# %% [markdown]\n# # Title\n\n# %%\nx = 3\n\n{cell}")
+    with pytest.raises(AssertionError):
+        renderer.render(script, tmp_path)
+
+
+@pytest.mark.parametrize("script", TUTORIALS, ids=lambda path: path.stem)
+def test_a_tutorial_asks_three_questions_whose_answers_are_checked(script: Path) -> None:
+    asked = re.findall(r"# %% \[question\]\n(.*?)(?=# %%)", script.read_text(), re.DOTALL)
+    assert len(asked) >= 3
+    for cell in asked:
+        assert re.search(r"\n#\n# Hint: .*\n#\n# Answer: .*^assert ", cell, re.M | re.S)
+
+
 def test_a_cell_that_fails_fails_the_rendering_at_its_line(tmp_path: Path) -> None:
     script = tmp_path / "01_small.py"
     script.write_text("# %% [markdown]\n# Prose.\n\n# %%\n1 / 0\n")
