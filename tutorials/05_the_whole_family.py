@@ -342,16 +342,16 @@ print()
 print(primepar.verify(Astray)["alignment"])
 
 # %% [question]
-# Under 3D on eight devices, into how many blocks is `I` cut at home, and into how many while it is
-# multiplied?
+# Under 3D on eight devices, into how many blocks is `I` cut at home, and how many of them does a
+# device have while it multiplies?
 #
 # Hint: The homes are `[(i, j), l]`. The map has `M=i, N=l`.
 #
-# Answer: Into 8 at home, one for each device, and 4 in the product: two devices gather the same
-# block.
+# Answer: Into 8, one for each device. The product needs 2: the device's own, and that of the
+# device with the other `j`.
 cube = Movement(parse_sequence("C2x2x2"))
-assert len(frozenset().union(*cube.home("I"))) == 8
-assert len(frozenset().union(*cube.held("forward", "I", 0))) == 4
+assert [len(blocks) for blocks in cube.home("I")] == [1] * 8
+assert [len(blocks) for blocks in cube.held("forward", "I", 0)] == [2] * 8
 
 # %% [markdown]
 # ## Your turn
