@@ -32,7 +32,10 @@ FORWARD, BACKWARD, GRADIENT = (
     f"mine.py:{line}: Mine.{phase}: "
     for line, phase in ((7, "forward"), (10, "backward"), (13, "gradient"))
 )
-KNOWN = "expected names out of axes, virtual, steps, forward, backward, gradient, home, sent, held, got "
+KNOWN = (
+    "expected names out of axes, virtual, steps, forward, backward, gradient, home, sent, held, "
+    "got "
+)
 NO_DICT = (
     "expected dict(M=..., N=..., K=...), got None, as there is no return: write return the slice "
     "index of each dim that the map splits"
