@@ -93,7 +93,7 @@ primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 # ## Roofline: when is a message hidden?
 #
 # A device has two speeds: operations per second, and bytes per second. Their ratio is what a
-# product needs: so many operations for each byte that is sent meanwhile. At a step of `P2x2` with
+# product needs: this many operations for each byte that is sent meanwhile. At a step of `P2x2` with
 # `M = N = K = n` a device multiplies two blocks of `n / 2` by `n / 2`, and sends one of `I` and one
 # of `W`: `2 (n/2)^3` operations for `2 * 4 (n/2)^2` bytes, `n / 8` for each. In one
 # box of four:
