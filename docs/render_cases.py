@@ -1,15 +1,13 @@
 """The page of public cases, made from the cases themselves.
 
-Run by `make docs` before mkdocs. Titles, stories and lessons are the docstrings of the cases; the
+Run by `make docs` before mkdocs. Titles, stories and lessons are those of the cases; the
 reports and pictures are what the prover finds. Writes docs/cases/, which is made anew and is not
 kept in git.
 """
 
 from __future__ import annotations
 
-import inspect
 import shutil
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +27,7 @@ description: >-
 # Public cases
 
 Each case shows one published bug by a small program of our own, wrong and fixed. Both programs are
-made by one function and differ in one place. The wrong one is refuted by the named property, and
+one text and differ in one place. The wrong one is refuted by the named property, and
 the fixed one is proved. The explorer agrees on both, and emulated devices compute right numbers
 with the fixed one alone. Only the case of traffic has right numbers in both.
 
@@ -77,8 +75,8 @@ def page(folder: Path) -> Iterator[str]:
     yield "|---|---|---|"
     for name, case in CASES.items():
         yield f"| [`{name}`](#{name}) | {case.title} | {case.refuted} |"
-    for module, cases in groupby(CASES.values(), key=lambda case: case.build.__module__):
-        heading, _, detail = (inspect.getdoc(sys.modules[module]) or "").partition(": ")
+    for group, cases in groupby(CASES.values(), key=lambda case: case.group):
+        heading, _, detail = group.partition(": ")
         yield f"\n## {heading}\n\n{detail[:1].upper()}{detail[1:]}\n"
         for case in cases:
             yield from section(case, folder)

@@ -13,9 +13,8 @@ from script_module import load
 
 from primepar.commands.exercise_catalog import QUESTIONS
 from primepar.preflight.cases import CASES, PublicCase
-from primepar.preflight.cases.public_case import program
 from primepar.reference.check import check_program
-from primepar.schedule.program import Group, Recv, Send
+from primepar.schedule.program import Group, Program, Recv, Send
 from primepar.verify import verify_program
 from primepar.verify.report import PROPERTIES
 
@@ -74,7 +73,8 @@ def test_a_batch_of_messages_to_two_stages_is_out_of_reach() -> None:
     """Its messages make progress by themselves here, so that what hung elsewhere is proved."""
     last = Group((Recv(0, "skip"), Recv(1, "y")))
     first, middle = Group((Send(1, "x"), Send(2, "skip"))), (Recv(0, "x"), Send(2, "y"))
-    assert verify_program(program([(first,), middle, (last,)]), "skip").verdict == "proved"
+    program = Program("primepar-program", 1, 3, ((first,), middle, (last,)))
+    assert verify_program(program, "skip").verdict == "proved"
 
 
 def test_cases_are_targets_of_the_commands() -> None:

@@ -12,11 +12,9 @@ from oracle.explore import explore
 from phase_programs import RIGHT, Json, built
 
 from primepar.errors import EmulationError
-from primepar.preflight.cases.public_case import phase, program
 from primepar.reference import check_program, emulate
 from primepar.reference.check import memories
 from primepar.schedule import Program
-from primepar.schedule.program import AllReduce
 from primepar.verify import verify_program
 
 Edit = tuple[str, int, int, int]
@@ -103,12 +101,18 @@ def test_a_wrong_sum_that_nobody_reads_is_refused_by_the_emulator_alone() -> Non
 
 def test_a_sum_has_what_any_rank_held_before_also_for_ranks_that_read_it_earlier() -> None:
     """Without `initial`. Rank 0 reads its sum before rank 1 adds a block that it never computed."""
-    gradient, update = phase("gradient", "x[M] -> g[0]", M=2), phase("update", "g[0] -> w[0]", R=2)
-    reduce = AllReduce((0, 1), block="g[0]")
-    early = program(
-        [[gradient(M=0), gradient(M=1), update(R=0), reduce], [reduce, update(R=1)]],
-        [gradient, update],
-    )
+    gradient: Json = {"op": "compute", "accumulates": "g[0]", "phase": "gradient"}
+    gradients = [gradient | {"reads": [f"x[{m}]"], "sub_operator": {"M": m}} for m in range(2)]
+    update: Json = {"op": "compute", "reads": ["g[0]"], "accumulates": "w[0]", "phase": "update"}
+    updates = [update | {"sub_operator": {"R": rank}} for rank in range(2)]
+    reduce: Json = {"op": "all_reduce", "group": [0, 1], "block": "g[0]"}
+    early = built({
+        "format": "primepar-program", "version": 1, "ranks": 2,
+        "phases": {"gradient": {"reads": ["x[M]"], "writes": "g[0]"},
+                   "update": {"reads": ["g[0]"], "writes": "w[0]"}},
+        "grid": {"gradient": {"M": 2}, "update": {"R": 2}},
+        "programs": [[*gradients, updates[0], reduce], [reduce, updates[1]]],
+    })  # fmt: skip
     report = verify_program(early)
     assert report["completion"].verdict == explore(early).verdict("completion") == "refuted"
     assert "g[0] from before" in (report["completion"].counterexample or "")

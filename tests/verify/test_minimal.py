@@ -9,8 +9,7 @@ import pytest
 from command import run
 
 from primepar.partition import PrimePar
-from primepar.preflight.cases import CASES
-from primepar.preflight.cases.public_case import PublicCase
+from primepar.preflight.cases import CASES, PublicCase
 from primepar.reference.check import check_program
 from primepar.schedule import Program, Sequence, lower
 from primepar.schedule.program import AllReduce, Barrier, Broadcast, Group, Recv, Send
