@@ -451,6 +451,7 @@ def test_users_files_are_read_and_written_in_one_place_each() -> None:
         "schedule/program_file.py": "the schema",
         "models/tensor_file.py": "the part to be named; entries of a header that is checked",
         "models/hugging_face.py": "a new folder; files of a tokenizer are copied as they are",
+        "preflight/cases.py": "its own file",
         "preflight/importers/flight_recorder.py": "a text in a dump that is checked",
         "preflight/capture/torch_script.py": "/dev/null",
         "preflight/capture/user_code.py": "a script, as Python reads it",
