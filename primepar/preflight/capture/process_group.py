@@ -1,11 +1,12 @@
 """A process group of torch that communicates with nobody and records every call.
 
 The methods are those that `torch.distributed` and its C++ parts call on a group that is written in
-Python. Tensors that are returned have the right shape and type; see `communicator` for values.
+Python. Tensors that are returned have the right shape and type; see `works.py` for values.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
@@ -15,16 +16,18 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import GroupName
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.capture.communicator import (
-    Communicator,
-    Fill,
-    NamedBuffer,
-    NamedMessage,
+from primepar.preflight.capture.buffers import storage_id
+from primepar.preflight.capture.recorder import RankRecorder, posted_form
+from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.capture.works import (
+    Arrival,
     RecordedWork,
     Tensors,
+    give,
+    is_small,
+    is_whole,
     zero,
 )
-from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.meaning.values import meant
 from primepar.schedule.program import (
     AllGather,
@@ -33,6 +36,8 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Gather,
+    Group,
+    Instruction,
     Recv,
     Reduce,
     ReduceScatter,
@@ -60,11 +65,20 @@ class Operand(NamedTuple):
 
     parts: Tensors
     blocks: tuple[str, ...]
-    written: Tensors
+    whole: Tensors
     """The tensors that change: one that is cut is written as a whole."""
 
 
 NOTHING = Operand((), (), ())
+Named = list[tuple[torch.Tensor, str]]
+"""Tensors with the blocks that instructions name."""
+
+
+class NamedMessage(NamedTuple):
+    """One side of one message."""
+
+    instruction: Send | Recv
+    tensor: torch.Tensor
 
 
 _Group: Any = dist.ProcessGroup
@@ -76,11 +90,13 @@ class RecordedGroup(_Group):  # type: ignore[misc]
     Ranks in calls are places among the members.
     """
 
-    def __init__(self, communicator: Communicator) -> None:
-        self._own, self._members = communicator, communicator.members
-        self._recorder = communicator.recorder
-        self._place = communicator.members.index(communicator.rank)
-        super().__init__(self._place, len(self._members))
+    def __init__(self, recorder: RankRecorder, name: str, members: tuple[int, ...]) -> None:
+        self._recorder, self._name, self._members = recorder, name, members
+        self._place = members.index(recorder.rank)
+        self._calls = 0
+        self._messages: Counter[tuple[int, int]] = Counter()
+        """Sender and receiver -> messages so far."""
+        super().__init__(self._place, len(members))
 
     def getBackendName(self) -> str:
         """The name that torch shows."""
@@ -102,7 +118,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> RecordedWork:
         """Record a scatter of a root's tensors."""
         root = self._members[opts.rootRank]
-        read = self._reads(inputs[0]) if root == self._own.rank else NOTHING
+        read = self._reads(inputs[0]) if root == self._recorder.rank else NOTHING
         write = self._writes(outputs[:1])
         return self._call(
             Scatter, read, write, [root], lambda values: [values[0][self._place]], outputs[:1],
@@ -112,7 +128,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
     def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> RecordedWork:
         """Record a gather of all members' tensors on a root."""
         root, read = self._members[opts.rootRank], self._reads(inputs[:1])
-        here = root == self._own.rank
+        here = root == self._recorder.rank
         write = self._writes(outputs[0]) if here else NOTHING
         return self._call(
             Gather, read, write, self._members if here else (), _first_of_each, inputs[:1],
@@ -123,7 +139,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         """Record a broadcast of one tensor or several."""
         root, works = self._members[opts.rootRank], []
         for tensor in tensors:
-            here = root == self._own.rank
+            here = root == self._recorder.rank
             one = self._reads([tensor]) if here else self._writes([tensor])
             read, write = (one, NOTHING) if here else (NOTHING, one)
             works.append(self._call(
@@ -147,7 +163,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         """Record a reduction to a root."""
         reduction, scale, reduced = self._reduction(opts)
         root, read = self._members[opts.rootRank], self._reads(tensors[:1])
-        write = read if root == self._own.rank else NOTHING
+        write = read if root == self._recorder.rank else NOTHING
         return self._call(
             Reduce, read, write, self._members, _by_places(reduced), tensors[:1],
             block=read.blocks[0], root=root, reduction=reduction, scale=scale,
@@ -257,15 +273,19 @@ class RecordedGroup(_Group):  # type: ignore[misc]
 
         `sized` are the tensors whose elements and type all members have to state alike.
         """
-        return self._own.call(
-            kind(
-                group=self._members, communicator=self._own.name,
-                request=self._recorder.request(), **size_of(*sized), **fields,
-            ),
-            [NamedBuffer(*pair) for pair in zip(read.parts, read.blocks, strict=True)],
-            [NamedBuffer(*pair) for pair in zip(write.written, write.blocks, strict=False)],
-            senders, Fill(write.parts, results),
+        instruction = kind(
+            group=self._members, communicator=self._name, request=self._recorder.request(),
+            **size_of(*sized), **fields,
         )  # fmt: skip
+        head, statement = f"{self._name}|{self._calls}", _statement(instruction)
+        self._calls += 1
+        if read.parts:
+            give(self._recorder, f"{head}|{self._recorder.rank}", statement, read.parts)
+        keys = [f"{head}|{rank}" for rank in senders]
+        arrival = Arrival(self._recorder, keys, statement, write.whole, write.parts, results)
+        reads = list(zip(read.parts, read.blocks, strict=True))
+        writes = list(zip(write.whole, write.blocks, strict=False))
+        return self._post(instruction, reads, writes, [arrival])
 
     def _reads(self, tensors: Tensors) -> Operand:
         return Operand(tensors, tuple(map(self._recorder.reading, tensors)), tensors)
@@ -310,38 +330,111 @@ class RecordedGroup(_Group):  # type: ignore[misc]
 
     def send(self, tensors: Tensors, destination: int, tag: int = 0) -> RecordedWork:
         """Record a send."""
-        return self._own.messages([self.sent(tensors[0], destination, tag)])
+        return self._start([self._message(Send, tensors[0], destination, tag)])
 
     def recv(self, tensors: Tensors, source: int, tag: int = 0) -> RecordedWork:
         """Record a receive."""
-        return self._own.messages([self.received(tensors[0], source, tag)])
+        return self._start([self._message(Recv, tensors[0], source, tag)])
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> RecordedWork:
         """Record a receive from rank 0 with a gap: any rank may send."""
         self._recorder.gap("receives from any rank")
         return self.recv(tensors, 0, tag)
 
-    def batch(self, messages: Sequence[NamedMessage]) -> RecordedWork:
+    def batch(self, ops: Sequence[dist.P2POp]) -> RecordedWork:
         """Record messages that start together."""
-        return self._own.messages(messages, batch=True)
-
-    def sent(self, tensor: torch.Tensor, destination: int, tag: int) -> NamedMessage:
-        """A send of a batch."""
-        return self._message(Send, tensor, self._recorder.reading(tensor), destination, tag)
-
-    def received(self, tensor: torch.Tensor, source: int, tag: int) -> NamedMessage:
-        """A receive of a batch."""
-        zero(tensor)
-        return self._message(Recv, tensor, self._recorder.buffers.name(tensor), source, tag)
+        kinds = [Send if op.op is dist.isend else Recv for op in ops]
+        return self._start(
+            [self._message(kind, op.tensor, op.group_peer, op.tag)
+             for kind, op in zip(kinds, ops, strict=True)],
+            batch=True,
+        )  # fmt: skip
 
     def _message(
-        self, kind: type[Send | Recv], tensor: torch.Tensor, block: str, place: int, tag: int
+        self, kind: type[Send | Recv], tensor: torch.Tensor, place: int, tag: int
     ) -> NamedMessage:
+        if kind is Recv:
+            zero(tensor)
+        name = self._recorder.reading if kind is Send else self._recorder.buffers.name
         message = kind(
-            peer=self._members[place], block=block, tag=tag, communicator=self._own.name,
+            peer=self._members[place], block=name(tensor), tag=tag, communicator=self._name,
             source=source_line() or None, **size_of(tensor),
         )  # fmt: skip
-        return NamedMessage(message, NamedBuffer(tensor, block))
+        return NamedMessage(message, tensor)
+
+    def _start(self, posted: Sequence[NamedMessage], batch: bool = False) -> RecordedWork:
+        """Record one posted message, or a batch that starts together, and return its work."""
+        reads: Named = []
+        writes: Named = []
+        arrivals = []
+        for message, tensor in posted:
+            ends = self._recorder.rank, message.peer
+            ends = ends if isinstance(message, Send) else ends[::-1]
+            key = f"{self._name}|{ends[0]}>{ends[1]}|{self._messages[ends]}"
+            self._messages[ends] += 1
+            statement = _statement(message)
+            if isinstance(message, Send):
+                give(self._recorder, key, statement, [tensor])
+                reads.append((tensor, message.block))
+            else:
+                writes.append((tensor, message.block))
+                arrivals.append(Arrival(
+                    self._recorder, [key], statement, [tensor], [tensor], lambda values: values[0]
+                ))  # fmt: skip
+        request = self._recorder.request()
+        body = tuple(message for message, _ in posted)
+        instruction = Group(body=body, request=request) if batch else posted_form(body[0], request)
+        return self._post(instruction, reads, writes, arrivals)
+
+    def _post(
+        self, instruction: Instruction, reads: Named, writes: Named, arrivals: Sequence[Arrival]
+    ) -> RecordedWork:
+        """Record a call that has a request: `reads` go to other ranks, `writes` come from them."""
+        recorder = self._recorder
+        recorder.add(instruction)
+        place = len(recorder.recording.instructions) - 1
+        written, read = [tensor for tensor, _ in writes], [tensor for tensor, _ in reads]
+        # After a broadcast the root's tensor is what everybody has: it gets the same term.
+        shared = read if isinstance(instruction, Broadcast) else []
+        recorder.terms.call(place, read, written or shared)
+        request = str(getattr(instruction, "request", ""))
+        work = RecordedWork(recorder, request, written)
+        # What all members receive alike has one lineage, whatever it was made of.
+        alike = isinstance(instruction, AllReduce | AllGather | Broadcast)
+        of_call = (self._name, self._calls, "" if alike else (recorder.rank, request))
+        large = [] if writes or not shared or is_small(shared) else reads
+        for slot, (tensor, block) in enumerate([*writes, *large]):
+            recorder.written(tensor, block, hash((*of_call, slot)))
+        for tensor, block in writes:
+            work.fly(tensor, block, receives=True)
+        received = {storage_id(tensor) for tensor in written}
+        for tensor, block in reads:
+            if storage_id(tensor) not in received:
+                work.fly(tensor, block, receives=False)
+        for arrival in arrivals:
+            if not arrival.keys or not arrival.outputs or not is_small(arrival.outputs):
+                continue
+            if is_whole(arrival.outputs):
+                work.arrivals.append(arrival.fetch)
+            else:
+                for tensor in arrival.outputs:
+                    recorder.pending[storage_id(tensor)] = arrival.fetch
+        return work
+
+
+def _statement(post: Instruction) -> str:
+    """What both sides of a message, or all members of a call, have to state alike.
+
+    For example `AllReduce sum 1 4 int64`: the same as `schedule.matching` compares.
+    """
+    if isinstance(post, Send | Recv):
+        return f"message {post.tag} {post.count} {post.dtype}"
+    names = ["root", "reduction", "scale"]
+    if not isinstance(post, AllToAll):  # its parts may have other sizes on each rank
+        names += ["count", "dtype"]
+    claims = [str(getattr(post, name, "")) for name in names]
+    more = str(len(post.reduced)) if isinstance(post, AllReduce) else ""
+    return " ".join([type(post).__name__, *claims, more])
 
 
 def _together(works: list[RecordedWork]) -> RecordedWork:

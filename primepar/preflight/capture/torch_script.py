@@ -26,7 +26,6 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from primepar.preflight.capture.communicator import Communicator
 from primepar.preflight.capture.marked_numbers import watch_numbers
 from primepar.preflight.capture.pretended_files import PretendedFiles
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
@@ -182,7 +181,7 @@ class _StandIns:
             f"{crc32(str(members).encode()):08x}.{self.created[members]}"
         )  # fmt: skip
         self.created[members] += 1
-        return RecordedGroup(Communicator(self.recorder, name, members, self.rank))
+        return RecordedGroup(self.recorder, name, members)
 
     def _init_process_group(
         self, original: Callable[..., None], backend: str | None = None,
@@ -219,10 +218,4 @@ class _StandIns:
         c10d._check_p2p_op_list(p2p_op_list)
         group = p2p_op_list[0].group or c10d._get_default_group()
         assert isinstance(group, RecordedGroup)
-        messages = [
-            (group.sent if op.op is dist.isend else group.received)(
-                op.tensor, op.group_peer, op.tag
-            )
-            for op in p2p_op_list
-        ]
-        return [group.batch(messages)] * len(messages)
+        return [group.batch(p2p_op_list)] * len(p2p_op_list)
