@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import io
+import re
 import shutil
 import tempfile
 import weakref
@@ -24,6 +25,8 @@ from primepar.preflight.capture.runner import (
 from primepar.preflight.decisions import ScriptRecorder
 from primepar.preflight.recording import RankRecording, Turns
 
+_TRAINS = re.compile(rb"\b(nn|optim|backward)\b")
+"""In a script whose ranks would each import torch._dynamo, at the first step of an optimizer."""
 MOST_STARTS = 16
 """Recordings until a script that raises by unknown values is taken to raise."""
 
@@ -39,7 +42,6 @@ def capture_torch(
     """
     import torch._subclasses.schema_check_mode
     import torch.distributed.fsdp
-    import torch.distributed.pipelining
     import torch.distributed.tensor.parallel
     import torch.profiler._cupti_monitor
     import torch.testing
@@ -48,6 +50,7 @@ def capture_torch(
     from primepar.preflight.capture.torch_script import importers, run_script
 
     import_libraries(script)
+    importers.cache_clear()  # an earlier script may have imported less
     importers()
 
     started: dict[int, Turns] = {}
@@ -103,7 +106,11 @@ def import_libraries(script: Path) -> None:
     quiet = io.StringIO()
     with redirect_stdout(quiet), redirect_stderr(quiet), catch_warnings(action="ignore"):
         while ready:
-            for module, names in _imports(ready.pop()):
+            file = ready.pop()
+            with suppress(OSError):
+                if _TRAINS.search(file.read_bytes()):
+                    importlib.import_module("torch._dynamo")
+            for module, names in _imports(file):
                 top = script.parent / module.replace(".", "/")
                 local = [
                     path for path in (top.with_suffix(".py"), top / "__init__.py") if path.is_file()

@@ -182,6 +182,11 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             tuple([trace.packed() for trace in self.traces if trace.gradients]),
         )  # fmt: skip
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: that would import torch._dynamo, two seconds, though nothing is compiled here."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -27,7 +27,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
-from scipy.cluster.hierarchy import DisjointSet
 from torch.utils._pytree import tree_map
 
 from primepar.preflight.meaning.evaluate import TermValues, ValueAlgebra
@@ -103,6 +102,8 @@ def replays(values: TermValues, terms: Sequence[RankTerms]) -> Replays:
 
 def _meeting(ranks: Sequence[_Rank]) -> list[list[_Rank]]:
     """The applications of all ranks, grouped by the calls in which they meet."""
+    from scipy.cluster.hierarchy import DisjointSet  # a second to import, for few scripts
+
     makers = {(rank.rank, rank.instruction(call)): place
               for place, rank in enumerate(ranks) for call in rank.trace.calls}  # fmt: skip
     union = DisjointSet(range(len(ranks)))

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Literal, NamedTuple
-
-from scipy.cluster.hierarchy import DisjointSet
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.terms import (
@@ -29,6 +27,9 @@ from primepar.preflight.meaning.terms import (
     inputs_of,
 )
 from primepar.preflight.meaning.values import digest
+
+if TYPE_CHECKING:
+    from scipy.cluster.hierarchy import DisjointSet
 
 
 class ReplicaHolder(NamedTuple):
@@ -165,6 +166,8 @@ class ReplicaQuestions:
         return union
 
     def _union(self, groups: Iterable[tuple[int, ...]]) -> DisjointSet:
+        from scipy.cluster.hierarchy import DisjointSet  # a second to import, for few scripts
+
         union = DisjointSet(range(len(self.terms)))
         for first, *others in groups:
             for other in others:
