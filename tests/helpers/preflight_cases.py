@@ -6,8 +6,7 @@ from importlib.metadata import version
 from textwrap import indent
 from typing import Any
 
-from captured import Case, captured
-from command import Done
+from captured import Case
 from profiles import IS_LONG
 
 DDP, BY_HAND = "ddp.py", "by_hand.py"
@@ -69,7 +68,8 @@ OTHER = {
             "while rank == 1:", "    __import__('time').sleep(9)")
     ),
     "dies": Case("ring.py", TWO, changes=ring_with(
-        "import os, signal", "if rank == 1:", "    os.kill(os.getpid(), signal.SIGSEGV)")),
+        "import faulthandler, os, signal", "faulthandler.disable()", "if rank == 1:",
+        "    os.kill(os.getpid(), signal.SIGSEGV)")),
     "no start": Case("ring.py", TWO, (("init_process_group(", "init_process_grope("),)),
     "one call more": Case(DDP, TWO, (("data = torch", """if rank == 1:
     dist.all_reduce(torch.tensor([7, 7, 12345678]))
@@ -331,21 +331,8 @@ OWN_READS = Case(
 )
 """The recorder reads the second half of a buffer whose first half other ranks computed."""
 USES, FILES = Case("uses.py", TWO), Case("files.py", TWO)
-MEANING = (
-    OWN_READS,
-    *([USES] if IS_LONG else []),
-    FILES,
-    *CHOICES.values(),
-    *(case for case, _ in (*TRAINED.values(), *BROKEN.values())),
-)
-CASES = (*PROVED.values(), *REFUTED.values(), *OTHER.values(), *MEANING)
 NO_CUDA = (
     "RuntimeError: No CUDA GPUs are available"
     if "+cpu" not in version("torch")
     else "AssertionError: Torch not compiled with CUDA enabled"
 )
-
-
-def answer(case: Case) -> Done:
-    """What the command prints for a case."""
-    return captured(CASES)[CASES.index(case)]

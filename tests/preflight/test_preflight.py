@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from captured import SCRIPTS
+from attack_decisions import contradictions
+from captured import SCRIPTS, answer
 from preflight_cases import (
     BROKEN,
     CHOICES,
@@ -24,7 +23,6 @@ from preflight_cases import (
     SENDING,
     TRAINED,
     USES,
-    answer,
 )
 from profiles import long
 
@@ -175,20 +173,16 @@ def test_a_number_of_other_ranks_is_used_as_every_number() -> None:
     assert answer(USES).code == 0
 
 
-def test_no_file_is_left_or_changed(tmp_path: Path) -> None:
-    """The script itself checks what it reads; here, what is on the disk afterwards."""
+def test_no_file_is_left_or_changed() -> None:
+    """The script itself checks what it reads; `answer` what is on the disk afterwards."""
     assert answer(FILES).code == 0
     assert answer(FILES).err == ""
 
 
-def test_generated_decisions_are_judged_as_gloo_runs_them() -> None:
-    done = subprocess.run(
-        [sys.executable, Path(__file__).parents[1] / "helpers/attack_decisions.py", "2", "14"],
-        stdout=subprocess.PIPE, text=True, check=True, timeout=300,
-    )  # fmt: skip
-    assert "refuted, gloo hangs" in done.stdout
-    assert "proved, gloo ends" in done.stdout
-    assert "WRONG" not in done.stdout
+def test_generated_decisions_are_judged_as_gloo_runs_them(tmp_path: Path) -> None:
+    counts, wrong = contradictions(range(14, 16), tmp_path)
+    assert counts.keys() == {("refuted", False), ("proved", True)}
+    assert wrong == []
 
 
 def test_what_the_recorder_reads_is_no_decision_of_the_script() -> None:

@@ -5,58 +5,61 @@ from __future__ import annotations
 import json
 import os
 import runpy
-import shutil
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from captured import SCRIPTS
+from command import run
 from mkdocs.utils.yaml import yaml_load
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAD_ON = ROOT / "docs" / "examples" / "head-on.json"
+HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
 
 
-def step(folder: Path, arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the step of action.yml as GitHub's runner does."""
+def test_the_step_hands_its_arguments_on_and_runs_none_as_a_command(tmp_path: Path) -> None:
+    """As GitHub's runner does it; `primepar` writes down what it is given, and refutes."""
     action: Any = yaml_load((ROOT / "action.yml").read_text())
-    steps = action["runs"]["steps"]
-    (preflight,) = (one for one in steps if one["name"] == "Preflight")
-    given = {"inputs.arguments": arguments, "inputs.sarif": "preflight.sarif"}
+    (preflight,) = (one for one in action["runs"]["steps"] if one["name"] == "Preflight")
+    text = "--picture 'a picture.svg' 'a program.json' $(touch made) `touch made` ; touch made"
+    given = {"inputs.arguments": text, "inputs.sarif": "preflight.sarif"}
     variables = {
         name: given[value.removeprefix("${{").removesuffix("}}").strip()]
         for name, value in preflight["env"].items()
     }
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
+    stand_in = tmp_path / "primepar"
+    stand_in.write_text('#!/bin/sh\nfor one; do echo "$one"; done >given; exit 1\n')
+    stand_in.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", preflight["run"]],
-        cwd=folder, env={**os.environ, **variables, "PATH": path}, capture_output=True, text=True,
+        cwd=tmp_path, env={**os.environ, **variables, "PATH": path}, check=False,
     )  # fmt: skip
-
-
-def test_the_step_fails_with_annotations_and_a_file_for_code_scanning(tmp_path: Path) -> None:
-    shutil.copy(HEAD_ON, tmp_path / "a program.json")
-    done = step(tmp_path, "--picture 'a picture.svg' 'a program.json'")
-    assert (done.returncode, (tmp_path / "a picture.svg").exists()) == (1, True), done.stderr
-    assert "::error " in done.stdout
-    (run,) = json.loads((tmp_path / "preflight.sarif").read_text())["runs"]
-    assert run["results"][0]["ruleId"] == "deadlock-freedom"
-
-
-def test_no_argument_of_the_step_is_run_as_a_command(tmp_path: Path) -> None:
-    done = step(tmp_path, "$(touch made) `touch made` ; touch made")
-    assert done.returncode == 2
+    assert done.returncode == 1
+    assert (tmp_path / "given").read_text().splitlines() == [
+        "preflight", "--github", "--sarif", "preflight.sarif", "--picture", "a picture.svg",
+        "a program.json", "$(touch", "made)", "`touch", "made`", ";", "touch", "made",
+    ]  # fmt: skip
     assert not (tmp_path / "made").exists()
+
+
+def test_the_step_s_command_annotates_and_writes_a_file_for_code_scanning(tmp_path: Path) -> None:
+    file, picture = tmp_path / "preflight.sarif", tmp_path / "a picture.svg"
+    done = run("preflight", "--github", "--sarif", str(file), "--picture", str(picture), HEAD_ON)
+    assert (done.code, picture.exists()) == (1, True), done.err
+    assert "::error " in done.out
+    (log,) = json.loads(file.read_text())["runs"]
+    assert log["results"][0]["ruleId"] == "deadlock-freedom"
 
 
 def test_the_hook_is_a_command_that_exists() -> None:
     hooks: Any = yaml_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     (hook,) = hooks
-    command = [*hook["entry"].split(), str(HEAD_ON)]
-    command[0] = str(Path(sys.executable).with_name(command[0]))
-    assert subprocess.run(command, capture_output=True).returncode == 1
+    name, *arguments = hook["entry"].split()
+    assert name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert run(*arguments, HEAD_ON).code == 1
 
 
 @pytest.fixture(scope="module")
