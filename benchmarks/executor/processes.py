@@ -66,10 +66,11 @@ def _rank(
     import torch
     from torch import distributed as dist
 
-    from primepar.distributed.training.backends import schedule_as_batch
+    from primepar.distributed.training.backends import keep_freed_memory, schedule_as_batch
 
     torch.set_num_threads(1)
     if as_batch:
+        keep_freed_memory()
         schedule_as_batch()
     try:
         dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from primepar.distributed import Executor, Mesh
-from primepar.distributed.runtime.copy_stream import CopyStream
+from primepar.distributed.runtime.host_memory import CopyStream
 from primepar.partition import parse_sequence
 from primepar.schedule.program import Alloc, Compute, Evict, Fetch, Free, Instruction, Program
 from primepar.schedule.signature import Tensor

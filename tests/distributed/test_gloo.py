@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from torch import device
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from primepar.distributed.training.backends import INTERFACE, check_network, schedule_as_batch
+from primepar.distributed.training.backends import (
+    INTERFACE,
+    check_network,
+    keep_freed_memory,
+    schedule_as_batch,
+)
 from primepar.distributed.training.launch import World
 from primepar.errors import LaunchError
 
@@ -83,3 +90,15 @@ def test_nothing_changes_where_the_policy_is_not_allowed(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "sched_setscheduler", refuse, raising=False)
     schedule_as_batch()
     assert os.sched_getscheduler(0) == before
+
+
+def test_glibc_is_asked_to_keep_memory_and_nothing_changes_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The options have the numbers of glibc's malloc.h; another C library has no `mallopt`."""
+    asked: list[tuple[int, int]] = []
+    glibc = SimpleNamespace(mallopt=lambda *option: asked.append(option))
+    for library in (glibc, object()):
+        monkeypatch.setattr(ctypes, "CDLL", lambda _name, library=library: library)
+        keep_freed_memory()
+    assert asked == [(-1, 2**31 - 1), (-3, 2**25)]

@@ -111,7 +111,7 @@ class Executor:
         Freed blocks are removed from it, new ones are added; they have memory of their own, which
         no later run uses. Given blocks are never written, except donated ones. `host` has the
         blocks of `host_initial`. Blocks move between both dicts as the program fetches and evicts
-        them, and the memory of a fetched block is used again.
+        them.
         Raises `ProgramError` for a missing block. The first run also raises it for a block of
         another shape. On a mesh with a limit it raises `MemoryLimitError` if the blocks on the
         device exceed it.

@@ -3,7 +3,7 @@
 On CUDA host memory is pinned and copies run on a stream of their own: an eviction runs next to the
 products that follow it, and the first instruction that names a fetched block waits for its copy. On
 the CPU both memories are the same kind of memory, but they are kept apart and counted by the same
-code.
+code. Torch keeps pinned memory that is given up, and uses it again after the copies that it is in.
 """
 
 from __future__ import annotations
@@ -13,39 +13,59 @@ from collections.abc import Mapping
 
 import torch
 
-from primepar.distributed.runtime.buffer_pool import BufferPool
-from primepar.distributed.runtime.copy_stream import CopyStream
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.shapes import Shape
 from primepar.errors import MemoryLimitError
 
 
+class CopyStream:
+    """The copies of one process to and from pinned host memory, in their order."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def copy(self, into: torch.Tensor, source: torch.Tensor) -> torch.cuda.Event:
+        """Queue a copy; returns its end."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            into.copy_(source, non_blocking=True)
+        for block in (into, source):
+            if block.is_cuda:
+                block.record_stream(self._stream)  # its memory is reused only after the copy
+        copied: torch.cuda.Event = self._stream.record_event()
+        return copied
+
+    def wait(self, copied: torch.cuda.Event) -> None:
+        """Let the stream that computes wait for a copy; the host goes on."""
+        torch.cuda.current_stream(self._device).wait_event(copied)
+
+    def finish(self) -> None:
+        """Return when all copies are done: afterwards the CPU may read what was copied to it."""
+        self._stream.synchronize()
+
+
 class HostMemory:
-    """The buffers in host memory of one process, by dtype and shape, and the copies to and from."""
+    """The blocks in host memory of one process: pinned for a GPU, and the copies to and from."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._pools: dict[torch.dtype, BufferPool] = {}
         self.copies = CopyStream(device) if device.type == "cuda" else None
         """The stream of copies; without one they are done at once."""
         self._arriving: dict[str, torch.cuda.Event] = {}
         self._busy = False
         """Whether copies were queued since the last `finish`."""
 
-    def pool(self, dtype: torch.dtype) -> BufferPool:
-        """Return the buffers of a dtype; they are pinned if the device is a GPU."""
-        if dtype not in self._pools:
-            cpu = torch.device("cpu")
-            self._pools[dtype] = BufferPool(cpu, dtype, pinned=self.device.type == "cuda")
-        return self._pools[dtype]
-
     def zeros(self, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
         """Return a new block of zeros."""
-        return self.pool(dtype).fresh(shape).zero_()
+        return self._empty(shape, dtype).zero_()
+
+    def _empty(self, shape: Shape, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, pin_memory=self.device.type == "cuda")
 
     def evict(self, block: torch.Tensor) -> torch.Tensor:
         """Return a copy of a device block in host memory."""
-        kept = self.pool(block.dtype).acquire(tuple(block.shape))
+        kept = self._empty(tuple(block.shape), block.dtype)
         if self.copies is None:
             return kept.copy_(block)
         self.copies.copy(kept, block)
@@ -53,16 +73,12 @@ class HostMemory:
         return kept
 
     def fetch(self, name: str, kept: torch.Tensor, block: torch.Tensor) -> None:
-        """Copy a host block into a device block, which may be used after `arrive`.
-
-        The memory of the host block is used again, by a later copy of the same stream.
-        """
+        """Copy a host block into a device block, which may be used after `arrive`."""
         if self.copies is None:
             block.copy_(kept)
         else:
             self._arriving[name] = self.copies.copy(block, kept)
             self._busy = True
-        self.pool(kept.dtype).release(kept)
 
     def arrive(self, name: str) -> None:
         """Let what is queued next wait for the copy of a fetched block."""

@@ -19,6 +19,7 @@ from primepar.distributed.training.alike import Facts, differences
 from primepar.distributed.training.backends import (
     check_devices,
     check_network,
+    keep_freed_memory,
     pick_device,
     schedule_as_batch,
     used_device,
@@ -158,6 +159,8 @@ def _connected(
         with world.agreement("devices"):
             check_devices(used_device(device), world.exchange)
         torch.cuda.set_device(device)
+    if device.type == "cpu":
+        keep_freed_memory()
     if launch.launcher != "alone":
         if device.type == "cpu":
             with world.agreement("network"):
