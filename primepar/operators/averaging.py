@@ -1,8 +1,9 @@
-"""The program that averages the parameters of replicas: the communication of local SGD.
+"""Programs of averages: of the parameters of replicas, and of a gradient over rows.
 
-Between averages every replica has parameters of its own, `<name>.replicas[k,...]` on replica k.
-The program makes the mean of them, under the parameter's own name, on every rank that has a block
-of it: ranks at the same place in their replicas all-reduce their blocks, times 1/replicas.
+Local SGD averages parameters. Between averages every replica has parameters of its own,
+`<name>.replicas[k,...]` on replica k. The program makes the mean of them, under the parameter's own
+name, on every rank that has a block of it: ranks at the same place in their replicas all-reduce
+their blocks, times 1/replicas.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from primepar.operators.step import parameter_views
 from primepar.passes import apply
 from primepar.plan.replicas import Replicas
 from primepar.schedule.layout import Layout
-from primepar.schedule.program import Program
+from primepar.schedule.program import Free, Program
 
 REPLICA, DIMS = "W", ("X", "Y", "Z")
 """The dim that numbers replicas, and those of parameters."""
@@ -54,3 +55,30 @@ def _mean(builder: ProgramBuilder, name: str, view: View, count: int, wide: bool
     blocks = builder.given(f"{name}.replicas", space, REPLICA, *dims, wide=wide)
     writes, scale = f"{name}[{','.join(dims)}]", str(Fraction(1, count))
     return builder.compute(name, "workers.average", space, [blocks], writes, wide=True, scale=scale)
+
+
+def lower_row_average(
+    layout: Layout, size: int
+) -> tuple[Program, tuple[str, ...], tuple[str, ...]]:
+    """Return the program, and the names of each rank's block before and after it.
+
+    Activations are in `layout` over (rows, columns), one block a rank. A rank is given the gradient
+    of `size` elements that its rows make, `[1, size]`. It ends with the average over the slices of
+    rows, for its columns, in the dtype of sums.
+    """
+    rows, parts = layout.grid
+    builder = ProgramBuilder(layout.ranks)
+    space = IterationSpace(layout, {"M": rows, "C": parts * size})
+    gradient = builder.given("gradient", space, "M", "C")
+    share = str(Fraction(1, rows))
+    average = builder.compute(
+        "gradient", "workers.average", space, [gradient], "mean[C]", wide=True, scale=share
+    )
+    builder.all_reduce(average, layout.peers_along(0))
+    for rank, nodes in enumerate(builder.programs):
+        nodes.append(Free(gradient.blocks(rank)[0]))
+    builder.end_with(average)
+    before, after = (
+        tuple(view.blocks(rank)[0] for rank in range(layout.ranks)) for view in (gradient, average)
+    )
+    return builder.program(), before, after

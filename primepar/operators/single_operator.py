@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from primepar.errors import SequenceError, ShapeError
 from primepar.operators.builder import Cuts, ProgramBuilder, View, even
-from primepar.operators.linear_products import Products
+from primepar.operators.linear import Products
 from primepar.operators.redistribution import held_after, indices, moved, reblocked
 from primepar.passes import apply, apply_in_turn
 from primepar.plan.layouts import Way

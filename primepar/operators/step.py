@@ -12,7 +12,7 @@ from typing import Literal
 from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.operators.builder import ProgramBuilder, View
-from primepar.operators.pipeline_step import PipelineStep
+from primepar.operators.pipeline import PipelineStep
 from primepar.operators.shards import own_view
 from primepar.operators.step_context import StepContext
 from primepar.operators.step_options import DEFAULT, StepOptions

@@ -15,7 +15,7 @@ from primepar.distributed.parallel import linear
 from primepar.distributed.parallel.layer_plan import Boundaries, boundaries_of
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import PlanError
-from primepar.operators.row_average import lower_row_average
+from primepar.operators.averaging import lower_row_average
 from primepar.operators.single_operator import LinearPrograms, lower_linear
 from primepar.partition import parse_sequence
 from primepar.plan.operator_layouts import resident

@@ -17,7 +17,7 @@ from profiles import IS_LONG, long
 
 from primepar.distributed import Region
 from primepar.distributed.parallel.layer_plan import boundaries_of
-from primepar.operators.row_average import lower_row_average
+from primepar.operators.averaging import lower_row_average
 from primepar.operators.single_operator import lower_linear
 from primepar.partition import parse_sequence
 from primepar.reference.check import memories

@@ -25,7 +25,7 @@ from primepar.distributed.parallel.placements import ShardedParameter, ShardMesh
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.errors import ConfigError, PrimeParError, ShapeError
-from primepar.operators.row_average import lower_row_average
+from primepar.operators.averaging import lower_row_average
 from primepar.plan.operator_layouts import part, resident
 from primepar.schedule import Layout, Linear, Sequence
 
