@@ -34,7 +34,7 @@ from primepar.passes.offload import (
     state_chunks,
     with_copies,
 )
-from primepar.pictures.residency import residency_svg
+from primepar.pictures.methods import residency_svg
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.step import simulate_step
 from primepar.plan.uniform import uniform_plan

@@ -29,7 +29,7 @@ from primepar.passes.offload import (
     transfers,
 )
 from primepar.passes.offload.insert import uses_of
-from primepar.pictures.residency import residency_svg
+from primepar.pictures.methods import residency_svg
 from primepar.plan import preset_plan
 from primepar.schedule import Program
 from primepar.schedule.program import Compute, Evict, Fetch, Free

@@ -22,9 +22,8 @@ import msgspec
 from msgspec.structs import replace
 
 from primepar.errors import ConfigError, nearest
-from primepar.models.config import KINDS, ModelConfig
+from primepar.models.config import KINDS, Count, Experts, Latent, ModelConfig, PricedParts
 from primepar.models.config_json import ACTIVATIONS, CONFIG, read_config
-from primepar.models.priced_parts import Count, Experts, Latent, PricedParts
 from primepar.reading import read_json
 from primepar.schedule.program_method import allowed
 

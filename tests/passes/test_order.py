@@ -27,8 +27,8 @@ from primepar.models import ModelConfig
 from primepar.operators import StepPart, lower_part, lower_step
 from primepar.passes import PASSES, apply, free_early, make_late, needed_first, overlap
 from primepar.passes.block_uses import Rank, RankList, followed, request_of
-from primepar.passes.dependences import ORDER, Carried
 from primepar.passes.liveness import peaks, sizes_of
+from primepar.passes.overlap import ORDER, Carried
 from primepar.plan import preset_plan
 from primepar.schedule import Program
 from primepar.schedule.program import (

@@ -6,7 +6,7 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 from primepar.partition.patrickstar import PatrickStar
-from primepar.pictures.residency import Stay, residency_svg, stays
+from primepar.pictures.methods import Stay, residency_svg, stays
 
 SMALL = PatrickStar(layers=2, hidden=1, rows=1, chunk=1, ranks=1)
 

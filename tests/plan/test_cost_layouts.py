@@ -17,9 +17,8 @@ from msgspec.structs import replace
 from planner_cases import TWO_LEVELS
 
 from primepar.errors import PlanError
-from primepar.models.config import ModelConfig
+from primepar.models.config import Experts, Latent, ModelConfig, PricedParts
 from primepar.models.graph import operators
-from primepar.models.priced_parts import Experts, Latent, PricedParts
 from primepar.models.sizes import MODELS
 from primepar.operators.step import lower_step
 from primepar.partition.registry import parse_sequence

@@ -18,9 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from primepar.models.config import ModelConfig
+from primepar.models.config import Experts, ModelConfig
 from primepar.models.graph import Operator
-from primepar.models.priced_parts import Experts
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Passes, Training
 from primepar.plan.cost.links import ClusterLinks
