@@ -1,19 +1,13 @@
 """Bit flips and cuts in every part of a checkpoint: each is refused, in one line, by its file.
 
-    python -m pytest -q tests/distributed/test_checkpoint_flips.py        a few dozen
-    HYPOTHESIS_PROFILE=ci ...                                 some thousands
-    python tests/helpers/attack_checkpoints.py                        prints the table
-
 The parts are the length of a header, the header, the data of each file, and the manifest.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import torch
@@ -99,22 +93,3 @@ def refusal(path: Path, change: Change) -> str | None:
     finally:
         file.write_bytes(before)
     return None
-
-
-def main(count: int = 4000) -> None:
-    """Print how many changes of each part are refused."""
-    with TemporaryDirectory() as folder:
-        path = written(Path(folder))
-        tried, refused = Counter[str](), Counter[str]()
-        for change in changes(path, count, seed=0):
-            tried[change.part] += 1
-            message = refusal(path, change)
-            refused[change.part] += message is not None and message.startswith(
-                f"{path / change.file}: "
-            )
-        for part, number in tried.items():
-            print(f"{part:20} {refused[part]:5} of {number:5} refused, by the name of the file")
-
-
-if __name__ == "__main__":
-    main()
