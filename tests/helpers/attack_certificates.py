@@ -59,13 +59,13 @@ TOO_FEW_STEPS = METHODS["summa"].source(NAME).replace("return s\n", "return wher
 
 
 SECONDS = 5.0
-"""Limit of each proof; of a wrong primitive most time would go into a certificate there is not."""
+"""Limit of the proof of a wrong one: most time would go into a certificate that there is not."""
 
 
-def written(primitive: Primitive) -> bytes | None:
+def written(primitive: Primitive, seconds: float = 1e5) -> bytes | None:
     """The certificate of a primitive as a file; None if it has none."""
     try:
-        with deadline(SECONDS):
+        with deadline(seconds):
             made = prove(primitive).certificate
     except (PrimeParError, UnansweredError):
         return None
@@ -282,7 +282,7 @@ def _made(offer: Offer, primitive: Primitive) -> Answered | None:
     """What the checker makes of a certificate that is written for a wrong primitive, if one is."""
     try:
         if offer.kind == "its own":
-            text = written(primitive)
+            text = written(primitive, SECONDS)
         else:
             text = forged(certificates()[offer.certificate], primitive)
     except Exception as error:
