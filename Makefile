@@ -85,7 +85,7 @@ reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction
 bench: $(STAMP) ## bytes of every method by the emulator, then its executor next to DTensor
 	$(BIN)/python -m benchmarks.family_bytes
 	$(BIN)/python -m benchmarks.linear_bytes
-	$(BIN)/python -m benchmarks.executor --batch --rounds 6 --out out/bench.json --chart out/bench.svg
+	$(BIN)/python -m benchmarks.executor --batch --rounds 6 --out out/bench.json
 	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
 bench-half: $(STAMP) ## the error of bfloat16 sums that travel, and training in half precision next to float32

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.bits_per_byte`: a small GPT on bytes and on tokens, for the same time each.
+"""Does a small GPT learn faster on tokens than on bytes, in the same time?
 
 The text is the standard library's sources. The tokenizers are trained on it, without what is held
 out. All runs have the same layers, hidden size, context and batch, and the same CPU seconds of
@@ -11,12 +11,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
-import typer
-
-from primepar.cli import main
-from primepar.errors import ConfigError
+from benchmarks.bench import BenchRow, Case, Cells, bench
 
 if TYPE_CHECKING:
     from primepar.distributed.training.launch import World
@@ -36,13 +34,31 @@ class CurvePoint(NamedTuple):
     bits_per_byte: float
 
 
-class TextRun(NamedTuple):
+class TextRun(BenchRow, frozen=True):
     """What one run trained on, and its curve."""
 
     name: str
+    asked: float
+    """CPU seconds of training."""
     vocabulary: int
     bytes_per_token: float
     curve: list[CurvePoint]
+
+    @property
+    def title(self) -> str:
+        return (
+            f"held-out bits per byte after CPU seconds of training; {LAYERS} layers, hidden "
+            f"{HIDDEN}, context {CONTEXT}, batch {BATCH}, rate {RATE}"
+        )
+
+    @property
+    def cells(self) -> Cells:
+        curve = {
+            f"{self.asked * number / POINTS:.3g} s": f"{point.bits_per_byte:.3f}"
+            for number, point in enumerate(self.curve, 1)
+        }
+        steps, per_token = self.curve[-1].steps, f"{self.bytes_per_token:.2f}"
+        return {"text": self.name, **curve, "steps": steps, "bytes per token": per_token}
 
 
 def trained(tokenizer: str | None, seconds: float, world: World) -> TextRun:
@@ -61,7 +77,7 @@ def trained(tokenizer: str | None, seconds: float, world: World) -> TextRun:
                 curve.append(CurvePoint(spent, trainer.done, bits))
     per_token = (text.held_out_bytes or len(text.held_out)) / len(text.held_out)
     name = "bytes" if tokenizer is None else f"{tokenizer} tokens"
-    return TextRun(name, text.vocabulary, per_token, curve)
+    return TextRun(name, seconds, text.vocabulary, per_token, curve)
 
 
 def _trainer(tokenizer: str | None, world: World) -> Trainer:
@@ -94,42 +110,23 @@ def _trainer(tokenizer: str | None, world: World) -> Trainer:
     return Trainer(settings, world, state, text, Log(None), silent)
 
 
-def lines(runs: list[TextRun], seconds: float) -> Iterator[str]:
-    """The curves as a table, a column for each run."""
-    yield (
-        f"held-out bits per byte after CPU seconds of training; {LAYERS} layers, hidden {HIDDEN}, "
-        f"context {CONTEXT}, batch {BATCH}, rate {RATE}"
-    )
-    yield "seconds" + "".join(f"{run.name:>14}" for run in runs)
-    for number in range(POINTS):
-        bits = "".join(f"{run.curve[number].bits_per_byte:14.3f}" for run in runs)
-        yield f"{seconds * (number + 1) / POINTS:7.0f}{bits}"
-    yield "steps  " + "".join(f"{run.curve[-1].steps:14}" for run in runs)
-    yield "bytes/t" + "".join(f"{run.bytes_per_token:14.2f}" for run in runs)
-
-
-def bits_per_byte(
-    seconds: Annotated[float, typer.Option(help="CPU seconds of training of each run.")] = 30.0,
-    vocabularies: Annotated[
-        str, typer.Option(metavar="N,N,...", help="Vocabularies to train on the text.")
-    ] = "512,2048",
-) -> None:
-    """Train a small GPT on bytes and on tokens for the same time, and print both curves."""
+def measure(tokenizer: str | None, seconds: float) -> TextRun:
+    """Train on the standard library, in tokens of a vocabulary or in bytes."""
     from primepar.distributed.training.launch import joined
     from primepar.distributed.training.launchers import Launch
 
-    if not 0 < seconds < float("inf"):
-        raise ConfigError(f"--seconds: expected a positive number, got {seconds}")
-    entries = vocabularies.split(",")
-    if not all(map(str.isdecimal, entries)):
-        raise ConfigError(f"--vocabularies: expected numbers, got {vocabularies!r}")
     with joined(Launch.of(os.environ), "cpu") as world:
-        runs = [trained(tokenizer, seconds, world) for tokenizer in (None, *entries)]
-    for line in lines(runs, seconds):
-        typer.echo(line)
+        return trained(tokenizer, seconds, world)
+
+
+def bits_per_byte(
+    seconds: float = 30.0, vocabularies: tuple[int, ...] = (512, 2048)
+) -> Iterator[Case]:
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"--seconds: expected a positive number, got {seconds}")
+    for tokenizer in (None, *map(str, vocabularies)):
+        yield f"{tokenizer or 256} tokens", partial(measure, tokenizer, seconds)
 
 
 if __name__ == "__main__":
-    command = typer.Typer(add_completion=False)
-    command.command()(bits_per_byte)
-    main(command, "python -m benchmarks.bits_per_byte")
+    bench(bits_per_byte)

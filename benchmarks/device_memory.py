@@ -1,4 +1,4 @@
-"""A training step under a limit of device memory: peak, bytes moved, and time next to no limit.
+"""What does a training step under a limit of device memory move, hold and cost?
 
 The states are parameters, gradients and two moments. Peak and moved bytes are those of the proved
 program. The simulated time is of an H200 with its host link, of `clusters/h200.toml`. Measured is
@@ -8,18 +8,17 @@ the CPU time of this process, in which a copy between the two memories is a copy
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
-from typing import Annotated
+from functools import partial
 
 import torch
-import typer
-from msgspec import Struct
+from msgspec.structs import replace
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.distributed import Mesh
 from primepar.distributed.runtime.step_programs import StepProgram, update
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.files import write_text
 from primepar.models import GPTConfig, ModelConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings, lower_step
@@ -47,15 +46,33 @@ BYTES, STATES, STEPS = 4, 4, 5
 SHARES = (None, Fraction(1), Fraction(1, 2), Fraction(1, 3))
 
 
-class LimitRow(Struct, frozen=True, kw_only=True):
+class LimitRow(BenchRow, frozen=True, kw_only=True):
     """One limit: bytes, and seconds of a step."""
 
+    states: int
     limit: int | None
     peak: int
     moved: int
     simulated: float
     measured: float
     loss: float
+
+    @property
+    def title(self) -> str:
+        return f"a GPT in float32, states {self.states / 2**20:.2f} MiB"
+
+    @property
+    def cells(self) -> Cells:
+        limit = self.limit
+        return {
+            "limit MiB": "none" if limit is None else f"{limit / 2**20:.2f}",
+            "of states": "" if limit is None else f"{limit / self.states:.2f}",
+            "peak MiB": f"{self.peak / 2**20:.2f}",
+            "moved MiB": f"{self.moved / 2**20:.2f}",
+            "simulated": f"{self.simulated:.2f}x",
+            "CPU time": f"{self.measured:.2f}x",
+            "loss": f"{self.loss:.6f}",
+        }
 
 
 def step_program(model: ModelConfig, batch: int, share: Fraction | None) -> Program:
@@ -78,7 +95,8 @@ def measure(model: ModelConfig, batch: int, share: Fraction | None) -> LimitRow:
     seconds = simulate_step(plan, batch, model.context, cluster, "float32", program=program).seconds
     measured, loss = _run(model, batch, program, limit)
     return LimitRow(
-        limit=limit, peak=max(peaks(program)) * BYTES, moved=max(moved_elements(program)) * BYTES,
+        states=STATES * model.parameters * BYTES, limit=limit,
+        peak=max(peaks(program)) * BYTES, moved=max(moved_elements(program)) * BYTES,
         simulated=float(seconds), measured=measured, loss=loss,
     )  # fmt: skip
 
@@ -101,24 +119,6 @@ def _run(
     return least, loss
 
 
-def lines(rows: list[LimitRow], model: ModelConfig) -> list[str]:
-    """The table; times are ratios to the first row, which has no limit."""
-    states, first = STATES * model.parameters * BYTES, rows[0]
-    table = [
-        f"{model.parameters} parameters in float32, states {states / 2**20:.2f} MiB",
-        "limit MiB  of states  peak MiB  moved MiB  simulated  CPU time  loss",
-    ]
-    for row in rows:
-        limit = "none" if row.limit is None else f"{row.limit / 2**20:.2f}"
-        share = "" if row.limit is None else f"{row.limit / states:.2f}"
-        table.append(
-            f"{limit:>9}  {share:>9}  {row.peak / 2**20:8.2f}  {row.moved / 2**20:9.2f}"
-            f"  {row.simulated / first.simulated:8.2f}x  {row.measured / first.measured:7.2f}x"
-            f"  {row.loss:.6f}"
-        )
-    return table
-
-
 def drawn() -> str:
     """The chunks of a small step at a third of its states."""
     program = step_program(PICTURED, 2, Fraction(1, 3))
@@ -126,19 +126,19 @@ def drawn() -> str:
     return residency_svg(program, 0, state_chunks(whole, largest_state(whole))[0])
 
 
-def main(
-    batch: Annotated[int, typer.Option(help="Sequences of a step.")] = 1,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="PICTURE.SVG", help="Draw the chunks of a step."),
-    ] = None,
-) -> None:
-    """Print the table, and draw where the chunks of a small step are."""
-    if output is not None:
-        write_text(output, drawn())
-    rows = [measure(MODEL, batch, share) for share in SHARES]
-    typer.echo("\n".join(lines(rows, MODEL)))
+def limits(batch: int) -> list[LimitRow]:
+    """Measure all limits; times become ratios to the first row, which has none."""
+    first, *others = (measure(MODEL, batch, share) for share in SHARES)
+    return [
+        replace(row, simulated=row.simulated / first.simulated,
+                measured=row.measured / first.measured)
+        for row in (first, *others)
+    ]  # fmt: skip
+
+
+def device_memory(batch: int = 1) -> Iterator[Case]:
+    yield "all limits", partial(limits, batch)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    bench(device_memory, pictures=lambda run: {"chunks.svg": drawn()})

@@ -1,25 +1,22 @@
-"""What an h, 4h, h MLP and a whole block send and hold on each device under every preset.
+"""What do an h, 4h, h MLP and a whole block send and hold on each device under every preset?
 
 One training step on 4, 8, 16 and 64 devices. Each linear operator runs on emulated devices and is
 checked against one device. The elements sent are counted there and printed next to the closed
 formula. Redistribution between operators is counted from its programs: inside the MLP or block, and
 around it where the layouts of its input and output differ. The reductions of norms and of the loss
 are left out. The peak is that of the fullest linear operator by itself, in units of what it would
-hold if every tensor were sharded over all devices.
-
-    python benchmarks/family_bytes.py [--rows M] [--hidden H] [--devices P ...] [--json]
+hold if every tensor were sharded over all devices. Sent is in units of M h / p.
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterator
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
-import msgspec
-from msgspec import Struct
-
-from primepar.errors import PlanError, PrimeParError
+from benchmarks.bench import BenchRow, Case, Cells, bench
+from primepar.errors import PlanError
 from primepar.models import ModelConfig
 from primepar.plan import PRESETS, Plan, edges, preset_plan
 from primepar.reference import check
@@ -27,22 +24,21 @@ from primepar.reference.check import formula
 from primepar.schedule import Linear
 
 Part = Literal["mlp", "block"]
-LINEARS: dict[Part, tuple[str, ...]] = {
-    "mlp": ("fc1", "fc2"),
-    "block": ("qkv", "proj", "fc1", "fc2"),
-}
 INSIDE: dict[Part, tuple[str, ...]] = {
     "mlp": ("fc1", "act", "fc2"),
     "block": ("norm1", "qkv", "attention", "proj", "add1", "norm2", "fc1", "act", "fc2", "add2"),
 }
+LINEARS = ("qkv", "proj", "fc1", "fc2")
 
 
-class FamilyRow(Struct, frozen=True):
+class FamilyRow(BenchRow, frozen=True):
     """Counts of one plan on one mesh: elements per device and step, mean over devices."""
 
     devices: int
     plan: str
     part: Part
+    unit: float
+    """A device's share of one activation."""
     linear: float
     """Sent by the programs of the linear operators."""
     formula: float
@@ -54,15 +50,24 @@ class FamilyRow(Struct, frozen=True):
     peak: float
     """Peak of live elements on a device during a linear operator, over its tensors' share."""
 
+    @property
+    def title(self) -> str:
+        return f"{self.part} on {self.devices} devices"
 
-def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> FamilyRow:
-    """Emulate the linear operators of a part under a preset. Raises `PlanError`."""
-    model = ModelConfig.of(
-        "gpt", layers=1, hidden=hidden, heads=min(hidden, 64), context=rows, vocabulary=hidden
-    )
-    plan = preset_plan(name, model, devices)
+    @property
+    def cells(self) -> Cells:
+        sent = {
+            "linear": self.linear, "formula": self.formula, "inside": self.inside,
+            "around": self.around, "total": self.linear + self.inside + self.around,
+        }  # fmt: skip
+        units = {name: f"{elements / self.unit:.2f}" for name, elements in sent.items()}
+        return {"plan": self.plan, **units, "peak": f"{self.peak:.2f}"}
+
+
+def measure(name: str, plan: Plan, part: Part, rows: int, hidden: int, devices: int) -> FamilyRow:
+    """Emulate the linear operators of a part under a preset."""
     sent, by_formula, peaks = Fraction(0), Fraction(0), []
-    for short in LINEARS[part]:
+    for short in (short for short in INSIDE[part] if short in LINEARS):
         operator = plan.operator(f"blocks.0.{short}")
         shape = Linear(M=rows, N=operator.N, K=operator.K)
         report = check(plan.sequence(operator.name), shape)
@@ -74,68 +79,33 @@ def measure(name: str, part: Part, rows: int, hidden: int, devices: int) -> Fami
         by_formula += known
         tensors = 2 * (shape.M * shape.N + shape.N * shape.K + shape.M * shape.K) / devices
         peaks.append(max(report.peak) / tensors)
-    inside, around = (elements / devices for elements in redistributed(plan, part, rows))
+    names, moved = {f"blocks.0.{short}" for short in INSIDE[part]}, {1: 0, 2: 0, 0: 0}
+    for edge in edges(plan):  # both ends within the part: inside; one: around
+        moved[(edge.producer in names) + (edge.consumer in names)] += sum(edge.elements(rows))
     return FamilyRow(
-        devices, name, part, float(sent), float(by_formula), inside, around, max(peaks)
+        devices, name, part, rows * hidden / devices, float(sent), float(by_formula),
+        moved[2] / devices, moved[1] / devices, max(peaks),
+    )  # fmt: skip
+
+
+def family_bytes(
+    rows: int = 256, hidden: int = 128, devices: tuple[int, ...] = (4, 8, 16, 64)
+) -> Iterator[Case]:
+    model = ModelConfig.of(
+        "gpt", layers=1, hidden=hidden, heads=min(hidden, 64), context=rows, vocabulary=hidden
     )
-
-
-def redistributed(plan: Plan, part: Part, rows: int) -> tuple[int, int]:
-    """Elements sent by all devices together inside a part, and around it."""
-    names = {f"blocks.0.{short}" for short in INSIDE[part]}
-    inside = around = 0
-    for edge in edges(plan):
-        within = (edge.producer in names) + (edge.consumer in names)
-        moved = sum(edge.elements(rows))
-        inside += moved if within == 2 else 0
-        around += moved if within == 1 else 0
-    return inside, around
-
-
-def table(rows: list[FamilyRow], tokens: int, hidden: int) -> str:
-    """The rows as text; elements in units of M h / p, a device's share of one activation."""
-    lines = [f"M={tokens} h={hidden}; elements sent per device in units of M h / p"]
-    for part in LINEARS:
-        lines += ["", f"{part}    plan           linear   formula  inside  around    total    peak"]
-        for devices in sorted({row.devices for row in rows}):
-            lines += [
-                _line(row, tokens * hidden / devices)
-                for row in rows
-                if row.part == part and row.devices == devices
-            ]
-    return "\n".join(lines)
-
-
-def _line(row: FamilyRow, unit: float) -> str:
-    total = row.linear + row.inside + row.around
-    return (
-        f"p={row.devices:<4} {row.plan:12} {row.linear / unit:8.2f} "
-        f"{row.formula / unit:9.2f} "
-        f"{row.inside / unit:7.2f} {row.around / unit:7.2f} {total / unit:8.2f} {row.peak:7.2f}"
-    )
-
-
-def main() -> None:
-    """Print the table, or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=256, metavar="M", help="tokens of a step")
-    parser.add_argument("--hidden", type=int, default=128, metavar="H", help="features of a token")
-    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8, 16, 64], metavar="P")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    rows = []
-    for part in LINEARS:
-        for devices in options.devices:
+    for part in INSIDE:
+        for count in devices:
             for name in PRESETS:
                 try:
-                    rows.append(measure(name, part, options.rows, options.hidden, devices))
+                    plan = preset_plan(name, model, count)
                 except PlanError:
-                    continue
-                except PrimeParError as error:
-                    parser.error(str(error))
-    text = msgspec.json.encode(rows).decode()
-    print(text if options.json else table(rows, options.rows, options.hidden))
+                    continue  # the preset has no mesh of this many devices
+                yield (
+                    f"{name}, {part} on {count}",
+                    partial(measure, name, plan, part, rows, hidden, count),
+                )
 
 
 if __name__ == "__main__":
-    main()
+    bench(family_bytes)

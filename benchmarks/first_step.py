@@ -1,20 +1,19 @@
-"""GPT-2 small under every preset: seconds from the plan to a proved program.
+"""How many CPU seconds are there from a plan of GPT-2 small to a proved program, by preset?
 
 Rank 0 lowers the program of a training step, applies the passes and proves the result; the other
 ranks take it over. CPU seconds of each part, on one core.
-
-    python benchmarks/first_step.py [--ranks 8] [--layers 12]
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from time import process_time
-from typing import TypeVar
 
 import msgspec
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.errors import PlanError
 from primepar.models import GPTConfig
 from primepar.operators import lower_step
@@ -25,49 +24,54 @@ from primepar.verify import verify_program
 
 HEADS = 16
 """GPT-2 small has 12, which 8 ranks do not divide."""
-Made = TypeVar("Made")
 
 
-def timed(work: Callable[[], Made]) -> tuple[Made, float]:
-    """The result of some work, and its CPU seconds."""
-    begin = process_time()
-    made = work()
-    return made, process_time() - begin
+class FirstStep(BenchRow, frozen=True):
+    """CPU seconds of each part of the way to a proved step."""
+
+    plan: str
+    instructions: int
+    seconds: tuple[float, float, float, float]
+    verdict: str
+
+    @property
+    def cells(self) -> Cells:
+        parts = zip(("lower", "passes", "prove", "take over"), self.seconds, strict=True)
+        return {
+            "plan": self.plan,
+            "instructions": f"{self.instructions:,}",
+            **{f"CPU s: {name}": f"{seconds:.2f}" for name, seconds in parts},
+            "verdict": self.verdict,
+        }
 
 
-def row(name: str, plan: Plan, positions: int) -> str:
-    """One plan's line of the table."""
-    batch = plan.row_cuts.smallest_batch(positions)
-    lowered, lowering = timed(lambda: lower_step(plan, batch, positions, passes=()))
-    program, passing = timed(lambda: apply(lowered))
-    report, proving = timed(lambda: verify_program(program))
+def measure(name: str, plan: Plan, positions: int) -> FirstStep:
+    """Go the whole way once."""
+    times = [process_time()]
+    lowered = lower_step(plan, plan.row_cuts.smallest_batch(positions), positions, passes=())
+    times.append(process_time())
+    program = apply(lowered)
+    times.append(process_time())
+    verdict = verify_program(program).verdict
+    times.append(process_time())
     text = msgspec.json.encode(program)
-    _, taking = timed(lambda: msgspec.json.decode(text, type=Program))
-    seconds = "".join(
-        f"{seconds_of_part:10.2f}" for seconds_of_part in (lowering, passing, proving, taking)
-    )
+    encoding = process_time() - times[-1]
+    msgspec.json.decode(text, type=Program)
+    times.append(process_time() - encoding)
+    lowering, passing, proving, taking = (b - a for a, b in pairwise(times))
     count = sum(map(len, program.programs))
-    return f"{name:16} {count:12,} {seconds}  {report.verdict}"
+    return FirstStep(name, count, (lowering, passing, proving, taking), verdict)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--layers", type=int, default=12)
-    options = parser.parse_args()
-    model = GPTConfig(
-        layers=options.layers, hidden=768, heads=HEADS, context=1024, vocabulary=50257
-    )
-    print(f"{options.layers} layers on {options.ranks} ranks, CPU seconds")
-    print("plan             instructions     lower    passes     prove   take over")
+def first_step(ranks: int = 8, layers: int = 12) -> Iterator[Case]:
+    model = GPTConfig(layers=layers, hidden=768, heads=HEADS, context=1024, vocabulary=50257)
     for name in (*PRESETS, *(f"M2,{preset}" for preset in PRESETS)):
         try:
-            plan = preset_plan(name, model, options.ranks)
+            plan = preset_plan(name, model, ranks)
         except PlanError:
             continue  # the method has no mesh of this many devices
-        print(row(name, plan, model.context), flush=True)
+        yield name, partial(measure, name, plan, model.context)
 
 
 if __name__ == "__main__":
-    main()
+    bench(first_step)

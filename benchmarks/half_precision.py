@@ -1,4 +1,4 @@
-"""The error of a bfloat16 product whose sum travels over several devices.
+"""How large is the error of a bfloat16 product whose sum travels over several devices?
 
 The product of two random matrices is a sum of s terms, one for each hop, as under PrimePar and the
 stationary rings. The executor runs it on one process, since a message changes no bit of the sum.
@@ -6,19 +6,17 @@ Errors are relative, in the norm of all elements, against float64. They are divi
 one dense bfloat16 product. Rounding a running sum to bfloat16 at every hop gives the formula
 sqrt((s + 1) / 2): after term j the sum has j / s of its final variance, and each rounding adds an
 error in proportion.
-
-    python -m benchmarks.half_precision [--size N] [--json]
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Iterator
+from functools import partial
 from math import sqrt
 
-import msgspec
 import torch
-from msgspec import Struct
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.distributed import Executor, Mesh
 from primepar.partition import parse_sequence
 from primepar.schedule.program import Compute, Cut, Program
@@ -27,7 +25,7 @@ from primepar.schedule.signature import Signature, Tensor
 HOPS = (1, 2, 4, 8, 16)
 
 
-class HopErrors(Struct, frozen=True):
+class HopErrors(BenchRow, frozen=True):
     """Errors of a sum of some terms, as multiples of the error of one dense bfloat16 product."""
 
     hops: int
@@ -37,6 +35,15 @@ class HopErrors(Struct, frozen=True):
     """Sum held and sent in float32, and rounded once."""
     predicted: float
     """By the formula for bfloat16."""
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "hops": self.hops,
+            "sum in bfloat16": f"{self.bfloat16:.2f}",
+            "formula": f"{self.predicted:.2f}",
+            "sum in float32": f"{self.float32:.2f}",
+        }
 
 
 def travelling(hops: int, size: int, wide: bool) -> Program:
@@ -65,52 +72,31 @@ def travelling(hops: int, size: int, wide: bool) -> Program:
     )
 
 
-def measure(size: int) -> list[HopErrors]:
-    """Run the sums of all numbers of hops on the same two matrices."""
+def measure(hops: int, size: int) -> HopErrors:
+    """Run the sum of one number of hops on two matrices, the same for all."""
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(size, size, generator=generator).bfloat16() for _ in range(2))
     exact = left.double() @ right.double()
-    dense = _error(left @ right, exact)
-    mesh, rows = Mesh(parse_sequence(""), dtype=torch.bfloat16), list[HopErrors]()
+
+    def error(output: torch.Tensor) -> float:
+        return float((output.double() - exact).norm() / exact.norm())
+
+    mesh, errors = Mesh(parse_sequence(""), dtype=torch.bfloat16), dict[bool, float]()
+    for wide in (False, True):
+        run = Executor(mesh, travelling(hops, size, wide))
+        parts = torch.chunk(left, hops, 1), torch.chunk(right, hops)
+        blocks = {f"I[0,{n}]": part.contiguous() for n, part in enumerate(parts[0])}
+        blocks |= {f"W[{n},0]": part for n, part in enumerate(parts[1])}
+        errors[wide] = round(error(run(blocks)["O[0,0]"]) / error(left @ right), 3)
+    return HopErrors(hops, errors[False], errors[True], round(sqrt((hops + 1) / 2), 3))
+
+
+def half_precision(size: int = 512) -> Iterator[Case]:
+    if size < 1 or size % max(HOPS):
+        raise ValueError(f"--size: expected a multiple of {max(HOPS)}, got {size}")
     for hops in HOPS:
-        errors = dict[bool, float]()
-        for wide in (False, True):
-            run = Executor(mesh, travelling(hops, size, wide))
-            parts = torch.chunk(left, hops, 1), torch.chunk(right, hops)
-            blocks = {f"I[0,{n}]": part.contiguous() for n, part in enumerate(parts[0])}
-            blocks |= {f"W[{n},0]": part for n, part in enumerate(parts[1])}
-            output = run(blocks)["O[0,0]"]
-            errors[wide] = round(_error(output, exact) / dense, 3)
-        by_formula = round(sqrt((hops + 1) / 2), 3)
-        rows.append(HopErrors(hops, errors[False], errors[True], by_formula))
-    return rows
-
-
-def _error(output: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((output.double() - exact).norm() / exact.norm())
-
-
-def table(rows: list[HopErrors]) -> str:
-    """Return the rows as text."""
-    lines = ["hops   sum in bfloat16   formula   sum in float32"]
-    lines += [
-        f"{row.hops:4} {row.bfloat16:17.2f} {row.predicted:9.2f} {row.float32:16.2f}"
-        for row in rows
-    ]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Print the table, or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--size", type=int, default=512, metavar="N", help="rows and columns")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    if options.size < 1 or options.size % max(HOPS):
-        parser.error(f"--size: expected a multiple of {max(HOPS)}, got {options.size}")
-    rows = measure(options.size)
-    print(msgspec.json.encode(rows).decode() if options.json else table(rows))
+        yield f"{hops} hops", partial(measure, hops, size)
 
 
 if __name__ == "__main__":
-    main()
+    bench(half_precision)

@@ -1,6 +1,4 @@
-"""CPU seconds to prove five shapes of programs, each the hard one of a part of the judge.
-
-    python -m benchmarks.judge [--small]
+"""How many CPU seconds do five shapes of programs take, each the hard one of a part of the judge?
 
 | program | what is hard |
 |---|---|
@@ -15,11 +13,11 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import process_time
 
-from benchmarks.executor.report import aligned
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from benchmarks.programs import cannon
 from primepar.partition.flux import FluxScatter
 from primepar.schedule import Program
@@ -75,22 +73,37 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
 }
 
 
-def rows(names: list[str]) -> list[list[str]]:
-    """Program, instructions, verdict, CPU seconds."""
-    measured = []
-    for name in names:
-        program = PROGRAMS[name]()
-        start = process_time()
-        verdict = verify_program(program, name, timeout=1e6).verdict
-        seconds = process_time() - start
-        count = sum(map(len, program.programs))
-        measured.append([name, f"{count:,}", verdict, f"{seconds:.2f}"])
-    return measured
+class JudgeRow(BenchRow, frozen=True):
+    """A program, what it is judged, and CPU seconds."""
+
+    timed = ("seconds",)
+    program: str
+    instructions: int
+    verdict: str
+    seconds: float
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "program": self.program,
+            "instructions": f"{self.instructions:,}",
+            "verdict": self.verdict,
+            "CPU s": f"{self.seconds:.2f}",
+        }
+
+
+def measure(name: str) -> JudgeRow:
+    """Prove a program; making it does not count."""
+    program = PROGRAMS[name]()
+    start = process_time()
+    verdict = verify_program(program, name, timeout=1e6).verdict
+    return JudgeRow(name, sum(map(len, program.programs)), verdict, process_time() - start)
+
+
+def judge(small: bool = False) -> Iterator[Case]:
+    for name in list(PROGRAMS)[: -1 if small else None]:
+        yield name, partial(measure, name)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="CPU seconds of the judge.")
-    parser.add_argument("--small", action="store_true", help="leave out a million instructions")
-    names = list(PROGRAMS)[: -1 if parser.parse_args().small else None]
-    heads = ["program", "instructions", "verdict", "CPU s"]
-    print("\n".join(aligned([heads, *rows(names)])))
+    bench(judge, rounds=1)

@@ -1,6 +1,4 @@
-"""CPU of each kind of kernel in a step of one rank, without communication.
-
-    python -m benchmarks.kernel_cost [--plan megatron] [--runs 25]
+"""How much CPU does each kind of kernel take in a step of one rank, without communication?
 
 The model is the GPT of `make bench`, up to its gradients. The other ranks are not there: torch's
 fake process group answers for them at once. Each instruction counts with its least time of all
@@ -9,22 +7,41 @@ runs, so that other load on the machine matters little.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
 from time import process_time_ns
 
 import torch
 from torch import distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.executor.problem import Problem
+from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.problem import Problem
 from primepar.distributed import Executor, Mesh
 from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.operators import StepInputs, StepSettings, lower_step
-from primepar.plan import PRESETS, preset_plan
+from primepar.plan import preset_plan
 from primepar.schedule.program import Compute
 
 PROBLEM, RANKS = "gpt:M=1024,h=192,layers=4", 4
+
+
+class KernelRow(BenchRow, frozen=True):
+    """A kind of kernels, or of instructions: CPU milliseconds of all calls in a step."""
+
+    plan: str
+    kind: str
+    milliseconds: float
+    calls: int
+
+    @property
+    def title(self) -> str:
+        return f"{PROBLEM} on {RANKS} ranks, {self.plan}, rank 0"
+
+    @property
+    def cells(self) -> Cells:
+        return {"kind": self.kind, "CPU ms": f"{self.milliseconds:.2f}", "calls": self.calls}
 
 
 def executor_of(plan_name: str) -> Executor:
@@ -66,24 +83,22 @@ def kind(executor: Executor, step: CompiledStep) -> str:
     return " + ".join(names) or "end"
 
 
-def main() -> None:
-    """Print the kinds, the most expensive first."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--plan", choices=list(PRESETS), default="megatron")
-    parser.add_argument("--runs", type=int, default=25)
-    options = parser.parse_args()
+def measure(plan: str, runs: int) -> list[KernelRow]:
+    """The kinds, the most expensive first."""
     torch.set_num_threads(1)
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    executor = executor_of(options.plan)
+    executor = executor_of(plan)
     by_kind: dict[str, list[float]] = defaultdict(list)
-    for step, time in zip(executor.steps, least_times(executor, options.runs), strict=True):
+    for step, time in zip(executor.steps, least_times(executor, runs), strict=True):
         by_kind[kind(executor, step)].append(time)
-    print(f"{PROBLEM} on {RANKS} ranks, {options.plan}, rank 0")
-    print(f"{'CPU ms':>8} {'calls':>6}  kind")
-    for name, times in sorted(by_kind.items(), key=lambda item: -sum(item[1])):
-        print(f"{sum(times):8.2f} {len(times):6}  {name}")
     dist.destroy_process_group()
+    dearest = sorted(by_kind.items(), key=lambda item: -sum(item[1]))
+    return [KernelRow(plan, name, sum(times), len(times)) for name, times in dearest]
+
+
+def kernel_cost(plan: str = "megatron", runs: int = 25) -> Iterator[Case]:
+    yield plan, partial(measure, plan, runs)
 
 
 if __name__ == "__main__":
-    main()
+    bench(kernel_cost)

@@ -1,39 +1,36 @@
-"""What one linear operator sends and holds on each device, counted by the emulator.
+"""What does one linear operator send and hold on each device, counted by the emulator?
 
 One training step (forward, backward, gradient) of the first linear operator of an MLP, N = h and
 K = 4h, with M rows, under the primitives of the library and a few sequences on 4, 8, 9 and 16
 devices. Counted are the elements that a device sends, with all-reduces as rings, next to the closed
-formula; the elements on the fullest device before forward; and the peak.
-
-    python benchmarks/linear_bytes.py [--rows M] [--hidden H] [--json]
+formula; the elements on the fullest device before forward; and the peak. Units are M N elements.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from functools import partial
+from math import prod
 
-import msgspec
-from msgspec import Struct
-
-from primepar.errors import ShapeError
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.partition import parse_sequence
 from primepar.reference import check
 from primepar.reference.check import formula
 from primepar.schedule import Linear, lower
 from primepar.schedule.operators import parse_block
 
-SEQUENCES = {
-    4: ("M4", "N4", "K4", "M,K", "P2x2"),
-    8: ("M8", "N8", "K8", "M,P2x2", "N,P2x2", "K,P2x2"),
-    9: ("M9", "N9", "K9", "P3x3"),
-    16: ("M16", "N16", "K16", "M4,K4", "M,K,P2x2", "P2x2,P2x2", "P4x4"),
-}
+SEQUENCES = (
+    "M4", "N4", "K4", "M,K", "P2x2",
+    "M8", "N8", "K8", "M,P2x2", "N,P2x2", "K,P2x2",
+    "M9", "N9", "K9", "P3x3",
+    "M16", "N16", "K16", "M4,K4", "M,K,P2x2", "P2x2,P2x2", "P4x4",
+)  # fmt: skip
 
 
-class SequenceCounts(Struct, frozen=True):
+class SequenceCounts(BenchRow, frozen=True):
     """Counts of one sequence, in elements for each device."""
 
+    shape: Linear
     devices: int
     sequence: str
     sent: float
@@ -44,6 +41,21 @@ class SequenceCounts(Struct, frozen=True):
     peak: int
     """Peak of live elements on any device."""
 
+    @property
+    def title(self) -> str:
+        return f"M={self.shape.M} N={self.shape.N} K={self.shape.K}, {self.devices} devices"
+
+    @property
+    def cells(self) -> Cells:
+        unit = self.shape.M * self.shape.N
+        return {
+            "sequence": self.sequence,
+            "sent": f"{self.sent / unit:.3f}",
+            "formula": "-" if self.formula is None else f"{self.formula / unit:.3f}",
+            "at the start": f"{self.initial / unit:.3f}",
+            "peak": f"{self.peak / unit:.3f}",
+        }
+
 
 def measure(text: str, operator: Linear) -> SequenceCounts:
     """Emulate one training step. Raises `ShapeError` if the slices do not divide the shape."""
@@ -52,64 +64,22 @@ def measure(text: str, operator: Linear) -> SequenceCounts:
     if not report.equal:
         raise SystemExit(f"{text}: {report.message}")
     by_formula = formula(sequence, operator)
+    initial = []
+    for names in lower(sequence, operator).initial or ():
+        blocks = [parse_block(name) for name in names]
+        initial.append(sum(prod(operator.block_shape(block.tensor, sequence.grid))
+                           for block in blocks if block))  # fmt: skip
     return SequenceCounts(
-        sequence.ranks,
-        str(sequence),
-        float(max(report.sent)),
-        None if by_formula is None else float(by_formula),
-        max(initial(text, operator)),
-        max(report.peak),
-    )
+        operator, sequence.ranks, str(sequence), float(max(report.sent)),
+        None if by_formula is None else float(by_formula), max(initial), max(report.peak),
+    )  # fmt: skip
 
 
-def initial(text: str, operator: Linear) -> Iterator[int]:
-    """Elements on every device before forward."""
-    sequence = parse_sequence(text)
-    program = lower(sequence, operator)
-    for blocks in program.initial or ():
-        sizes = 0
-        for name in blocks:
-            block = parse_block(name)
-            assert block is not None
-            rows, columns = operator.block_shape(block.tensor, sequence.grid)
-            sizes += rows * columns
-        yield sizes
-
-
-def table(rows: list[SequenceCounts], operator: Linear) -> str:
-    """The rows as text, one paragraph for each number of devices; elements over M * h."""
-    unit = operator.M * operator.N
-    lines = [
-        f"M={operator.M} N={operator.N} K={operator.K}; elements per device in units of "
-        f"M * N = {unit}",
-        "",
-        "devices  sequence      sent   formula   at the start    peak",
-    ]
-    for index, row in enumerate(rows):
-        if index and row.devices != rows[index - 1].devices:
-            lines.append("")
-        by_formula = "-" if row.formula is None else f"{row.formula / unit:.3f}"
-        lines.append(
-            f"{row.devices:7}  {row.sequence:10} {row.sent / unit:7.3f} {by_formula:>9} "
-            f"{row.initial / unit:14.3f} {row.peak / unit:7.3f}"
-        )
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Print the table, or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rows", type=int, default=288, metavar="M", help="rows of the input")
-    parser.add_argument("--hidden", type=int, default=144, metavar="H", help="its columns")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    operator = Linear(M=options.rows, N=options.hidden, K=4 * options.hidden)
-    try:
-        rows = [measure(text, operator) for texts in SEQUENCES.values() for text in texts]
-    except ShapeError as error:
-        parser.error(str(error))
-    print(msgspec.json.encode(rows).decode() if options.json else table(rows, operator))
+def linear_bytes(rows: int = 288, hidden: int = 144) -> Iterator[Case]:
+    operator = Linear(M=rows, N=hidden, K=4 * hidden)
+    for text in SEQUENCES:
+        yield text, partial(measure, text, operator)
 
 
 if __name__ == "__main__":
-    main()
+    bench(linear_bytes)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.local_sgd`: how often should the models of local SGD be averaged?
+"""How often should the models of local SGD be averaged?
 
 K workers minimise f(w) = w^2 / 2, each from the same start w_0 and with gradients w + noise. The
 noise has mean zero and variance beta^2 w^2 + sigma^2: sigma^2 at the optimum w = 0, and more the
@@ -14,18 +14,14 @@ A between averages, adds to A.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from math import log2, log10, sqrt
-from pathlib import Path
-from typing import Annotated, NamedTuple
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from primepar.cli import main
-from primepar.errors import ConfigError
-from primepar.files import write_text
+from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition.local_sgd import LocalSGD, averaging_steps
 from primepar.pictures import svg
@@ -41,7 +37,7 @@ INTERVAL = 1.96
 """Standard errors on each side of a mean, for a confidence of 95 %."""
 
 
-class PeriodRow(NamedTuple):
+class PeriodRow(BenchRow, frozen=True):
     """The error of the averaged model for one noise and one period, and by the recursion."""
 
     beta: float
@@ -55,6 +51,31 @@ class PeriodRow(NamedTuple):
     def inside(self) -> bool:
         """Whether the formula is inside of the interval."""
         return abs(self.error - self.formula) <= self.half_width
+
+    @property
+    def title(self) -> str:
+        return (
+            f"{WORKERS} workers, {STEPS} steps, rate {RATE}, w_0 = {START:g}, sigma = "
+            f"{DEVIATION:g}, {RUNS:,} runs, 95 % intervals"
+        )
+
+    @property
+    def cells(self) -> Cells:
+        ratio = 1 + (self.beta * START / DEVIATION) ** 2
+        return {
+            "beta": self.beta,
+            "variance at w_0 : at 0": f"{ratio:,.0f} : 1",
+            "period": self.period,
+            "error of the mean": f"{self.error:.4f} +- {self.half_width:.4f}",
+            "by the recursion": f"{self.formula:.4f}",
+            "to H = 1": f"{self.formula / expected_error(self.beta, 1):.3f}",
+        }
+
+    @classmethod
+    def notes(cls, rows: Sequence[PeriodRow]) -> Iterator[str]:
+        """How many intervals have the formula inside."""
+        inside = sum(row.inside for row in rows)
+        yield f"the recursion is inside of {inside} of {len(rows)} intervals"
 
 
 def averaged_models(
@@ -85,40 +106,25 @@ def expected_error(beta: float, period: int) -> float:
     return mean
 
 
-def measure() -> list[PeriodRow]:
-    """Run every noise with every period, each with random numbers of its own."""
-    rows = []
+def measure(number: int, period: int) -> PeriodRow:
+    """Run the noise of a number with a period, with random numbers of its own."""
+    beta = BETAS[number]
+    squares = averaged_models(beta, period, seed=(SEED, number, period)) ** 2
+    half_width = INTERVAL * float(squares.std(ddof=1)) / sqrt(RUNS)
+    error = float(squares.mean())
+    return PeriodRow(beta, period, error, half_width, expected_error(beta, period))
+
+
+def local_sgd() -> Iterator[Case]:
     for number, beta in enumerate(BETAS):
         for period in PERIODS:
-            squares = averaged_models(beta, period, seed=(SEED, number, period)) ** 2
-            half_width = INTERVAL * float(squares.std(ddof=1)) / sqrt(RUNS)
-            formula = expected_error(beta, period)
-            rows.append(PeriodRow(beta, period, float(squares.mean()), half_width, formula))
-    return rows
-
-
-def lines(rows: list[PeriodRow]) -> Iterator[str]:
-    """The table of all rows, and how many intervals have the formula inside."""
-    yield (
-        f"{WORKERS} workers, {STEPS} steps, rate {RATE}, w_0 = {START:g}, sigma = {DEVIATION:g}, "
-        f"{RUNS:,} runs, 95 % intervals"
-    )
-    yield "beta  variance at w_0 : at 0  period  error of the mean       by the recursion  to H = 1"
-    first = {row.beta: row.formula for row in rows if row.period == 1}
-    for row in rows:
-        ratio = 1 + (row.beta * START / DEVIATION) ** 2
-        measured = f"{row.error:.4f} +- {row.half_width:.4f}"
-        yield (
-            f"{row.beta:4}  {ratio:15,.0f} : 1      {row.period:6}  {measured:22}  "
-            f"{row.formula:16.4f}  {row.formula / first[row.beta]:8.3f}"
-        )
-    yield f"the recursion is inside of {sum(row.inside for row in rows)} of {len(rows)} intervals"
+            yield f"beta {beta}, period {period}", partial(measure, number, period)
 
 
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 560.0, 70.0, 540.0, 34.0, 290.0
 
 
-def error_picture(rows: list[PeriodRow]) -> str:
+def error_picture(rows: Sequence[PeriodRow]) -> str:
     """SVG of the errors against the period: intervals as measured, lines by the recursion."""
     values = [row.formula for row in rows] + [row.error + row.half_width for row in rows]
     low, high = log10(min(values)) - 0.05, log10(max(values)) + 0.05
@@ -150,9 +156,9 @@ def error_picture(rows: list[PeriodRow]) -> str:
     return svg.picture(WIDTH, BOTTOM + 66, body, title)
 
 
-def _axes(x: object, y: object, low: float, high: float) -> Iterator[str]:
-    assert callable(x)
-    assert callable(y)
+def _axes(
+    x: Callable[[int], float], y: Callable[[float], float], low: float, high: float
+) -> Iterator[str]:
     for period in PERIODS:
         yield svg.text(str(period), x(period), BOTTOM + 16, text_anchor="middle", font_size=11)
     yield svg.text("steps between averages", (LEFT + RIGHT) / 2, BOTTOM + 34, text_anchor="middle")
@@ -200,25 +206,13 @@ def _shape(block: str, method: LocalSGD) -> tuple[int, ...]:
     return {"m": (columns, results), "x": (1, rows, columns), "y": (1, rows, results)}[block[0]]
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-@app.command(epilog="Example: python -m benchmarks.local_sgd --output docs/images")
-def bench_local_sgd(
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Write the two pictures there."),
-    ] = None,
-) -> None:
-    """Measure the error of the averaged model for several periods and noises."""
-    if output is not None and not output.is_dir():
-        raise ConfigError(f"--output: expected a folder that is there, got {output}: make it first")
-    rows = measure()
-    typer.echo("\n".join(lines(rows)))
-    if output is not None:
-        write_text(output / "local-sgd-error.svg", error_picture(rows))
-        write_text(output / "local-sgd-periods.svg", schedule_picture())
+def pictures(run: BenchRun[PeriodRow]) -> dict[str, str]:
+    """The errors of all periods, and the schedules of some."""
+    return {
+        "local-sgd-error.svg": error_picture(run.measured),
+        "local-sgd-periods.svg": schedule_picture(),
+    }
 
 
 if __name__ == "__main__":
-    main(app, "python -m benchmarks.local_sgd")
+    bench(local_sgd, pictures=pictures)

@@ -1,4 +1,4 @@
-"""How near the lower bound of a training step is to the best schedule, and methods to the bound.
+"""How near is the lower bound of a training step to the best schedule, and methods to the bound?
 
 The best schedule of few blocks is searched: every assignment of the block products of forward,
 backward and gradient to devices with equal work. A device keeps what it has between phases.
@@ -7,13 +7,12 @@ Then the best registered primitive for a limit of what is kept between forward a
 and dO one copy, two copies, any. It is chosen by its formula, run on emulated devices, and counted
 there. Every dim is `SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of
 (MNK)^(2/3), so what is sent over the bound is the same.
-
-    python -m benchmarks.lower_bounds
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations, product
 from math import inf, prod
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.partition import PRIMITIVES
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence
@@ -103,16 +103,31 @@ def _blocks(sets: Sets, block_of: list[int]) -> Sets:
     return blocks
 
 
-def gap_lines() -> Iterator[str]:
-    """The best schedule of few blocks over the bound, as text."""
-    yield "slices  devices  M, N, K               best     bound  best/bound"
-    for cuts, devices, shape in SMALL:
-        best, bound = optimum(cuts, devices, shape), training_step(*shape, devices)
-        sizes = ", ".join(map(str, shape))
-        yield (
-            f"{'x'.join(map(str, cuts)):7} {devices:7}  {sizes:18} {best:9.0f} {bound:9.0f} "
-            f"{best / bound:11.2f}"
-        )
+class GapRow(BenchRow, frozen=True):
+    """The best schedule of few blocks over the bound."""
+
+    cuts: tuple[int, int, int]
+    devices: int
+    shape: tuple[int, int, int]
+    best: float
+    bound: float
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "slices": "x".join(map(str, self.cuts)),
+            "devices": self.devices,
+            "M, N, K": ", ".join(map(str, self.shape)),
+            "best": f"{self.best:.0f}",
+            "bound": f"{self.bound:.0f}",
+            "best/bound": f"{self.best / self.bound:.2f}",
+        }
+
+
+def gap(cuts: tuple[int, int, int], devices: int, shape: tuple[int, int, int]) -> GapRow:
+    """Search the best schedule."""
+    best, bound = optimum(cuts, devices, shape), training_step(*shape, devices)
+    return GapRow(cuts, devices, shape, best, bound)
 
 
 class MeshChoice(NamedTuple):
@@ -178,42 +193,60 @@ def grids(shape: tuple[int, int, int], devices: int, *, kept: bool) -> float:
     return least
 
 
-def frontier_lines() -> Iterator[str]:
-    """For each shape the best primitive within each limit of copies, over the bound, as text."""
-    yield (
-        "M, N, K              devices  copies  primitive      kept   peak  sent/bound  at least"
-        "  any grids"
-    )
+class FrontierRow(BenchRow, frozen=True):
+    """The best primitive for a shape within a limit of copies, over the bound."""
+
+    shape: tuple[int, int, int]
+    devices: int
+    copies: float
+    primitive: str
+    kept: float
+    peak: float
+    sent: float
+    least: float
+    any_grids: float | None
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "M, N, K": ", ".join(map(str, self.shape)),
+            "devices": self.devices,
+            "copies": "any" if self.copies > 2 else f"{self.copies:g}",
+            "primitive": self.primitive,
+            "kept": f"{self.kept:.2f}",
+            "peak": f"{self.peak:.2f}",
+            "sent/bound": f"{self.sent:.3f}",
+            "at least": f"{self.least:.3f}",
+            "any grids": "" if self.any_grids is None else f"{self.any_grids:.3f}",
+        }
+
+
+def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]:
+    """For a shape the best primitive within each limit of copies."""
+    M, N, K = (size // SCALE for size in shape)
+    operator, one_copy = Linear(M, N, K), (M * N + N * K + M * K) / devices
+    bound, known = training_step(M, N, K, devices), list(choices(operator, devices))
+    for copies in (1, 2, 1e9):
+        limit = copies * one_copy
+        best = min((one for one in known if one.kept <= limit), key=lambda choice: choice[:3])
+        report = check(best.sequence, operator)
+        if not report.equal:
+            raise SystemExit(f"{best.sequence}: {report.message}")
+        least = training_step(M, N, K, devices, kept=limit - M * K / devices)
+        any_grids = None if copies == 2 else grids((M, N, K), devices, kept=copies > 1) / bound
+        yield FrontierRow(
+            shape, devices, copies, str(best.sequence), best.kept / one_copy,
+            max(report.peak) / one_copy, float(sum(report.sent)) / devices / bound, least / bound,
+            any_grids,
+        )  # fmt: skip
+
+
+def lower_bounds() -> Iterator[Case]:
+    for case in SMALL:
+        yield f"best of {case}", partial(gap, *case)
     for shape, devices in WANTED:
-        M, N, K = (size // SCALE for size in shape)
-        operator = Linear(M, N, K)
-        one_copy = (M * N + N * K + M * K) / devices
-        bound = training_step(M, N, K, devices)
-        known = list(choices(operator, devices))
-        for copies in (1, 2, inf):
-            limit = copies * one_copy
-            fitting = [choice for choice in known if choice.kept <= limit]
-            best = min(fitting, key=lambda choice: choice[:3])
-            report = check(best.sequence, operator)
-            if not report.equal:
-                raise SystemExit(f"{best.sequence}: {report.message}")
-            mean = float(sum(report.sent)) / devices
-            least = training_step(M, N, K, devices, kept=limit - M * K / devices)
-            any_grids = grids((M, N, K), devices, kept=copies > 1) / bound
-            yield (
-                f"{', '.join(map(str, shape)):20} {devices:7}  "
-                f"{'any' if copies == inf else copies!s:>6}  "
-                f"{best.sequence!s:12} {best.kept / one_copy:6.2f} "
-                f"{max(report.peak) / one_copy:6.2f} {mean / bound:11.3f} {least / bound:9.3f}"
-                f"{'' if copies == 2 else f'{any_grids:11.3f}'}"
-            )
-
-
-def main() -> None:
-    """Print the tables."""
-    for line in (*gap_lines(), "", *frontier_lines()):
-        print(line)
+        yield f"{shape} on {devices}", partial(frontier, shape, devices)
 
 
 if __name__ == "__main__":
-    main()
+    bench(lower_bounds)

@@ -1,24 +1,22 @@
-"""CPU that gloo takes for each MiB of a message and of an all-reduce: what no executor can save.
+"""How much CPU does gloo take for each MiB of a message and of an all-reduce?
 
-    python -m benchmarks.message_cost [--ranks 4] [--rounds 8]
-    python -m benchmarks.message_cost --messages 442368 --reduced 196608
-
-The second form also prints a bound: CPU of `--messages` KiB, sent in messages, over that of
-`--reduced` KiB, sent in all-reduces. Both are bytes of all ranks in a step, as in the tables of
-`make bench`. All ranks run under SCHED_BATCH; the calls take turns in every round.
+That is what no executor can save. All ranks run under SCHED_BATCH; the calls take turns in every
+round. With `--messages 442368 --reduced 196608` a bound is printed: CPU of the first number of KiB,
+sent in messages, over that of the second, sent in all-reduces. Both are bytes of all ranks in a
+step, as in the tables of `make bench`.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from statistics import median
 
 import torch
 from torch import distributed as dist
 
-from benchmarks.executor.processes import on_ranks
-from benchmarks.executor.rounds import cpu_seconds
+from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
+from benchmarks.world import on_ranks
 
 CALLS = 6
 """Calls of one kind in a round."""
@@ -66,32 +64,58 @@ def measured(sizes: list[int], rounds: int) -> Costs:
     return costs
 
 
-def least(costs: Costs, kinds_of_call: str) -> float:
-    """The least CPU ms for each MiB, over sizes and rounds, of calls whose name starts so."""
-    return min(
-        min(by_round) for (_, name), by_round in costs.items() if name.startswith(kinds_of_call)
-    )
+class CallCost(BenchRow, frozen=True):
+    """A kind of call: CPU ms of all ranks for each MiB that is sent."""
+
+    size: int
+    kind: str
+    ranks: int
+    by_round: list[float]
+    messages: int
+    """KiB of the bound, in messages; 0 where none is asked."""
+    reduced: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.ranks} ranks, gloo, CPU ms of all ranks for each MiB sent"
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "call": self.kind,
+            "MiB of a block": self.size,
+            "least": f"{min(self.by_round):.3f}",
+            "median": f"{median(self.by_round):.3f}",
+        }
+
+    @classmethod
+    def notes(cls, rows: Sequence[CallCost]) -> Iterator[str]:
+        """The bound, by the least cost over sizes and rounds."""
+        if rows[0].messages and rows[0].reduced:
+            message, reduction = (
+                min(min(row.by_round) for row in rows if row.kind.startswith(kind))
+                for kind in ("message", "all-reduce")
+            )
+            sent, reduced = rows[0].messages / 1024 * message, rows[0].reduced / 1024 * reduction
+            yield (
+                f"messages: at least {sent:.1f} ms; all-reduces: at least {reduced:.1f} ms; "
+                f"ratio {sent / reduced:.2f}"
+            )
 
 
-def main() -> None:
-    """Print the table, and the bound."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--messages", type=float, help="KiB of all ranks")
-    parser.add_argument("--reduced", type=float, help="KiB of all ranks")
-    options = parser.parse_args()
-    costs: Costs = on_ranks(options.ranks, measured, [1, 2, 8], options.rounds, as_batch=True)
-    print(f"{options.ranks} ranks, gloo, CPU ms of all ranks for each MiB sent")
-    print(f"{'MiB of a block':16} {'call':26} {'least':>8} {'median':>8}")
-    for (size, name), by_round in costs.items():
-        print(f"{size:<16} {name:26} {min(by_round):8.3f} {median(by_round):8.3f}")
-    if options.messages and options.reduced:
-        message, reduction = least(costs, "message"), least(costs, "all-reduce")
-        sent, reduced = options.messages / 1024 * message, options.reduced / 1024 * reduction
-        print(f"messages: at least {sent:.1f} ms; all-reduces: at least {reduced:.1f} ms; ", end="")
-        print(f"ratio {sent / reduced:.2f}")
+def measure(ranks: int, rounds: int, messages: int, reduced: int) -> list[CallCost]:
+    """Measure all calls in one world."""
+    costs: Costs = on_ranks(ranks, "benchmarks.message_cost:measured", [1, 2, 8], rounds,
+                            as_batch=True)  # fmt: skip
+    return [CallCost(size, kind, ranks, by_round, messages, reduced)
+            for (size, kind), by_round in costs.items()]  # fmt: skip
+
+
+def message_cost(
+    ranks: int = 4, rounds: int = 8, messages: int = 0, reduced: int = 0
+) -> Iterator[Case]:
+    yield f"{ranks} ranks", partial(measure, ranks, rounds, messages, reduced)
 
 
 if __name__ == "__main__":
-    main()
+    bench(message_cost)

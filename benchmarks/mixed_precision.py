@@ -1,26 +1,25 @@
-"""Losses of training in half precision next to float32, and the weights that move.
+"""Are losses in half precision those of float32, and do small steps move the weights?
 
 Three runs of `primepar train` with the same seed, in float32, bfloat16 and float16, on one process
 and on four. Then the weights of the run in float32 are trained further at a small rate, which moves
 few weights in bfloat16 without copies in float32. Last, a scale of the loss that overflows.
-
-    python -m benchmarks.mixed_precision [--steps 200] [--ranks 1 4] [--json]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import msgspec
 import torch
-from msgspec import Struct
+from msgspec.structs import replace
 from safetensors.torch import load_file
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
 
 SIZES = {"layers": 2, "hidden": 64, "heads": 4, "context": 64}
@@ -31,7 +30,7 @@ OVERFLOW = 2.0**40
 LINES = 10
 
 
-class LossCurve(Struct):
+class LossCurve(BenchRow, frozen=True):
     """Losses of a run, step by step; `skipped` are the steps whose gradient was not finite."""
 
     dtype: str
@@ -39,9 +38,40 @@ class LossCurve(Struct):
     losses: list[float]
     held_out: float
     skipped: int
+    scale: float | None = None
+    """The first scale of the loss, where one is asked for."""
+
+    @property
+    def title(self) -> str:
+        return "" if self.scale is None else f"first scale {self.scale:g}"
+
+    @property
+    def cells(self) -> Cells:
+        name, every = f"{self.dtype} x{self.ranks}", max(1, len(self.losses) // LINES)
+        if self.scale is not None:
+            first, last = (f"{self.losses[step]:.4f}" for step in (self.skipped, -1))
+            return {"run": name, "skipped": self.skipped, "then loss": first, "last loss": last}
+        steps = range(every, len(self.losses) + 1, every)
+        losses = {f"step {step}": f"{self.losses[step - 1]:.4f}" for step in steps}
+        return {"run": name, **losses, "held out": f"{self.held_out:.4f}"}
+
+    @classmethod
+    def notes(cls, rows: Sequence[LossCurve]) -> Iterator[str]:
+        """How far each run is from the one in float32 on as many ranks."""
+        plain = {row.ranks: row for row in rows if row.dtype == "float32"}
+        for row in rows:
+            known = plain.get(row.ranks)
+            if known is not None and row.dtype != "float32":
+                pairs = zip(row.losses, known.losses, strict=True)
+                far = max(abs(loss / other - 1) for loss, other in pairs)
+                yield (
+                    f"{row.dtype} x{row.ranks}: at most {far:.2%} from float32 in any step, "
+                    f"held-out {abs(row.held_out / known.held_out - 1):.2%}; "
+                    f"{row.skipped} steps skipped"
+                )
 
 
-class MovedShare(Struct):
+class MovedShare(BenchRow, frozen=True):
     """Of the elements that the second training moves in float32, how many it moves in another way.
 
     The others are frozen.
@@ -51,13 +81,14 @@ class MovedShare(Struct):
     moved: int
     frozen: int
 
+    @property
+    def title(self) -> str:
+        return f"of what float32 moves in {FURTHER} more steps at a rate of {RATE:g}"
 
-class PrecisionRuns(Struct):
-    """All that is measured."""
-
-    curves: list[LossCurve]
-    moved: list[MovedShare]
-    overflow: list[LossCurve]
+    @property
+    def cells(self) -> Cells:
+        share = self.moved / (self.moved + self.frozen)
+        return {"way": self.kind, "moves": f"{share:.1%}", "freezes": self.frozen}
 
 
 def train(folder: Path, name: str, ranks: int, steps: int, *changes: str) -> LossCurve:
@@ -81,20 +112,19 @@ def train(folder: Path, name: str, ranks: int, steps: int, *changes: str) -> Los
     return LossCurve(dtype, ranks, [row.loss for row in steps_done], held_out, skipped)
 
 
-def curves(folder: Path, steps: int, ranks: list[int]) -> list[LossCurve]:
-    """Train in every type on every number of ranks; weights are saved of float32 on the first."""
-    made = []
-    for count in ranks:
-        for dtype in ("float32", *HALF):
-            saves = [f"weights.save={folder / 'base.safetensors'}"]
-            keeps = dtype == "float32" and count == ranks[0]
-            changes = [f"training.dtype={dtype}", *(saves if keeps else [])]
-            made.append(train(folder, dtype, count, steps, *changes))
-    return made
+def curve(folder: Path, ranks: int, dtype: str, steps: int, scale: float | None) -> LossCurve:
+    """Train in a type on some ranks; with a scale of the loss, only as long as it overflows."""
+    changes = [f"training.dtype={dtype}"]
+    if scale is None:
+        return train(folder, dtype, ranks, steps, *changes)
+    made = train(folder, "overflow", ranks, 40, *changes, f"optimizer.loss_scale={scale}")
+    return replace(made, scale=scale)
 
 
-def moved(folder: Path) -> list[MovedShare]:
-    """Train the saved weights further at a small rate in three ways; returns what moved."""
+def moved(folder: Path, steps: int) -> list[MovedShare]:
+    """Train in float32, then further at a small rate in three ways; returns what moved."""
+    saves = f"weights.save={folder / 'base.safetensors'}"
+    train(folder, "base", 1, steps, "training.dtype=float32", saves)
     shares, base = [], load_file(folder / "base.safetensors")
     ways = {
         "float32": ["training.dtype=float32"],
@@ -119,66 +149,19 @@ def moved(folder: Path) -> list[MovedShare]:
     return shares
 
 
-def measure(steps: int, ranks: list[int]) -> PrecisionRuns:
-    """Do all runs."""
+def mixed_precision(steps: int = 200, ranks: tuple[int, ...] = (1, 4)) -> Iterator[Case]:
+    if steps < 1 or min(ranks) < 1:
+        raise ValueError("expected --steps and --ranks of 1 or more")
+    torch.set_num_threads(1)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        known = curves(folder, steps, ranks)
-        overflow = [
-            train(folder, "overflow", count, 40, "training.dtype=float16",
-                  f"optimizer.loss_scale={OVERFLOW}")
-            for count in ranks
-        ]  # fmt: skip
-        return PrecisionRuns(known, moved(folder), overflow)
-
-
-def difference(curve: LossCurve, known: LossCurve) -> float:
-    """The largest relative difference of the losses, over all steps."""
-    pairs = zip(curve.losses, known.losses, strict=True)
-    return max(abs(loss / other - 1) for loss, other in pairs)
-
-
-def report(runs: PrecisionRuns) -> str:
-    """Return the curves and shares as text."""
-    head = [f"{curve.dtype} x{curve.ranks}" for curve in runs.curves]
-    lines = ["step " + "".join(f"{name:>14}" for name in head)]
-    steps = len(runs.curves[0].losses)
-    for step in range(max(1, steps // LINES), steps + 1, max(1, steps // LINES)):
-        losses = (f"{curve.losses[step - 1]:14.4f}" for curve in runs.curves)
-        lines.append(f"{step:4} " + "".join(losses))
-    lines.append("held " + "".join(f"{curve.held_out:14.4f}" for curve in runs.curves))
-    for curve in runs.curves:
-        known = next(c for c in runs.curves if (c.dtype, c.ranks) == ("float32", curve.ranks))
-        if curve is not known:
-            far, held = difference(curve, known), abs(curve.held_out / known.held_out - 1)
-            lines.append(
-                f"{curve.dtype} x{curve.ranks}: at most {far:.2%} from float32 in any step, "
-                f"held-out {held:.2%}; {curve.skipped} steps skipped"
-            )
-    lines.append(f"of what float32 moves in {FURTHER} more steps at a rate of {RATE:g}:")
-    lines += [f"  {share.kind:28} moves {share.moved / (share.moved + share.frozen):6.1%}, "
-              f"freezes {share.frozen}" for share in runs.moved]  # fmt: skip
-    lines += [
-        f"first scale {OVERFLOW:g}, float16 x{curve.ranks}: {curve.skipped} steps skipped, then "
-        f"loss {curve.losses[curve.skipped]:.4f} to {curve.losses[-1]:.4f}"
-        for curve in runs.overflow
-    ]
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Print the report, or JSON."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    options = parser.parse_args()
-    if options.steps < 1 or min(options.ranks) < 1:
-        parser.error("expected --steps and --ranks of 1 or more")
-    torch.set_num_threads(1)
-    runs = measure(options.steps, options.ranks)
-    print(msgspec.json.encode(runs).decode() if options.json else report(runs))
+        for count in ranks:
+            for dtype in ("float32", *HALF):
+                yield f"{dtype} x{count}", partial(curve, folder, count, dtype, steps, None)
+        yield "weights that move", partial(moved, folder, steps)
+        for count in ranks:
+            yield f"overflow x{count}", partial(curve, folder, count, "float16", steps, OVERFLOW)
 
 
 if __name__ == "__main__":
-    main()
+    bench(mixed_precision)

@@ -1,31 +1,37 @@
-"""Prints what chunks of transfers save in a simulated step, and how their number is chosen."""
+"""What do chunks of transfers save in a simulated step, and how well is their number chosen?
+
+First a step of a published model on `--cluster`, under each method, in several numbers of chunks;
+then products and transfers of random sizes on random clusters (`transfer_pairs`), each simulated in
+every number of chunks that the cost model compares. Last an all-gather and its product on four
+devices, whole and as a ring, which the pictures show.
+"""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from functools import partial
 from statistics import mean
-from typing import NamedTuple
 
-from benchmarks.transfer_pairs import TRANSFERS, Choice, PairCase, chosen, generated
+from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench
+from benchmarks.transfer_pairs import Choice, PairCase, chosen, generated
 from primepar.api.drawings import in_readable_unit
-from primepar.files import write_text
+from primepar.models import ModelConfig
 from primepar.models.sizes import find_model
 from primepar.pictures.timeline import timeline_svg
 from primepar.plan import preset_plan
-from primepar.plan.cluster import load_cluster
+from primepar.plan.cluster import Cluster, load_cluster
+from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import AskedChunks, simulate_step
 from primepar.schedule.events import communication
 
 DEVICES = 8
 METHODS = ("megatron", "megatron-sp")
 CHUNKS: tuple[AskedChunks, ...] = (None, 1, 4, "auto")
-DRAWN = {"whole": 0, "chunks": 1}
+DRAWN = {"overlap-whole.svg": 0, "overlap-chunks.svg": 1}
 """Name of a picture -> chunks of the part of one device; 0 is the whole all-gather."""
 
 
-class SimulatedStep(NamedTuple):
+class SimulatedStep(BenchRow, frozen=True):
     """One simulated step: milliseconds, and the hidden share of the communication of rank 0."""
 
     method: str
@@ -34,89 +40,117 @@ class SimulatedStep(NamedTuple):
     computing: float
     communicating: float
     hidden: float
+    faster: float
+    """The time with whole transfers over this one."""
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "method": self.method,
+            "chunks": self.chunks,
+            "step, ms": f"{self.step:.1f}",
+            "computing, ms": f"{self.computing:.1f}",
+            "communicating, ms": f"{self.communicating:.1f}",
+            "hidden": f"{self.hidden:.1%}",
+            "times faster": f"{self.faster:.3f}",
+        }
 
 
-def steps(model: str, cluster: str, batch: int) -> Iterator[SimulatedStep]:
-    """Simulate a step of a published model under each method, in several numbers of chunks."""
-    config, machine = find_model(model), load_cluster(cluster)
-    dtype = next(iter(machine.rates))
-    for method in METHODS:
-        plan = preset_plan(method, config, DEVICES)
-        for chunks in CHUNKS:
-            run = simulate_step(plan, batch, config.context, machine, dtype, chunks=chunks)
-            first = communication(run.events)[0]
-            yield SimulatedStep(
-                method,
-                "whole" if chunks is None else str(chunks),
-                1e3 * float(run.seconds),
-                1e3 * float(run.computing[0]),
-                1e3 * first.total,
-                first.share,
-            )
+class ChoiceRow(BenchRow, frozen=True):
+    """How often the choice for a transfer is the fastest, and mean times over the fastest."""
+
+    transfer: str
+    pairs: int
+    fastest: int
+    chosen: float
+    worst: float
+    whole: float
+    always_1: float
+    always_4: float
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "transfer": self.transfer,
+            "pairs": self.pairs,
+            "fastest chosen": self.fastest,
+            "chosen": f"{self.chosen:.4f}",
+            "at most": f"{self.worst:.4f}",
+            "whole": f"{self.whole:.3f}",
+            "always 1": f"{self.always_1:.3f}",
+            "always 4": f"{self.always_4:.3f}",
+        }
 
 
-def step_lines(rows: list[SimulatedStep]) -> Iterator[str]:
-    """The rows as a table; `saved` is the time of whole transfers over this one."""
-    yield "method       chunks  step, ms  computing, ms  communicating, ms  hidden  times faster"
-    whole = {row.method: row.step for row in rows if row.chunks == "whole"}
-    for row in rows:
-        yield (
-            f"{row.method:11}  {row.chunks:>6}  {row.step:8.1f}  {row.computing:13.1f}"
-            f"  {row.communicating:17.1f}  {row.hidden:6.1%}  {whole[row.method] / row.step:12.3f}"
-        )
+class DrawnRow(BenchRow, frozen=True):
+    """A picture, and the simulated microseconds that it shows."""
+
+    picture: str
+    microseconds: float
+
+    @property
+    def cells(self) -> Cells:
+        return {"picture": self.picture, "us": f"{self.microseconds:.0f}"}
 
 
-def choice_lines(choices: list[Choice]) -> Iterator[str]:
-    """A line for each transfer: how often the choice is the fastest, and the mean slow-downs."""
-    yield "transfer        pairs  fastest chosen  chosen  at most  whole  always 1  always 4"
-    for transfer in TRANSFERS:
-        rows = [choice for choice in choices if choice.case.transfer == transfer]
-        ratios = [row.ratio(row.chosen) for row in rows]
+def steps(method: str, config: ModelConfig, machine: Cluster, batch: int) -> list[SimulatedStep]:
+    """Simulate a step in several numbers of chunks, whole transfers first."""
+    plan, dtype = preset_plan(method, config, DEVICES), next(iter(machine.rates))
+    rows: list[SimulatedStep] = []
+    for chunks in CHUNKS:
+        run = simulate_step(plan, batch, config.context, machine, dtype, chunks=chunks)
+        first, step = communication(run.events)[0], 1e3 * float(run.seconds)
+        rows.append(SimulatedStep(
+            method, "whole" if chunks is None else str(chunks), step,
+            1e3 * float(run.computing[0]), 1e3 * first.total, first.share,
+            rows[0].step / step if rows else 1.0,
+        ))  # fmt: skip
+    return rows
+
+
+def choice_rows(choices: Iterable[Choice]) -> list[ChoiceRow]:
+    """Compare the chosen numbers of chunks with all others, by kind of transfer."""
+    by_transfer: dict[str, list[Choice]] = {}
+    for choice in choices:
+        by_transfer.setdefault(choice.case.transfer, []).append(choice)
+    rows = []
+    for transfer, some in by_transfer.items():
+        ratios = [choice.ratio(choice.chosen) for choice in some]
+        always = (mean(choice.ratio(chunks) for choice in some) for chunks in (0, 1, 4))
         fastest = sum(ratio < 1 + 1e-9 for ratio in ratios)
-        constant = "".join(
-            f"{mean(row.ratio(chunks) for row in rows):>{width}.3f}"
-            for chunks, width in ((0, 7), (1, 10), (4, 10))
-        )
-        yield (
-            f"{transfer:14}  {len(rows):5}  {fastest:14}  {mean(ratios):6.4f}  {max(ratios):7.4f}"
-            f"{constant}"
-        )
+        rows.append(ChoiceRow(transfer, len(some), fastest, mean(ratios), max(ratios), *always))
+    return rows
 
 
-def draw(folder: Path) -> dict[Path, float]:
-    """Draw an all-gather and its product on four devices, whole and as a ring.
+def drawn(chunks: int) -> Simulation:
+    """A quarter of fc1 of OPT-6.7B, for 8,192 tokens on four of eight H200."""
+    return PairCase("all_gather", 4, 8192, 4096, 4096, load_cluster("h200-8")).run(chunks)
 
-    Returns the files, each with the simulated microseconds.
 
-    The product is a quarter of fc1 of OPT-6.7B, for 8,192 tokens on four of eight H200.
-    """
-    case = PairCase("all_gather", 4, 8192, 4096, 4096, load_cluster("h200-8"))
-    paths = {}
+def pictures(run: BenchRun[BenchRow] | None = None) -> dict[str, str]:
+    """The timelines of the all-gather, whole and as a ring."""
+    made = {}
     for name, chunks in DRAWN.items():
-        run = case.run(chunks)
-        events, unit = in_readable_unit(run.events, float(run.seconds))
-        path = folder / f"overlap-{name}.svg"
-        paths[path] = 1e6 * float(run.seconds)
-        write_text(path, timeline_svg(events, unit=unit))
-    return paths
+        simulated = drawn(chunks)
+        events, unit = in_readable_unit(simulated.events, float(simulated.seconds))
+        made[name] = timeline_svg(events, unit=unit)
+    return made
 
 
-def main() -> None:
-    """Print both tables, and draw the pictures where a folder is given."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", default="opt-6.7b", help="a published model")
-    parser.add_argument("--cluster", default="h200-8", help="a cluster of at least 8 devices")
-    parser.add_argument("--batch", type=int, default=4, metavar="N", help="sequences of a step")
-    parser.add_argument("--pairs", type=int, default=300, metavar="N", help="generated pairs")
-    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw two pictures there")
-    options = parser.parse_args()
-    if options.pictures is not None:
-        for path, time in draw(options.pictures).items():
-            print(f"wrote {path}: {time:.0f} us")
-        return
-    print("\n".join(step_lines(list(steps(options.model, options.cluster, options.batch)))))
-    print("\n".join(["", *choice_lines([chosen(case) for case in generated(options.pairs)])]))
+def overlap(
+    model: str = "opt-6.7b", cluster: str = "h200-8", batch: int = 4, pairs: int = 300
+) -> Iterator[Case]:
+    config, machine = find_model(model), load_cluster(cluster)
+    for method in METHODS:
+        yield method, partial(steps, method, config, machine, batch)
+    yield f"{pairs} pairs", lambda: choice_rows(map(chosen, generated(pairs)))
+    yield (
+        "pictures",
+        lambda: [
+            DrawnRow(name, 1e6 * float(drawn(chunks).seconds)) for name, chunks in DRAWN.items()
+        ],
+    )
 
 
 if __name__ == "__main__":
-    main()
+    bench(overlap, pictures=pictures)

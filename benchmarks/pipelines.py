@@ -1,17 +1,18 @@
-"""Bubble and stashes of every pipeline schedule: the closed formula next to emulated devices.
+"""Do bubble and stashes of every pipeline schedule follow the closed formulas?
 
 Each program of a training step is run on emulated devices, whose logical clock gives F, B and W
 their times and messages none. The bubble is the longest time from the first to the last product of
 a stage, less the products. Stashes are counted when a forward reads them and when they are freed.
+There are twice as many micro-batches as stages. In brackets is what the formula gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import get_args
 
-from msgspec import Struct
-
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.partition.pipeline.actions import ScheduleName
 from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import UNIT, ActionTimes, bubble, peak_stashes
@@ -20,8 +21,10 @@ from primepar.reference.check import memories
 from primepar.reference.emulator.executor import LogicalClock, emulate
 from primepar.schedule.events import Event
 
+MOST_STAGES = 64
 
-class PipelineRow(Struct, frozen=True):
+
+class PipelineRow(BenchRow, frozen=True):
     """One schedule with some stages: formulas, and counts of the emulated devices."""
 
     schedule: ScheduleName
@@ -41,6 +44,26 @@ class PipelineRow(Struct, frozen=True):
     def equal(self) -> bool:
         """Whether both formulas give what was measured."""
         return self.bubble == self.bubble_formula and self.stashes == self.stashes_formula
+
+    @property
+    def code(self) -> int:
+        return 0 if self.equal else 1
+
+    @property
+    def cells(self) -> Cells:
+        first, last = (f"{self.stashes[place]} ({self.stashes_formula[place]})"
+                       for place in (0, -1))  # fmt: skip
+        return {
+            "schedule": self.schedule,
+            "p": self.stages,
+            "M": self.micro_batches,
+            "v": self.chunks,
+            "bubble": f"{self.bubble:g} ({self.bubble_formula})",
+            "share": f"{self.share:.1%}",
+            "stashes, first stage": first,
+            "last stage": last,
+            "": "" if self.equal else "differs",
+        }
 
 
 def measure_pipeline(pipeline: PipelineOrders, times: ActionTimes = UNIT) -> PipelineRow:
@@ -86,24 +109,17 @@ def _stashes(events: Iterable[Event]) -> int:
     return most
 
 
-def measure_pipelines(stages: Iterable[int], tick: Callable[[str], object]) -> list[PipelineRow]:
-    """Measure every schedule with twice as many micro-batches as stages."""
-    rows = []
+def pipelines(stages: tuple[int, ...] = tuple(range(2, 17))) -> Iterator[Case]:
     for count in stages:
+        if not 1 <= count <= MOST_STAGES:
+            raise ValueError(
+                f"--stages: expected numbers from 1 to {MOST_STAGES}, got {count}: "
+                "write --stages 2,4,8"
+            )
         for name in get_args(ScheduleName):
-            tick(f"{name}, {count} stages")
-            rows.append(measure_pipeline(PipelineOrders.of(name, count, 2 * count)))
-    return rows
+            orders = PipelineOrders.of(name, count, 2 * count)
+            yield f"{name}, {count} stages", partial(measure_pipeline, orders)
 
 
-def pipeline_lines(rows: Iterable[PipelineRow]) -> Iterator[str]:
-    """The table: each number that was counted, with the formula's in brackets."""
-    yield f"{'schedule':16}   p    M   v   {'bubble':>8}   share  stashes, first and last stage"
-    for row in rows:
-        first, last = (f"{row.stashes[stage]} ({row.stashes_formula[stage]})" for stage in (0, -1))
-        counted = f"{row.bubble:g} ({row.bubble_formula})"
-        yield (
-            f"{row.schedule:16}  {row.stages:2}  {row.micro_batches:3}  {row.chunks:2}"
-            f"   {counted:>8}  {row.share:6.1%}  {first}, {last}"
-            f"{'' if row.equal else '  differs'}"
-        )
+if __name__ == "__main__":
+    bench(pipelines)

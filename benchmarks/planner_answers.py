@@ -1,4 +1,4 @@
-"""CPU seconds of the planner, next to targets: `python -m benchmarks.planner_answers`.
+"""Does the planner answer four questions within their CPU seconds, and near enough to the best?
 
 Every question is put to a process of its own with one thread. Counted is the processor time from
 the question to the answer, without the start of Python and the imports. Ends with 1 where a target
@@ -7,16 +7,16 @@ is missed.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
-from statistics import median
 from time import process_time
 
 from msgspec import Struct
 
-from benchmarks.searches import BATCH, cluster_of
+from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.plan import BATCH, cluster_of
 from primepar.errors import PlanError
 from primepar.models.sizes import MODELS
 from primepar.plan.search.planner import Planner
@@ -28,8 +28,6 @@ from primepar.plan.search.within import WithinLimits
 
 GAP = 0.005
 """The largest gap of an answer, as a share of the least seconds or bytes."""
-REPEATS = 3
-"""Processes for each question; the median of their times counts."""
 
 
 class PlannerQuestion(Struct, frozen=True):
@@ -83,53 +81,57 @@ QUESTIONS = (
 )
 
 
-class TargetRow(Struct, frozen=True):
+class AnswerRow(BenchRow, frozen=True):
     """The answer to one question: its CPU seconds, its words and its gap."""
 
+    timed = ("seconds",)
+    place: int
+    """Of the question."""
     seconds: float
     answer: str
     gap: float
 
-    def meets(self, question: PlannerQuestion) -> bool:
+    @property
+    def met(self) -> bool:
         """Whether the answer is in time and near enough."""
+        question = QUESTIONS[self.place]
         near = question.gap is None or self.gap <= question.gap
         return self.seconds <= question.seconds and near
 
+    @property
+    def code(self) -> int:
+        return 0 if self.met else 1
 
-def measure(place: int) -> TargetRow:
+    @property
+    def cells(self) -> Cells:
+        question = QUESTIONS[self.place]
+        return {
+            "question": question.text,
+            "CPU seconds": f"{self.seconds:.3f}",
+            "target": question.seconds,
+            "answer": self.answer,
+            "gap": "" if self.gap == 0 else f"{self.gap:.2%}",
+            "met": "yes" if self.met else "no",
+        }
+
+
+def measure(place: int) -> AnswerRow:
     """Put one of the questions here."""
     start = process_time()
     answer, gap = QUESTIONS[place].answer()
-    return TargetRow(process_time() - start, answer, gap)
+    return AnswerRow(place, process_time() - start, answer, gap)
 
 
-def in_own_process(place: int) -> TargetRow:
-    """The answer of new processes, with the median of their CPU seconds."""
-    rows = []
-    for _ in range(REPEATS):
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            rows.append(pool.submit(measure, place).result())
-    return TargetRow(median(row.seconds for row in rows), rows[0].answer, rows[0].gap)
+def in_own_process(place: int) -> AnswerRow:
+    """The answer of a new process."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(measure, place).result()
 
 
-def target_lines(rows: list[TargetRow]) -> Iterator[str]:
-    """The table."""
-    yield f"{'question':40}  CPU seconds  target  {'answer':20}     gap  met"
-    for question, row in zip(QUESTIONS, rows, strict=True):
-        gap = f"{'':6}" if row.gap == 0 else f"{row.gap:6.2%}"
-        yield (
-            f"{question.text:40}  {row.seconds:11.3f}  {question.seconds:6}  {row.answer:20}"
-            f"  {gap}  {'yes' if row.meets(question) else 'no'}"
-        )
-
-
-def main() -> None:
-    """Print the table."""
-    rows = [in_own_process(place) for place in range(len(QUESTIONS))]
-    print("\n".join(target_lines(rows)))
-    met = (row.meets(question) for question, row in zip(QUESTIONS, rows, strict=True))
-    sys.exit(0 if all(met) else 1)
+def planner_answers() -> Iterator[Case]:
+    for place, question in enumerate(QUESTIONS):
+        yield question.text, partial(in_own_process, place)
 
 
 if __name__ == "__main__":
-    main()
+    bench(planner_answers, rounds=3)

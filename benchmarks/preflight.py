@@ -1,46 +1,72 @@
-"""How long a capture takes, and how much memory: one training step on a pipeline x tensor mesh.
+"""How long does the capture of a training step on a pipeline x tensor mesh take, and which memory?
 
-`python -m benchmarks.preflight 8 8` captures `benchmarks/preflight_step.py` on 64 ranks, proves it,
-and prints one line. Memory is the largest sum over all processes, each page counted once.
+`python -m benchmarks preflight --stages 8 --tensor 8` captures `benchmarks/preflight_step.py` on 64
+ranks and proves it. Memory is the largest sum over all processes, each page counted once.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 from time import perf_counter, sleep
+
+from msgspec.structs import replace
+
+from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
 
 STEP = Path(__file__).parent / "preflight_step.py"
 SAMPLED = 0.25
 """Seconds between two looks at the memory, or 20 times as long as a look takes."""
 
 
-def capture(stages: int, tensor: int) -> dict[str, object]:
-    """Capture and prove the step; what is printed of it."""
+class CaptureRow(BenchRow, frozen=True):
+    """A capture and its proof: seconds, and MiB of all processes."""
+
+    stages: int
+    tensor: int
+    verdict: str
+    instructions: int
+    capture: float
+    proof: float
+    cpu: float
+    peak: float = 0.0
+    load: float = 0.0
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "ranks": self.stages * self.tensor,
+            "mesh": f"{self.stages} stages x {self.tensor}",
+            "verdict": self.verdict,
+            "instructions": self.instructions,
+            "capture s": f"{self.capture:.1f}",
+            "proof s": f"{self.proof:.1f}",
+            "CPU s": f"{self.cpu:.1f}",
+            "peak MiB": f"{self.peak:.0f}",
+            "load": f"{self.load:.1f}",
+        }
+
+
+def captured(stages: int, tensor: int) -> CaptureRow:
+    """Capture and prove the step in this process."""
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
     from primepar.preflight.verdict import verdict_of
 
     start = perf_counter()
     recorded, _ = capture_torch(STEP, [str(stages), str(tensor)], stages * tensor, limit=3600)
-    captured = perf_counter()
+    middle = perf_counter()
     program = program_of(recorded, str(STEP))
     report = verdict_of(program, recorded, str(STEP), timeout=3600)
-    used = [getrusage(who) for who in (RUSAGE_SELF, RUSAGE_CHILDREN)]
-    return {
-        "verdict": report.verdict,
-        "instructions": sum(map(len, program.programs)),
-        "capture": captured - start,
-        "proof": perf_counter() - captured,
-        "cpu": sum(usage.ru_utime + usage.ru_stime for usage in used),
-    }
+    count = sum(map(len, program.programs))
+    return CaptureRow(stages, tensor, report.verdict, count, middle - start,
+                      perf_counter() - middle, cpu_seconds())  # fmt: skip
 
 
 def resident(root: int) -> float:
@@ -60,32 +86,21 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def main() -> None:
+def measure(stages: int, tensor: int) -> CaptureRow:
     """Capture in a process of its own, and watch its memory."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("stages", type=int)
-    parser.add_argument("tensor", type=int)
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.inside:
-        print(json.dumps(capture(asked.stages, asked.tensor)))
-        return
-    command = [sys.executable, "-m", "benchmarks.preflight", *sys.argv[1:], "--inside"]
-    inside = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=STEP.parents[1])
     peak = 0.0
-    while inside.poll() is None:
-        start = perf_counter()
-        peak = max(peak, resident(inside.pid))
-        sleep(max(SAMPLED, 20 * (perf_counter() - start)))
-    assert inside.stdout is not None
-    result = json.loads(inside.stdout.read())
-    print(
-        f"{asked.stages * asked.tensor} ranks, {asked.stages} stages x {asked.tensor}: "
-        f"{result['verdict']}, {result['instructions']} instructions, capture "
-        f"{result['capture']:.1f} s, proof {result['proof']:.1f} s, CPU {result['cpu']:.1f} s, "
-        f"peak {peak:.0f} MiB, load {os.getloadavg()[0]:.1f}"
-    )
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        inside = pool.submit(captured, stages, tensor)
+        while not inside.done():
+            start = perf_counter()
+            peak = max(peak, *(resident(child) for child in _children(os.getpid())))
+            sleep(max(SAMPLED, 20 * (perf_counter() - start)))
+    return replace(inside.result(), peak=peak, load=os.getloadavg()[0])
+
+
+def preflight(stages: int = 8, tensor: int = 8) -> Iterator[Case]:
+    yield f"{stages} x {tensor}", partial(measure, stages, tensor)
 
 
 if __name__ == "__main__":
-    main()
+    bench(preflight)

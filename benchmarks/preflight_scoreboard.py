@@ -1,25 +1,24 @@
-"""What preflight answers of scripts that are known to be right or wrong, one line each.
+"""What does preflight answer of scripts that are known to be right or broken?
 
-    python -m benchmarks.preflight_scoreboard --seeded         # the scripts of benchmarks/seeded
-    python -m benchmarks.preflight_scoreboard --seeded ring    # those with `ring` in their titles
-    python -m benchmarks.preflight_scoreboard --public         # scripts of others, fetched by git
-
-The seeded scripts are written for this purpose, in pairs of which one is right and one is broken.
-Wanted: no right one refuted, no broken one proved, and each refutation with the marked lines.
+The scripts of `benchmarks/seeded` are written for this purpose, in pairs of which one is right and
+one is broken. Wanted: no right one refuted, no broken one proved, and each refutation with the
+marked lines. `--title ring` takes those with `ring` in their titles, `--public` scripts of others,
+fetched by git at a commit.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import chdir
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+
+from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
 
 SEEDED = Path(__file__).parent / "seeded"
 _NOTES = ("such as a clip by", "were taken for different layers")
@@ -83,7 +82,7 @@ def seeded_scripts() -> Iterator[SeededScript]:
                 yield SeededScript(title, right, ranks, text, head.count("\n"))
 
 
-class PreflightAnswer(NamedTuple):
+class PreflightAnswer(BenchRow, frozen=True):
     """What preflight answered."""
 
     script: SeededScript
@@ -104,34 +103,59 @@ class PreflightAnswer(NamedTuple):
         return all(f"train.py:{number}" in self.why for number in self.script.marked)
 
     @property
-    def line(self) -> str:
-        """One line of the table."""
-        kind = "right" if self.script.right else "broken"
-        false = "FALSE" if self.is_false else ""
-        if self.verdict == "refuted" and not self.names_its_lines:
-            false = "LINES"
-        return f"{kind:7}{self.verdict:9}{false:6}{self.seconds:5.1f} s  {self.script.title}"
+    def code(self) -> int:
+        return int(self.is_false)
+
+    @property
+    def cells(self) -> Cells:
+        unnamed = self.verdict == "refuted" and not self.names_its_lines
+        return {
+            "script": self.script.title,
+            "is": "right" if self.script.right else "broken",
+            "verdict": self.verdict,
+            "": "FALSE" if self.is_false else "LINES" if unnamed else "",
+            "CPU s": f"{self.seconds:.1f}",
+        }
+
+    @classmethod
+    def notes(cls, rows: Sequence[PreflightAnswer]) -> Iterator[str]:
+        """How many verdicts there are of each kind."""
+        for right in (True, False):
+            counts = Counter(row.verdict for row in rows if row.script.right == right)
+            kinds = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+            yield f"{'right' if right else 'broken'}: {kinds}"
+        yield f"{sum(row.is_false for row in rows)} false verdicts"
 
 
-def answers(scripts: list[SeededScript]) -> Iterator[PreflightAnswer]:
-    """Capture and judge each script, in this process."""
+class PublicAnswer(BenchRow, frozen=True):
+    """The first line of what preflight prints of a script of others."""
+
+    script: str
+    line: str
+
+    @property
+    def cells(self) -> Cells:
+        return {"script of others": self.script, "": self.line}
+
+
+def answer(script: SeededScript) -> PreflightAnswer:
+    """Capture and judge a script, in this process."""
     from primepar.errors import CaptureError
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
     from primepar.preflight.verdict import verdict_of
 
     with tempfile.TemporaryDirectory() as folder, chdir(folder):
-        for script in scripts:
-            Path("train.py").write_text(script.text)
-            start = sum(os.times()[:4])
-            try:
-                recorded, recorder = capture_torch(Path("train.py"), [], script.ranks, 60.0)
-                program = program_of(recorded, "train.py")
-                report = verdict_of(program, recorded, "train.py", 60.0, recorder=recorder)
-                why = "\n".join(report.lines("", seconds=False))
-                yield PreflightAnswer(script, report.verdict, why, sum(os.times()[:4]) - start)
-            except CaptureError as error:
-                yield PreflightAnswer(script, "error", str(error), sum(os.times()[:4]) - start)
+        Path("train.py").write_text(script.text)
+        start = cpu_seconds()
+        try:
+            recorded, recorder = capture_torch(Path("train.py"), [], script.ranks, 60.0)
+            program = program_of(recorded, "train.py")
+            report = verdict_of(program, recorded, "train.py", 60.0, recorder=recorder)
+            verdict, why = str(report.verdict), "\n".join(report.lines("", seconds=False))
+        except CaptureError as error:
+            verdict, why = "error", str(error)
+        return PreflightAnswer(script, verdict, why, cpu_seconds() - start)
 
 
 def fetched(repository: str, commit: str, folder: Path) -> str:
@@ -148,53 +172,31 @@ def fetched(repository: str, commit: str, folder: Path) -> str:
     return ""
 
 
-def public_lines() -> Iterator[str]:
-    """Fetch the public scripts, and yield the verdict on each, or why there is none."""
-    for repository, commit in dict.fromkeys(one[:2] for one in PUBLIC):
-        with tempfile.TemporaryDirectory() as folder:
-            why = fetched(repository, commit, Path(folder))
-            if why:
-                yield why
-                continue
-            for public in (one for one in PUBLIC if one[:2] == (repository, commit)):
-                path = Path(folder) / public.script
-                command = [sys.executable, "-m", "primepar", "preflight", "-n", str(public.ranks),
-                           path.name, *public.arguments]  # fmt: skip
-                done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
-                lines = (done.stdout or done.stderr).splitlines()
-                yield f"{repository} {public.script}: {lines[0] if lines else done.returncode}"
+def public_answers(repository: str, commit: str) -> Iterator[PublicAnswer]:
+    """Fetch the public scripts of a commit, and yield the verdict on each, or why there is none."""
+    with tempfile.TemporaryDirectory() as folder:
+        why = fetched(repository, commit, Path(folder))
+        if why:
+            yield PublicAnswer(repository, why)
+            return
+        for public in (one for one in PUBLIC if one[:2] == (repository, commit)):
+            path = Path(folder) / public.script
+            command = [sys.executable, "-m", "primepar", "preflight", "-n", str(public.ranks),
+                       path.name, *public.arguments]  # fmt: skip
+            done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
+            lines = (done.stdout or done.stderr).splitlines()
+            yield PublicAnswer(f"{repository} {public.script}", [*lines, str(done.returncode)][0])
 
 
-def main() -> None:
-    """Print a line for each script, and how many verdicts there are of each kind."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--seeded", action="store_true", help="the scripts of benchmarks/seeded")
-    parser.add_argument("--public", action="store_true", help="scripts of others, by git")
-    parser.add_argument("--why", action="store_true", help="print the reports too")
-    parser.add_argument("title", nargs="*", help="only those with one of these in their titles")
-    asked = parser.parse_args()
-    if asked.public:
-        for line in public_lines():
-            print(line, flush=True)
-    if not asked.seeded:
+def preflight_scoreboard(title: str = "", public: bool = False) -> Iterator[Case]:
+    if public:
+        for repository, commit in dict.fromkeys(one[:2] for one in PUBLIC):
+            yield repository, partial(public_answers, repository, commit)
         return
-    scripts = list(seeded_scripts())
-    if asked.title:
-        scripts = [one for one in scripts if any(text in one.title for text in asked.title)]
-    counts: Counter[tuple[bool, str]] = Counter()
-    false = 0
-    for answer in answers(scripts):
-        print(answer.line, flush=True)
-        if asked.why:
-            print(answer.why)
-        counts[answer.script.right, answer.verdict] += 1
-        false += answer.is_false
-    for right in (True, False):
-        kinds = [f"{count} {verdict}" for (kind, verdict), count in counts.items() if kind == right]
-        print(f"{'right' if right else 'broken'}: {', '.join(kinds)}")
-    print(f"{false} false verdicts")
-    sys.exit(bool(false))
+    for script in seeded_scripts():
+        if title in script.title:
+            yield f"{script.title}, {script.right}", partial(answer, script)
 
 
 if __name__ == "__main__":
-    main()
+    bench(preflight_scoreboard)

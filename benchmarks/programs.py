@@ -1,4 +1,4 @@
-"""The programs of `python -m benchmarks verify`: one family grows in ranks and in steps."""
+"""Programs of the benchmarks `verify` and `judge`: one family grows in ranks and in steps."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class BenchProgram:
         return sum(map(len, self.program.programs))
 
 
-def cases(ranks: int) -> Iterator[BenchProgram]:
+def programs(ranks: int) -> Iterator[BenchProgram]:
     """The programs on a square number of ranks."""
     side = isqrt(ranks)
     yield BenchProgram(f"Cannon, {side} x {side} x {side}", cannon(side))

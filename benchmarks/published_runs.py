@@ -1,4 +1,4 @@
-"""Published runs of Llama 3 next to predictions: `python -m benchmarks.published_runs`.
+"""Does the planner predict published runs of Llama 3?
 
 Inputs are those of the publications, clusters are shipped ones, and nothing is fitted to a row.
 
@@ -12,11 +12,14 @@ Inputs are those of the publications, clusters are shipped ones, and nothing is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
-from benchmarks.external.predicted import priced_by
+from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.external import priced_by
 from primepar.models.config import flops_per_token
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
@@ -82,25 +85,47 @@ def utilizations(run: PublishedRun) -> tuple[float, float]:
     return run.utilization or (run.tokens or 0.0) * of_token, predicted
 
 
-def main() -> None:
-    """Print the table, the errors, and those of the best constant utilization."""
-    print(
-        f"{'paper':<11}{'model':<16}{'devices':>15}{'published':>11}{'predicted':>11}{'error':>8}"
-    )
-    pairs = []
+class UtilizationRow(BenchRow, frozen=True):
+    """A run, published and predicted."""
+
+    paper: str
+    model: str
+    devices: str
+    published: float
+    predicted: float
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "paper": self.paper,
+            "model": self.model,
+            "devices": self.devices,
+            "published": f"{self.published:.1%}",
+            "predicted": f"{self.predicted:.1%}",
+            "error": f"{self.predicted / self.published - 1:+.1%}",
+        }
+
+    @classmethod
+    def notes(cls, rows: Sequence[UtilizationRow]) -> Iterator[str]:
+        """The errors, and those of the best constant utilization."""
+        constant = median(row.published for row in rows)
+        for name, values in (("predicted", [row.predicted for row in rows]),
+                             (f"a constant {constant:.1%}", [constant] * len(rows))):  # fmt: skip
+            errors = [abs(value / row.published - 1)
+                      for value, row in zip(values, rows, strict=True)]  # fmt: skip
+            yield f"{name}: {median(errors):.1%} in the median, {max(errors):.1%} at worst"
+
+
+def measure(run: PublishedRun) -> UtilizationRow:
+    """Predict a run."""
+    devices = f"{8 * run.nodes:,} {run.cluster}"
+    return UtilizationRow(run.paper, run.model, devices, *utilizations(run))
+
+
+def published_runs() -> Iterator[Case]:
     for run in RUNS:
-        published, predicted = utilizations(run)
-        pairs.append((published, predicted))
-        devices = f"{8 * run.nodes:,} {run.cluster}"
-        print(f"{run.paper:<11}{run.model:<16}{devices:>15}{published:>11.1%}{predicted:>11.1%}"
-              f"{predicted / published - 1:>+8.1%}")  # fmt: skip
-    errors = [abs(predicted / published - 1) for published, predicted in pairs]
-    constant = median(published for published, _ in pairs)
-    others = [abs(constant / published - 1) for published, _ in pairs]
-    print(f"\npredicted: {median(errors):.1%} in the median, {max(errors):.1%} at worst")
-    print(f"a constant {constant:.1%}: {median(others):.1%} in the median, {max(others):.1%} at "
-          "worst")  # fmt: skip
+        yield f"{run.model} on {run.nodes} nodes of {run.cluster}", partial(measure, run)
 
 
 if __name__ == "__main__":
-    main()
+    bench(published_runs)

@@ -1,4 +1,4 @@
-"""What training in less memory saves and costs, counted from the programs of a step.
+"""What does training in less memory save and cost, counted from the programs of a step?
 
 A step of a GPT-2 is lowered plainly, in micro-batches, with its optimizer in shards, with
 activations computed again, and with all of these. Counted are, of the rank that has most: bytes of
@@ -10,13 +10,12 @@ are computed, and operations of products and attention. Nothing is run.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
+from functools import partial
 
-import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
+from benchmarks.bench import BenchRow, Case, Cells, bench
 from primepar.models import ModelConfig
 from primepar.operators import lower_step
 from primepar.passes.liveness import sizes_of
@@ -32,7 +31,7 @@ SIZE = 4
 """Bytes of an element: float32."""
 
 
-class StepCounts(Struct, frozen=True):
+class StepCounts(BenchRow, frozen=True):
     """The counts of a step; bytes and operations are those of the rank that has most."""
 
     plan: str
@@ -45,6 +44,19 @@ class StepCounts(Struct, frozen=True):
     again: int
     """The products among them that were computed before."""
     operations: int
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "plan": self.plan,
+            "way": self.way,
+            "peak MB": f"{self.peak / 1e6:.2f}",
+            "states MB": f"{self.states / 1e6:.2f}",
+            "sent MB": f"{self.sent / 1e6:.2f}",
+            "products": self.products,
+            "again": self.again,
+            "GFLOP": f"{self.operations / 1e9:.2f}",
+        }
 
 
 def ways(plan: Plan) -> Iterator[tuple[str, Plan]]:
@@ -86,32 +98,14 @@ def _held(program: Program) -> list[int]:
     ]
 
 
-def main() -> None:
-    """Count all steps and print them."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=4, help="layers of the model")
-    parser.add_argument("--batch", type=int, default=16, help="sequences of a step")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    given = parser.parse_args()
+def training_memory(layers: int = 4, batch: int = 16) -> Iterator[Case]:
     model = ModelConfig.of(
-        "gpt2", layers=given.layers, hidden=HIDDEN, heads=HEADS, context=CONTEXT,
-        vocabulary=VOCABULARY,
-    )  # fmt: skip
-    rows = [
-        counts(name, way, plan, given.batch)
-        for name in PRESETS
-        for way, plan in ways(preset_plan(name, model, RANKS, given.batch))
-    ]
-    if given.json:
-        print(msgspec.json.encode(rows).decode())
-        return
-    print("plan         way                peak MB  states MB  sent MB  products   again  GFLOP")
-    for row in rows:
-        print(
-            f"{row.plan:12} {row.way:16} {row.peak / 1e6:9.2f} {row.states / 1e6:10.2f}"
-            f" {row.sent / 1e6:8.2f} {row.products:9} {row.again:7} {row.operations / 1e9:6.2f}"
-        )
+        "gpt2", layers=layers, hidden=HIDDEN, heads=HEADS, context=CONTEXT, vocabulary=VOCABULARY
+    )
+    for name in PRESETS:
+        for way, plan in ways(preset_plan(name, model, RANKS, batch)):
+            yield f"{name}, {way}", partial(counts, name, way, plan, batch)
 
 
 if __name__ == "__main__":
-    main()
+    bench(training_memory)

@@ -9,14 +9,11 @@ writes docs/performance.md and docs/images/performance.svg. All numbers are thos
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.executor.chart import chart
-from benchmarks.executor.report import HEADER, TARGET_HEADER, cells, headline, target_rows
-from benchmarks.executor.results import BenchmarkRun
+from benchmarks.bench import BenchRun, load_run, markdown, page_table
+from benchmarks.executor import ContenderRow, LeftOut, chart, targets
 
 PAGE = Path(__file__).resolve().parent / "performance.md"
 HEAD = """---
@@ -55,30 +52,28 @@ measured on CUDA or NCCL.
 """
 
 
-def table(header: Iterable[str], rows: Iterable[list[str]]) -> str:
-    """A table in Markdown."""
-    lines = [[*header], *rows]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def page(run: BenchmarkRun) -> str:
+def page(run: BenchRun[ContenderRow | LeftOut]) -> str:
     """The page of a run."""
-    first, second = headline(run).split("\n")
-    parts = [HEAD.rstrip(), f"**The run**: {first}.", f"**Load**: {second}."]
-    if not run.load.idle:
+    rows = [row for row in run.measured if isinstance(row, ContenderRow)]
+    policy = ", all ranks under SCHED_BATCH" if run.options["batch"] else ""
+    parts = [HEAD.rstrip(), f"**The run**: {run.load}; gloo, float32, {run.options['rounds']} "
+             f"rounds{policy}."]  # fmt: skip
+    if run.load is not None and not run.load.idle:
         parts.append("The machine was loaded, so times are no evidence for or against a target.")
-    parts += ["![CPU of contenders over DTensor's](images/performance.svg)", "## Targets"]
+    known = list(targets(rows))
     parts += [
+        "![CPU of contenders over DTensor's](images/performance.svg)",
+        "## Targets",
         "A target is met if the upper end of the interval is within the limit. "
         "[Those that are missed](executor.md#targets-that-are-missed) have a profile.",
-        table((*TARGET_HEADER[:-1], "result"), target_rows(run)),
+        page_table(known[0], (line.values() for line in known), "---"),
     ]
-    for result in run.problems:
-        name = result.problem.replace(",", ", ")
-        parts += [f"## {name}", f"Floor: `{result.floor.name}`."]
-        parts.append(table(HEADER, [cells(result, entry) for entry in result.contenders]))
-        parts += [f"Left out: {why}." for why in result.left_out.values()]
+    for problem, some in groupby(run.measured, lambda row: row.problem):
+        of_problem = list(some)
+        contenders = [row for row in of_problem if isinstance(row, ContenderRow)]
+        parts += [f"## {problem.replace(',', ', ')}", f"Floor: `{contenders[0].floor}`."]
+        parts.append(markdown(contenders))
+        parts += [f"Left out: {row.why}." for row in of_problem if isinstance(row, LeftOut)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -86,7 +81,7 @@ def main() -> None:
     """Write the page and its picture."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m docs.render_performance out/bench.json")
-    run = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=BenchmarkRun)
+    run = load_run(Path(sys.argv[1]), ContenderRow, LeftOut)
     (PAGE.parent / "images" / "performance.svg").write_text(chart(run), encoding="utf-8")
     PAGE.write_text(page(run), encoding="utf-8")
 

@@ -9,23 +9,21 @@ writes docs/planner-ranking.md. All numbers are those of the run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 
-import msgspec
-
-from benchmarks.paper.page_text import table, words
-from benchmarks.ranking.draw import SHARES
-from benchmarks.ranking.report import (
-    PLAN_HEADER,
-    SCORE_HEADER,
-    headline,
-    megatron_line,
-    plan_rows,
-    score_row,
+from benchmarks.bench import BenchRun, load_run, markdown
+from benchmarks.predicted_and_measured import (
+    LARGEST_REGRET,
+    LEAST_TAU,
+    SHARES,
+    ProfileRow,
+    RankedPlan,
+    RankingScores,
 )
-from benchmarks.ranking.results import LARGEST_REGRET, LEAST_TAU, RankingRun
+from docs.render_reproduction import words
 
+RankingRow = ProfileRow | RankedPlan | RankingScores
 PAGE = Path(__file__).resolve().parent / "planner-ranking.md"
 HEAD = f"""---
 description: >-
@@ -63,36 +61,35 @@ The targets are a tau of at least {LEAST_TAU} and both regrets of at most {LARGE
 """
 
 
-def page(run: RankingRun) -> str:
+def page(run: BenchRun[RankingRow]) -> str:
     """The page of a run."""
-    parts = [HEAD.rstrip(), words(f"**The run**: {headline(run)}.")]
-    if not run.load.idle:
+    parts = [HEAD.rstrip(), words(f"**The run**: {run.load}; {run.options}.")]
+    if run.load is not None and not run.load.idle:
         parts.append("The machine was loaded, so times are no evidence for or against a target.")
-    parts += ["## Scores", table(SCORE_HEADER, map(score_row, run.models))]
-    parts += [words(megatron_line(model)) for model in run.models]
-    for model in run.models:
-        parts.append(f"## {model.model}")
+    scores = [row for row in run.measured if isinstance(row, RankingScores)]
+    parts += ["## Scores", markdown(scores), *map(words, RankingScores.notes(scores))]
+    plans = [row for row in run.measured if isinstance(row, RankedPlan)]
+    for of_model, (_, rows) in zip(scores, groupby(plans, lambda row: row.model), strict=True):
+        parts.append(f"## {of_model.model}")
         parts.append(words(
-            f"{model.parameters:,} parameters, {model.tokens:,} tokens a step; the rank of each "
-            "plan is behind its time."
+            f"{of_model.parameters:,} parameters, {of_model.tokens:,} tokens a step; the rank of "
+            "each plan is behind its time."
         ))  # fmt: skip
-        parts.append(table(PLAN_HEADER, plan_rows(model)))
-    parts += ["## The profile", "The cluster file of this run:", _fenced(run.cluster)]
+        parts.append(markdown(list(rows)))
+    for row in run.measured:
+        if isinstance(row, ProfileRow):
+            parts += ["## The profile", "The cluster file of this run:"]
+            parts.append(f"```toml\n{row.text.rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 
-def _fenced(text: str) -> str:
-    return f"```toml\n{text.rstrip()}\n```"
-
-
-def main(arguments: Iterable[str]) -> None:
+def main() -> None:
     """Write the page of the run in a file."""
-    names = list(arguments)
-    if len(names) != 1:
+    if len(sys.argv) != 2:
         raise SystemExit("usage: python -m docs.render_ranking out/ranking.json")
-    run = msgspec.json.decode(Path(names[0]).read_bytes(), type=RankingRun)
+    run = load_run(Path(sys.argv[1]), ProfileRow, RankedPlan, RankingScores)
     PAGE.write_text(page(run), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

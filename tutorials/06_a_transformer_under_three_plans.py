@@ -251,7 +251,7 @@ for name in PLANS:
     print(f"{name:11} loss {step.loss:.6f}, sent {float(max(step.sent)):g} elements")
 
 # %% [markdown]
-# `python benchmarks/family_bytes.py` counts an MLP and a block under all presets, on up to 64
+# `python -m benchmarks family_bytes` counts an MLP and a block under all presets, on up to 64
 # devices.
 
 # %% [question]

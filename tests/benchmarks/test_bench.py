@@ -1,11 +1,14 @@
-"""`python -m benchmarks` measures what it names, and prints it as tables, JSON and a plot."""
+"""The runner of benchmarks, and `verify`, `plan` and `pipelines` in their smallest sizes."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -13,97 +16,175 @@ from command import Done, run
 from mutants import mutant
 from profiles import long
 
-from benchmarks import programs, proofs, searches
-from benchmarks.__main__ import app, plot
-from benchmarks.programs import BenchProgram, cannon, cases
-from benchmarks.proofs import ProgramRow, measure_programs, measurements
-from primepar.cli import main
+from benchmarks import programs, verify
+from benchmarks.bench import BenchRow, Case, Cells, bench, busy_seconds, load_run
+from benchmarks.plan import cluster_of
+from benchmarks.programs import cannon
+from benchmarks.verify import ProgramRow, plot
 from primepar.partition import PrimePar
 from primepar.plan.cluster import load_cluster
 from primepar.schedule.program import Compute, Group
 from primepar.verify import verify_program
 
 
-def bench(*arguments: str) -> Done:
-    """Run `python -m benchmarks` in this process."""
-    name = "python -m benchmarks"
-    return run(*arguments, program=partial(main, app, name), name=name)
+def benchmark(name: str, *arguments: str, **options: Any) -> Done:
+    """Run `python -m benchmarks NAME` in this process, in one round."""
+    module = import_module(f"benchmarks.{name}")
+    program = partial(bench, getattr(module, name), **options)
+    return run(*arguments, program=program, name="benchmarks")
 
 
-ONE = {"primepar": PrimePar}
+class Counted(BenchRow, frozen=True):
+    """What a case of the tests measures: a number, and seconds that grow with each call."""
+
+    timed = ("seconds",)
+    number: int
+    seconds: float
+
+    @property
+    def cells(self) -> Cells:
+        return {"number": self.number, "is": "even" if self.number % 2 == 0 else "odd",
+                "s": self.seconds}  # fmt: skip
+
+    @property
+    def code(self) -> int:
+        return int(self.number > 10)
+
+    @classmethod
+    def notes(cls, rows: Sequence[Counted]) -> Iterator[str]:
+        yield f"{len(rows)} numbers"
 
 
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proofs, "PRIMITIVES", ONE)
-    monkeypatch.setattr(proofs, "REPEATS", 1)
-    monkeypatch.setattr(searches, "REPEATS", 1)
-    monkeypatch.setattr(programs, "LARGEST_STEP", 4)
+def counting(calls: list[int]) -> Callable[..., Iterable[Case]]:
+    """A benchmark that records its calls; each takes a fraction of a second more than the last."""
+
+    def measure(number: int) -> Counted:
+        calls.append(number)
+        return Counted(number, len(calls) / 100)
+
+    def counted(numbers: tuple[int, ...] = (2, 3), slow: bool = False) -> Iterator[Case]:
+        for number in numbers:
+            if number < 0:
+                raise ValueError(f"--numbers: expected numbers from 0, got {number}")
+            case = partial(Counted, number, 2.0) if slow else partial(measure, number)
+            yield str(number), case
+
+    return counted
 
 
-def test_the_table_has_a_line_for_each_program_and_each_primitive() -> None:
-    done = bench("verify", "--ranks", "4")
-    assert (done.code, done.err) == (0, "")
-    timeless = re.sub(r"\d+\.\d{3}", "0.000", done.out)
-    assert re.sub(r"0\.000 +\d+ +0\.000 s", "0.000        99   0.000 s", timeless) == (
-        "program                    ranks  instructions  verdict    seconds  peak MiB  plain Z3\n"
-        "Cannon, 2 x 2 x 2              4            12  proved       0.000        99   0.000 s\n"
-        "forward of P2x2                4            48  proved       0.000        99   0.000 s\n"
-        "training step of 2 layers      4         3,262  proved       0.000        99   0.000 s\n"
-        "\n"
-        "primitive, every side  verdict    seconds\n"
-        "primepar               proved       0.000\n"
+def test_rows_are_one_table_and_the_largest_code_is_the_program_s() -> None:
+    done = run(program=partial(bench, counting([])), name="x")
+    assert done == (
+        0,
+        "number  is       s\n2       even  0.01\n3       odd   0.02\n2 numbers\n",
+        "",
+    )
+    assert run("--numbers", "2,11", program=partial(bench, counting([])), name="x").code == 1
+
+
+def test_cases_are_measured_in_rounds_and_their_median_counts() -> None:
+    calls: list[int] = []
+    done = run("--json", program=partial(bench, counting(calls), 3), name="x")
+    assert calls == [2, 3, 2, 3, 2, 3]
+    rounds = json.loads(done.out)["rows"]["2"]
+    assert [row["seconds"] for (row,) in rounds] == [0.01, 0.03, 0.05]
+    done = run(program=partial(bench, counting([]), 3), name="x")
+    assert "2       even  0.03\n" in done.out
+    done = run("--slow", "--json", program=partial(bench, counting([]), 3), name="x")
+    assert len(json.loads(done.out)["rows"]["2"]) == 1
+
+
+def test_a_run_goes_on_from_what_is_stored(tmp_path: Path) -> None:
+    out, calls = tmp_path / "new" / "run.json", list[int]()
+    program = partial(bench, counting(calls), 2)
+    first = run("--out", str(out), program=program, name="x")
+    assert calls == [2, 3, 2, 3]
+    assert run("--out", str(out), program=program, name="x") == first
+    assert calls == [2, 3, 2, 3]
+    stored = load_run(out, Counted)
+    del stored.rows["3"][1]
+    out.write_text(json.dumps({**json.loads(out.read_text()), "rows": {
+        name: [[{"type": "Counted", "number": row.number, "seconds": row.seconds} for row in rows]
+               for rows in rounds] for name, rounds in stored.rows.items()
+    }}))  # fmt: skip
+    run("--out", str(out), program=program, name="x")
+    assert calls == [2, 3, 2, 3, 3]
+    assert stored.load is not None
+    assert stored.load.cores >= 1
+    other = run("--out", str(out), "--numbers", "5", program=program, name="x")
+    assert other.code == 2
+    assert other.err.splitlines()[-1] == (
+        "python -m benchmarks counted: error: --out: expected a run with {'numbers': [5], 'slow': "
+        f"False}}, got {{'numbers': [2, 3], 'slow': False}} in {out}: name another file"
     )
 
 
-def test_json_has_the_same_and_an_answer_that_came_too_late_is_null(tmp_path: Path) -> None:
-    picture = tmp_path / "plot.svg"
-    done = bench("verify", "--ranks", "64", "--timeout", "0.01", "--json", "-o", str(picture))
-    report = json.loads(done.out)
-    assert set(report) == {"plain_limit", "programs", "primitives"}
-    assert report["plain_limit"] == 0.01
-    row = report["programs"][1]
-    assert row.pop("seconds") > 0
-    assert row.pop("peak_mib") > 1
-    assert row == {
-        "program": "forward of P8x8",
-        "ranks": 64,
-        "instructions": 4992,
-        "verdict": "proved",
-        "plain_seconds": None,
-    }
-    assert [entry["primitive"] for entry in report["primitives"]] == list(ONE)
-    assert "forward of P8x8, 64 ranks, plainly: more than 0.010 s" in picture.read_text()
-
-
-@long
-def test_a_timeout_is_printed_in_the_table() -> None:
-    done = bench("verify", "--ranks", "64", "--timeout", "0.01")
-    assert done.out.splitlines()[2].endswith("> 0.01 s")
-
-
-@pytest.mark.parametrize("given", ["5", "4,", "-4", "0", "4,x", "16777216"])
-def test_ranks_that_are_no_squares_are_refused(given: str) -> None:
-    wrong = next(part for part in given.split(",") if part != "4")
-    done = bench("verify", f"--ranks={given}")
+def refused(name: str, *arguments: str, **options: Any) -> str:
+    """The last line of a refusal, without the name of the program."""
+    done = benchmark(name, *arguments, **options)
     assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "python -m benchmarks: error: --ranks: expected square numbers from 1 to 4096, "
-        f"got {wrong!r}: write --ranks 4,16,64\n"
-    )
+    head, _, message = done.err.splitlines()[-1].partition(": error: ")
+    assert head == f"python -m benchmarks {name}"
+    return message
 
 
-def test_a_limit_or_a_name_that_cannot_be_is_refused_before_anything_is_measured() -> None:
-    done = bench("verify", "--timeout", "0")
-    assert (
-        done.err
-        == "python -m benchmarks: error: --timeout: expected seconds from 0.001 to 1000000, got 0\n"
-    )
-    done = bench("verify", "-o", "plot.png")
-    assert done.err == (
-        "python -m benchmarks: error: --output: expected a name that ends with .svg, got plot.png\n"
-    )
-    assert done.code == 2
+@pytest.mark.parametrize(
+    ("name", "option", "value", "message"),
+    [
+        *(("verify", "--ranks", given, "--ranks: expected square numbers from 1 to 4096, got "
+           f"{given}: write --ranks 4,16,64") for given in ("5", "-4", "0", "16777216")),
+        ("verify", "--timeout", "0", "--timeout: expected seconds from 0.001 to 1000000, got 0"),
+        *(("plan", "--devices", given, "--devices: expected powers of two from 4 to 1024, got "
+           f"{given}: write --devices 4,8,16") for given in ("6", "2", "2048")),
+        *(("pipelines", "--stages", given, "--stages: expected numbers from 1 to 64, got "
+           f"{given}: write --stages 2,4,8") for given in ("0", "65")),
+        ("plan", "--ranks", "4", "unrecognized arguments: --ranks=4"),
+        ("half_precision", "--size", "24", "--size: expected a multiple of 16, got 24"),
+        ("bits_per_byte", "--seconds", "0", "--seconds: expected a positive number, got 0.0"),
+        ("linear_bytes", "--rows", "13", "dim M: expected a positive multiple of its 4 slices, got "
+         "13: pad M with zeros to 16"),
+        ("executor", "--problem", "conv:M=1,h=1", "expected mlp, block or gpt with sizes, as in "
+         "mlp:M=8192,h=512, got 'conv:M=1,h=1'"),
+        ("executor", "--rounds", "0", "--rounds: expected 1 or more, got 0"),
+        ("predicted_and_measured", "--rounds", "1", "--rounds: expected 2 or more, got 1"),
+        ("predicted_and_measured", "--plans", "1", "--plans: expected 2 or more, got 1"),
+        ("predicted_and_measured", "--cluster", "none.toml",
+         "[Errno 2] No such file or directory: 'none.toml'"),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused_in_one_line(
+    name: str, option: str, value: str, message: str
+) -> None:
+    assert refused(name, f"{option}={value}") == message
+
+
+def test_a_folder_of_pictures_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "none"
+    message = refused("local_sgd", "--pictures", str(folder), pictures=lambda run: {})
+    assert message == f"--pictures: expected a folder that is there, got {folder}"
+
+
+def test_programs_and_primitives_are_proved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(verify, "PRIMITIVES", {"primepar": PrimePar})
+    monkeypatch.setattr(programs, "LARGEST_STEP", 4)
+    arguments = ("--ranks", "4", "--pictures", str(tmp_path))
+    done = benchmark("verify", *arguments, pictures=verify.pictures)
+    assert (done.code, done.err) == (0, "")
+    assert [line.split("  ")[0] for line in done.out.splitlines()] == [
+        "program", "Cannon, 2 x 2 x 2", "forward of P2x2", "training step of 2 layers", "",
+        "primitive, every side", "primepar",
+    ]  # fmt: skip
+    row = done.out.splitlines()[3]
+    assert re.fullmatch(r"training .* 4 +3,262  proved +\d+\.\d{3} +\d+ +\d+\.\d{3} s", row)
+    ElementTree.parse(tmp_path / "bench-verify.svg")
+
+
+def test_an_answer_that_came_too_late_is_none() -> None:
+    row = verify.measure_program(programs.BenchProgram("a", cannon(8)), 0.001)
+    assert (row.verdict, row.instructions, row.plain_seconds) == ("proved", 960, None)
+    assert row.cells["plain Z3"] == "> 0.001 s"
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5])
@@ -116,19 +197,11 @@ def test_cannon_computes_every_sub_operator_once_and_is_proved(side: int) -> Non
 
 
 def test_the_programs_of_1024_ranks_are_those_that_the_pages_name() -> None:
-    programs = [(case.name, case.program.ranks, case.instructions) for case in cases(1024)]
-    assert programs == [
+    known = [(case.name, case.program.ranks, case.instructions) for case in programs.programs(1024)]
+    assert known == [
         ("Cannon, 32 x 32 x 32", 1024, 64512),
         ("forward of M16,P8x8", 1024, 79872),
     ]
-
-
-def test_every_measurement_is_ticked() -> None:
-    ticks: list[str] = []
-    (row,) = measure_programs([BenchProgram("a", cannon(1))], 10, ticks.append)
-    proofs.measure_primitives(ticks.append)
-    assert len(ticks) == measurements(1)
-    assert row.program == "a"
 
 
 @long
@@ -144,17 +217,12 @@ def test_the_plain_encoding_agrees_with_the_proof(buffered: bool) -> None:
     assert 5 < sum(answers) < 55
 
 
-def test_the_plain_encoding_has_no_answer_where_there_is_no_time() -> None:
-    report = verify_program(cannon(8), only="deadlock-freedom", timeout=0.001, solver="z3")
-    assert report.verdict == "unknown"
-
-
 def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> None:
     rows = [
-        ProgramRow("a", 4, 12, "proved", 0.01, 60, 0.02),
-        ProgramRow("b", 1024, 60_000, "proved", 2.0, 180, None),
+        ProgramRow("a", 4, 12, "proved", 0.01, 60, 0.02, 60),
+        ProgramRow("b", 1024, 60_000, "proved", 2.0, 180, None, 60),
     ]
-    root = ElementTree.fromstring(plot(rows, 60))
+    root = ElementTree.fromstring(plot(rows))
     space = "{http://www.w3.org/2000/svg}"
     line = next(element for element in root.iter(f"{space}line") if element.get("stroke-dasharray"))
     x1, y1, x2, y2 = (float(line.attrib[name]) for name in ("x1", "y1", "x2", "y2"))
@@ -173,9 +241,9 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
 
 
 def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
-    done = bench("plan", "--devices", "4")
+    done = benchmark("plan", "--devices", "4")
     assert (done.code, done.err) == (0, "")
-    assert re.sub(r"(?<=4  ) {1,2}\d+\.\d{3}", "  0.000", done.out) == (
+    assert re.sub(r"(?<=4  ) +\d+\.\d{3}", "  0.000", done.out) == (
         "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
         "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
         "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
@@ -191,48 +259,23 @@ That of Llama is the bound's: with all classes instead of 64 the plan is the sam
 
 
 @long
-def test_json_of_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
-    report = json.loads(bench("plan", "--devices", "64", "--json").out)
-    rows = report["plans"]
-    assert [(row["model"], row["devices"], row["paper_seconds"]) for row in rows] == [
-        ("opt-175b", 64, None), ("llama-2-70b", 64, None), ("bloom-176b", 64, None),
-    ]  # fmt: skip
+def test_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
+    report = json.loads(benchmark("plan", "--devices", "64", "--json").out)
+    rows = [row for rounds in report["rows"].values() for row in rounds[0]]
+    assert [row["model"] for row in rows] == list(GAPS)
     for row in rows:
+        assert row["paper_seconds"] is None
         assert row["step"] == pytest.approx(row["bound"] * (1 + row["gap"]))
         assert 0 <= row["gap"] <= GAPS[row["model"]]
 
 
 def test_a_larger_cluster_than_the_paper_s_has_more_nodes_of_the_same() -> None:
-    assert searches.cluster_of(32) == load_cluster("v100-8x4")
-    larger = searches.cluster_of(64)
+    assert cluster_of(32) == load_cluster("v100-8x4")
+    larger = cluster_of(64)
     assert (larger.devices, larger.nodes, larger.devices_per_node) == (64, 16, 4)
     assert [link.joins for link in larger.links] == [4, 64]
 
 
-def test_every_search_is_ticked() -> None:
-    ticks: list[str] = []
-    searches.measure_plans([4], ticks.append)
-    assert len(ticks) == searches.plan_measurements([4])
-
-
-@pytest.mark.parametrize("given", ["6", "2", "2048", "x", "4,"])
-def test_devices_that_are_no_powers_of_two_are_refused(given: str) -> None:
-    wrong = next(part for part in given.split(",") if part != "4")
-    done = bench("plan", f"--devices={given}")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "python -m benchmarks: error: --devices: expected powers of two from 4 to 1024, "
-        f"got {wrong!r}: write --devices 4,8,16\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("what", "option", "value"),
-    [("plan", "--ranks", "4"), ("plan", "--timeout", "1.0"), ("plan", "--output", "a.svg"),
-     ("verify", "--devices", "4")],
-)  # fmt: skip
-def test_options_of_the_other_measurement_are_refused(what: str, option: str, value: str) -> None:
-    done = bench(what, option, value)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"python -m benchmarks: error: {option}: expected an option of ")
-    assert f"python -m benchmarks {what}, got no such one" in done.err
+def test_busy_seconds_of_a_machine_leave_out_idle_time_and_guests() -> None:
+    ticks = "cpu 300 0 100 9000 500 0 50 50 77 0\ncpu0 1 1 1 1\n"
+    assert busy_seconds(ticks) == pytest.approx(500 / 100)

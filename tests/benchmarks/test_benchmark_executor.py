@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 import torch
+from command import run
 from profiles import long
 from torch.profiler import record_function
 
-from benchmarks.executor.chart import chart
-from benchmarks.executor.machine import MachineLoad, busy_seconds
-from benchmarks.executor.memory import BEGIN, peak_after_begin, peak_of
-from benchmarks.executor.planned import ListFacts
-from benchmarks.executor.problem import Problem
-from benchmarks.executor.report import target_rows
-from benchmarks.executor.results import BenchmarkRun, ContenderResult, ProblemResult
-from benchmarks.executor.score import score
+from benchmarks.bench import BenchRun, MachineLoad, bench, load_run
+from benchmarks.contenders import ListFacts
+from benchmarks.executor import (
+    BEGIN,
+    ContenderRow,
+    LeftOut,
+    Measured,
+    chart,
+    executor,
+    peak_after_begin,
+    peak_of,
+    rows_of,
+    targets,
+)
+from benchmarks.problem import Problem
+from benchmarks.scores import above_floor
+from docs.render_performance import page
 
-ROOT = Path(__file__).resolve().parents[2]
 FACTS = ListFacts(messages=0, collectives=4, waits=4, computes=9)
 
 
@@ -32,21 +37,22 @@ def test_a_score_is_of_differences_in_the_same_round() -> None:
     drift = [0.0, 10.0, 20.0, 30.0, 40.0]
     floor = [1.0 + slow for slow in drift]
     ours, theirs = [3.0 + slow for slow in drift], [5.0 + slow for slow in drift]
-    assert score(ours, theirs, floor) == score([2.0], [4.0], [0.0])
-    assert score(ours, theirs, floor).ratio == 0.5
+    assert above_floor(ours, theirs, floor) == above_floor([2.0], [4.0], [0.0])
+    assert above_floor(ours, theirs, floor).value == 0.5
 
 
 def test_the_interval_of_a_score_has_its_ratio_and_grows_with_the_noise() -> None:
     theirs, floor = [2.0] * 9, [0.0] * 9
     wide, narrow = (
-        score([1.0 + noise * step for step in range(-4, 5)], theirs, floor) for noise in (0.1, 0.01)
+        above_floor([1.0 + noise * step for step in range(-4, 5)], theirs, floor)
+        for noise in (0.1, 0.01)
     )
-    assert wide.ratio == narrow.ratio == 0.5
+    assert wide.value == narrow.value == 0.5
     assert wide.low < narrow.low < 0.5 < narrow.high < wide.high
 
 
 def test_a_reference_that_is_no_dearer_than_the_floor_scores_infinite() -> None:
-    assert score([2.0], [1.0], [1.0]).ratio == float("inf")
+    assert above_floor([2.0], [1.0], [1.0]).value == float("inf")
 
 
 def test_the_peak_of_known_tensors() -> None:
@@ -74,27 +80,18 @@ def load(busy: float) -> MachineLoad:
 
 
 def test_a_machine_is_idle_if_little_went_elsewhere() -> None:
-    assert str(load(9.5)) == "idle (2% of the CPU went elsewhere)"
-    assert str(load(19.0)) == "loaded (50% of the CPU went elsewhere)"
-    ticks = "cpu 300 0 100 9000 500 0 50 50 77 0\ncpu0 1 1 1 1\n"
-    assert busy_seconds(ticks) == pytest.approx(500 / 100)
+    for busy, text in ((9.5, "idle (2% of"), (19.0, "loaded (50% of")):
+        assert f"torch 2; {text} the CPU went elsewhere), load average 0.5" in str(load(busy))
 
 
-def run_of(megatron: float, peak: int) -> BenchmarkRun:
-    """A run of three rounds without noise, in which DTensor takes 3 s and the floor 1 s."""
-
-    def entry(name: str, cpu: float, peak: int, facts: ListFacts | None = None) -> ContenderResult:
-        return ContenderResult(name, 1, [cpu] * 3, [cpu] * 3, peak, 64.0, 8, facts)
-
-    contenders = [
-        entry("floor:columns", 1.0, 10),
-        entry("floor:rows", 1.5, 10),
-        entry("dtensor", 3.0, 90),
-        entry("dtensor-sp", 4.0, 100),
-        entry("megatron", megatron, peak, FACTS),
-    ]
-    problem = ProblemResult("mlp:M=64,h=64 on 4 ranks", "mlp", contenders, {})
-    return BenchmarkRun(load(9.5), 3, False, [problem])
+def rows(megatron: float, peak: int) -> list[ContenderRow]:
+    """Three rounds without noise, in which DTensor takes 3 s and the floor 1 s."""
+    seconds = {"floor:columns": 1.0, "floor:rows": 1.5, "dtensor": 3.0, "dtensor-sp": 4.0,
+               "megatron": megatron}  # fmt: skip
+    cpu = {name: [value] * 3 for name, value in seconds.items()}
+    peaks = dict(zip(seconds, (10, 10, 90, 100, peak), strict=True))
+    measured = Measured(cpu, cpu, peaks, dict.fromkeys(seconds, (8, 64.0)))
+    return list(rows_of("mlp:M=64,h=64 on 4 ranks", {"megatron": FACTS}, measured))
 
 
 @pytest.mark.parametrize(
@@ -103,46 +100,49 @@ def run_of(megatron: float, peak: int) -> BenchmarkRun:
 )
 def test_targets_are_met_up_to_their_limit(megatron: float, peak: int, verdicts: list[str]) -> None:
     """CPU above the floor 0.45 and 0.5 of DTensor's, with the limit 0.45."""
-    rows = target_rows(run_of(megatron, peak))
-    assert [row[-1] for row in rows] == verdicts
-    assert [row[1] for row in rows] == ["CPU above the floor", "wall", "new memory"]
+    known = list(targets(rows(megatron, peak)))
+    assert [line["result"] for line in known] == verdicts
+    assert [line["metric"] for line in known] == ["CPU above the floor", "wall", "new memory"]
 
 
-def test_the_chart_has_a_bar_for_each_contender_but_the_floors() -> None:
-    drawn = ElementTree.fromstring(chart(run_of(2.0, 70)))
+def test_the_page_and_the_chart_have_each_contender() -> None:
+    left_out = LeftOut("mlp:M=64,h=64 on 4 ranks", "3d", "4 is no cube")
+    measured: list[ContenderRow | LeftOut] = [*rows(2.0, 70), left_out]
+    options = {"batch": True, "rounds": 3}
+    stored = BenchRun[ContenderRow | LeftOut](options, load(19.0), {"mlp": [measured]})
+    drawn = ElementTree.fromstring(chart(stored))
     titles = [node.text for node in drawn.iter("{http://www.w3.org/2000/svg}title")]
     assert "megatron: 0.50 [0.50, 0.50]" in titles
     assert "dtensor: 1.00 [1.00, 1.00]" in titles
     assert not any(title and title.startswith("floor") for title in titles)
+    text = page(stored)
+    assert "Floor: `floor:columns`." in text
+    assert "Left out: 4 is no cube." in text
+    assert "gloo, float32, 3 rounds, all ranks under SCHED_BATCH." in text
+    assert "The machine was loaded, so times are no evidence for or against a target." in text
+    assert "\n| megatron | 2000.00 | 2000.00 | 0.50 [0.50, 0.50] | " in text
 
 
 @long
 def test_a_run_on_two_ranks_is_checked_timed_and_counted(tmp_path: Path) -> None:
-    out, drawn = tmp_path / "run.json", tmp_path / "run.svg"
+    out = tmp_path / "run.json"
     options = ["--ranks", "2", "--problem", "mlp:M=32,h=16", "--rounds", "2", "--plan", "megatron"]
-    command = [sys.executable, "-m", "benchmarks.executor", *options]
-    done = subprocess.run(
-        [*command, "--out", str(out), "--chart", str(drawn)],
-        capture_output=True, text=True, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    run = msgspec.json.decode(out.read_bytes(), type=BenchmarkRun)
-    (problem,) = run.problems
-    by_name = {entry.name: entry for entry in problem.contenders}
+    done = run(*options, "--out", str(out), program=lambda: bench(executor), name="executor")
+    assert (done.code, done.err) == (0, "")
+    stored = load_run(out, ContenderRow, LeftOut)
+    by_name = {row.name: row for row in stored.measured if isinstance(row, ContenderRow)}
     assert set(by_name) == {
         "floor:columns", "floor:rows", "dtensor", "dtensor-sp", "megatron by hand",
         "megatron-sp by hand", "megatron",
     }  # fmt: skip
-    assert all(len(entry.cpu) == len(entry.wall) == 2 for entry in problem.contenders)
+    assert all(len(row.cpu) == len(row.wall) == 2 for row in by_name.values())
     floors = [by_name["floor:columns"], by_name["floor:rows"]]
     assert all((floor.sent, floor.collectives) == (0, 0) for floor in floors)
     assert max(min(floor.cpu) for floor in floors) < min(by_name["dtensor"].cpu)
     # Two all-reduces of M h elements of 4 bytes, each 2 (g - 1) / g of it on each of 2 ranks.
     same = [by_name[name].sent for name in ("dtensor", "megatron by hand", "megatron")]
     assert same == [2 * 32 * 16 * 4 * 2] * 3
-    assert all(entry.peak > 0 for entry in problem.contenders)
-    ElementTree.parse(drawn)
-    assert json.loads(out.read_bytes())["load"]["cores"] >= 1
+    assert all(row.peak > 0 for row in by_name.values())
 
 
 @pytest.mark.parametrize("text", ["mlp:M=8192", "conv:M=1,h=1", "mlp:h=1,M=1", "mlp:M=1,h=1,x"])

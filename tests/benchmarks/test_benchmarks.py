@@ -1,13 +1,12 @@
-"""The benchmarks of bytes agree with the formulas, and refuse a shape that cannot be cut."""
+"""The benchmarks of bytes and of rounding agree with the formulas."""
 
 from __future__ import annotations
 
 from functools import cache, partial
 
-import pytest
-
 from benchmarks import half_precision, linear_bytes
-from benchmarks.family_bytes import FamilyRow, measure
+from benchmarks.bench import text
+from benchmarks.family_bytes import FamilyRow, family_bytes
 from primepar.plan import PRESETS
 from primepar.schedule import Linear
 
@@ -16,8 +15,7 @@ SHAPE = Linear(M=144, N=144, K=576)
 
 @cache
 def counted() -> list[linear_bytes.SequenceCounts]:
-    return [linear_bytes.measure(text, SHAPE) for texts in linear_bytes.SEQUENCES.values()
-            for text in texts]  # fmt: skip
+    return [linear_bytes.measure(sequence, SHAPE) for sequence in linear_bytes.SEQUENCES]
 
 
 def test_what_is_counted_is_the_formula_and_no_less_is_held_later() -> None:
@@ -28,29 +26,21 @@ def test_what_is_counted_is_the_formula_and_no_less_is_held_later() -> None:
     assert all(row.peak >= row.initial for row in counted())
 
 
-def test_the_table_has_a_line_for_each_sequence() -> None:
-    lines = linear_bytes.table(counted(), SHAPE).splitlines()
+def test_there_is_a_table_for_each_number_of_devices() -> None:
+    lines = text(counted()).splitlines()
     assert sum("P2x2" in line for line in lines) == 6
-    assert lines[0].startswith("M=144 N=144 K=576; ")
-
-
-def test_a_shape_that_the_slices_do_not_divide_is_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["linear_bytes.py", "--rows", "13"])
-    with pytest.raises(SystemExit) as ended:
-        linear_bytes.main()
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.splitlines()[-1] == (
-        "linear_bytes.py: error: dim M: expected a positive multiple of its 4 slices, got 13: "
-        "pad M with zeros to 16"
-    )
+    assert [line for line in lines if line.startswith("M=")] == [
+        f"M=144 N=144 K=576, {devices} devices" for devices in (4, 8, 9, 16)
+    ]
 
 
 @cache
 def mlp(name: str, rows: int, hidden: int, devices: int) -> FamilyRow:
     """Counts of a plan for the MLP."""
-    return measure(name, "mlp", rows, hidden, devices)
+    cases = dict(family_bytes(rows, hidden, (devices,)))
+    row = cases[f"{name}, mlp on {devices}"]()
+    assert isinstance(row, FamilyRow)
+    return row
 
 
 def total(row: FamilyRow) -> float:
@@ -81,8 +71,7 @@ def test_the_stationary_chain_redistributes_nothing_and_sends_less() -> None:
 
 
 def test_a_sum_in_float32_is_rounded_once_however_many_hops_it_makes() -> None:
-    rows = half_precision.measure(256)
-    assert [row.hops for row in rows] == [1, 2, 4, 8, 16]
-    for row in rows:
+    for hops in half_precision.HOPS:
+        row = half_precision.measure(hops, 256)
         assert abs(row.float32 - 1) < 0.01
         assert abs(row.bfloat16 / row.predicted - 1) < 0.05

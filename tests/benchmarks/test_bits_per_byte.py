@@ -1,24 +1,15 @@
-"""The benchmark that trains on bytes and on tokens: its texts, curves, table and wrong input."""
+"""The benchmark that trains on bytes and on tokens: its texts, curves and table."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-import typer
-from command import Done, run
 from torch import device
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
-from benchmarks.bits_per_byte import (
-    POINTS,
-    CurvePoint,
-    TextRun,
-    bits_per_byte,
-    lines,
-    trained,
-)
-from primepar.cli import main
+from benchmarks.bench import text
+from benchmarks.bits_per_byte import POINTS, CurvePoint, TextRun, trained
 from primepar.distributed.training import data
 from primepar.distributed.training.launch import World
 
@@ -42,29 +33,11 @@ def test_runs_have_the_same_text_and_a_curve_each(
             assert 0 < point.bits_per_byte < 10
 
 
-def test_the_table_has_a_column_for_each_run() -> None:
+def test_the_table_has_a_line_for_each_run() -> None:
     points = [CurvePoint(n, 10 * n, 4 / n) for n in range(1, POINTS + 1)]
-    table = list(lines([TextRun("bytes", 256, 1.0, points), TextRun("x", 300, 2.5, points)], 12))
-    assert table[1:4] == [
-        "seconds         bytes             x",
-        "      2         4.000         4.000",
-        "      4         2.000         2.000",
+    rows = [TextRun("bytes", 12.0, 256, 1.0, points), TextRun("x", 12.0, 300, 2.5, points)]
+    assert text(rows).splitlines()[1:] == [
+        "text     2 s    4 s    6 s    8 s   10 s   12 s  steps  bytes per token",
+        "bytes  4.000  2.000  1.333  1.000  0.800  0.667     60             1.00",
+        "x      4.000  2.000  1.333  1.000  0.800  0.667     60             2.50",
     ]
-    assert table[-2:] == [
-        "steps              60            60",
-        "bytes/t          1.00          2.50",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--seconds", "0"), "--seconds: expected a positive number, got 0.0"),
-        (("--vocabularies", "512,many"), "--vocabularies: expected numbers, got '512,many'"),
-    ],
-)
-def test_wrong_input_ends_in_one_line(words: tuple[str, ...], message: str) -> None:
-    command, name = typer.Typer(add_completion=False), "bits_per_byte"
-    command.command()(bits_per_byte)
-    done = run(*words, program=lambda: main(command, name), name=name)
-    assert done == Done(2, "", f"{name}: error: {message}\n")

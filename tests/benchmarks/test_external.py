@@ -6,10 +6,8 @@ from statistics import mean
 
 import pytest
 
-from benchmarks.external.__main__ import CONSTANTS, best_constant, memory_lines, time_lines
-from benchmarks.external.memory import LayerMemory
-from benchmarks.external.predicted import cluster, predicted
-from benchmarks.external.published import PEAK, RUNS
+from benchmarks.bench import text
+from benchmarks.external import CONSTANTS, PEAK, RUNS, LayerMemory, best_constant, cluster, measure
 
 PRINTED = {"22B": (41.5, 29.0), "175B": (51.4, 31.8), "530B": (56.0, 29.7), "1T": (56.3, 32.1)}
 """Model FLOPs utilization and throughput increase of Table 5 of 2205.05198, in percent."""
@@ -49,11 +47,10 @@ def test_no_constant_is_better_than_the_printed_one() -> None:
 
 
 def test_the_tables() -> None:
-    run = RUNS[0]
-    lines = [*time_lines([(run, predicted(run))])]
+    lines = text([measure(RUNS[0])]).splitlines()
     assert lines[1].split()[:2] == ["Korthikanti", "22B"]
     assert lines[3].startswith("predicted: ")
     row = LayerMemory("22B", "full recomputation", 2.0, 1.0, 4.0, 5.0)
-    assert [*memory_lines([row])][1].split() == [
+    assert text([row]).splitlines()[1].split() == [
         "22B", "full", "recomputation", "2.000", "-1.000", "+4.000", "5.000", "+150.0%", "+0.00%",
     ]  # fmt: skip

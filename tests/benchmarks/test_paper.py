@@ -7,9 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as changed
 
-from benchmarks.paper.blocks import geometric_mean, point, reduced
-from benchmarks.paper.mlp import mlp_pair, simulated
-from benchmarks.paper.printed import (
+from benchmarks.paper import (
     DEVICES,
     FIGURE_2,
     FIGURE_7,
@@ -18,9 +16,14 @@ from benchmarks.paper.printed import (
     FIGURE_9_MLP,
     FIGURE_10,
     NAMES,
+    SETTING,
     SPLITS,
+    geometric_mean,
+    mlp_pair,
+    point,
+    reduced,
+    simulated,
 )
-from benchmarks.paper.setting import SETTING
 from primepar.models.sizes import MODELS
 from primepar.plan.search.search import search
 

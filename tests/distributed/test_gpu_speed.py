@@ -13,7 +13,7 @@ import torch
 from backends import DEVICES
 from test_gpu_blocks import seconds
 
-from benchmarks.executor.transformer import PlainGpt, cross_entropy, load
+from benchmarks.problem import PlainGpt, cross_entropy, load
 from primepar.distributed import Mesh, PartitionedModel, load_parameter
 from primepar.models import GPTConfig
 from primepar.models.config import initial_parameter

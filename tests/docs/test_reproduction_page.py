@@ -9,24 +9,32 @@ from xml.etree import ElementTree
 import pytest
 from script_module import load
 
-from benchmarks.paper.blocks import geometric_mean
-from benchmarks.paper.collectives_and_splits import best_row, collective_row, split_rows
-from benchmarks.paper.mlp import mlp_pair
-from benchmarks.paper.pipelines import Stack, best_two, most_microbatches, stacked
-from benchmarks.paper.printed import DEVICES, FIGURE_7, FIGURE_9, FIGURE_10, NAMES, SPLITS
-from benchmarks.paper.yardsticks import (
+from benchmarks.bars import BarPanel, bars
+from benchmarks.paper import (
+    DEVICES,
+    FIGURE_7,
+    FIGURE_9,
+    FIGURE_10,
+    NAMES,
+    SPLITS,
     Gains,
+    Stack,
     best_against_best,
+    best_two,
     constant,
     constant_share,
     constant_splits,
+    geometric_mean,
     is_large,
     mean_gains,
+    mlp_pair,
+    most_microbatches,
     saved_memory,
     speed_gains,
     split_taus,
+    stacked,
 )
-from benchmarks.pictures.bars import BarPanel, bars
+from docs.render_reproduction import best_row, collective_row, split_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ from PIL import ImageFont
 from plan_cases import small
 from profiles import few
 
-from benchmarks.pictures.bars import BarPanel, bars
-from benchmarks.pictures.log_log import Measurement, log_log_svg
+from benchmarks.bars import BarPanel, bars
+from benchmarks.log_log import Measurement, log_log_svg
 from primepar.partition import parse_sequence
 from primepar.pictures import svg
 from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg

@@ -11,7 +11,7 @@ from command import EXAMPLE, example, run
 from msgspec.structs import replace
 
 import primepar
-from benchmarks.overlap import choice_lines, draw, step_lines, steps
+from benchmarks.overlap import choice_rows, pictures, steps
 from benchmarks.transfer_pairs import DTYPE, MOST, PairCase, chosen, generated
 from primepar.distributed.training.settings import Settings
 from primepar.errors import ConfigError
@@ -47,10 +47,8 @@ def test_the_predicted_time_is_the_simulated_one_and_the_choice_the_fastest() ->
             predicted = pair_seconds(pair, chunks, choice.case.cluster, DTYPE)
             assert abs(predicted / seconds - 1) < 1e-9
         assert choice.ratio(choice.chosen) < 1 + 1e-9
-    header, *lines = choice_lines(choices)
-    assert header.split()[:2] == ["transfer", "pairs"]
-    assert [line.split()[:3] for line in lines] == [
-        ["all_gather", "3", "3"], ["all_reduce", "3", "3"], ["reduce_scatter", "3", "3"]
+    assert [(row.transfer, row.pairs, row.fastest) for row in choice_rows(choices)] == [
+        ("all_gather", 3, 3), ("all_reduce", 3, 3), ("reduce_scatter", 3, 3)
     ]  # fmt: skip
 
 
@@ -195,14 +193,11 @@ def test_the_setting_of_a_run_is_checked() -> None:
     assert Settings().step_options(None).chunks is None
 
 
-def test_the_benchmark_draws_and_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = load_config(CONFIG)
-    monkeypatch.setattr("benchmarks.overlap.find_model", lambda name: model)
+def test_the_benchmark_draws_and_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.overlap.DEVICES", 2)
     monkeypatch.setattr("benchmarks.overlap.CHUNKS", (None, "auto"))
-    rows = list(steps("any", "h200-8", 2))
-    header, *lines = step_lines(rows)
-    assert len(lines) == 4
-    assert header.split()[:2] == ["method", "chunks"]
-    assert [path.name for path in draw(tmp_path)] == ["overlap-whole.svg", "overlap-chunks.svg"]
-    assert all(path.read_text() == (IMAGES / path.name).read_text() for path in draw(tmp_path))
+    whole, auto = steps("megatron", load_config(CONFIG), load_cluster("h200-8"), 2)
+    assert (whole.chunks, auto.chunks, whole.faster) == ("whole", "auto", 1.0)
+    assert auto.faster == pytest.approx(whole.step / auto.step)
+    assert pictures() == {name: (IMAGES / name).read_text() for name in
+                          ("overlap-whole.svg", "overlap-chunks.svg")}  # fmt: skip

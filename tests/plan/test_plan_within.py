@@ -17,7 +17,7 @@ import pytest
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from profiles import IS_LONG
 
-from benchmarks.paper.setting import megatron, megatron_sequences
+from benchmarks.paper import megatron, megatron_sequences
 from primepar.errors import PlanError
 from primepar.models.config import Family, ModelConfig
 from primepar.plan import PRESETS, preset_plan

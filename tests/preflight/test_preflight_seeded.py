@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from profiles import IS_LONG
 
-from benchmarks.preflight_scoreboard import SeededScript, answers, seeded_scripts
+from benchmarks.preflight_scoreboard import SeededScript, answer, seeded_scripts
 
 SHORT = (
     "a step that one rank leaves out after the sum",
@@ -27,12 +27,12 @@ def scripts() -> list[SeededScript]:
 
 
 def test_verdicts_of_seeded_scripts_are_right() -> None:
-    given = list(answers(scripts()))
-    assert [answer.line for answer in given if answer.is_false] == []
-    unknown = {answer.script.title for answer in given if answer.verdict == "unknown"}
+    given = list(map(answer, scripts()))
+    assert [one.script.title for one in given if one.is_false] == []
+    unknown = {one.script.title for one in given if one.verdict == "unknown"}
     assert unknown <= UNKNOWN
-    broken = [answer for answer in given if answer.verdict == "refuted"]
-    assert [one.line for one in broken if not one.names_its_lines] == []
+    broken = [one for one in given if one.verdict == "refuted"]
+    assert [one.script.title for one in broken if not one.names_its_lines] == []
 
 
 def test_there_are_right_and_broken_scripts_and_short_ones() -> None:

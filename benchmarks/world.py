@@ -6,22 +6,21 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_PRELOADED = ["benchmarks.executor.cases", "primepar.distributed.modules.model"]
+from benchmarks.bench import OF_RANKS, cpu_seconds
+
+_PRELOADED = ["benchmarks.executor", "primepar.distributed.modules.model"]
 
 
-def on_ranks(
-    size: int, work: Callable[..., Any] | str, *arguments: Any, as_batch: bool = False
-) -> Any:
+def on_ranks(size: int, work: str, *arguments: Any, as_batch: bool = False) -> Any:
     """Call `work(*arguments)` on `size` processes over gloo, and return what rank 0 returns.
 
-    `work` may be named, as in `package.module:function`, so that only the ranks load torch. With
-    `as_batch` they run under the policy of Linux that `primepar train` sets.
+    `work` is named as in `package.module:function`. With `as_batch` the ranks run under the policy
+    of Linux that `primepar train` sets.
 
     Raises `RuntimeError` with the traceback of the first rank that fails.
     """
@@ -41,14 +40,15 @@ def on_ranks(
             process.start()
         theirs.close()
         try:
-            failed, answer = ours.recv()
+            failed, answer, used = ours.recv()
         except EOFError:
-            failed, answer = True, "a rank died"
+            failed, answer, used = True, "a rank died", 0.0
         finally:
             for process in processes:
                 process.join(1)
                 process.kill()
                 process.join()
+    OF_RANKS.append(used)
     if failed:
         raise RuntimeError(answer)
     return answer
@@ -59,7 +59,7 @@ def _rank(
     store: str,
     rank: int,
     size: int,
-    work: Callable[..., Any] | str,
+    work: str,
     arguments: tuple[Any, ...],
     as_batch: bool,
 ) -> None:
@@ -74,19 +74,15 @@ def _rank(
         schedule_as_batch()
     try:
         dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=size)
-        result = _named(work)(*arguments) if isinstance(work, str) else work(*arguments)
-        dist.barrier()
+        module, _, name = work.partition(":")
+        result = getattr(import_module(module), name)(*arguments)
+        used = torch.tensor(cpu_seconds(), dtype=torch.float64)
+        dist.all_reduce(used)
         if rank == 0:
-            end.send((False, result))
+            end.send((False, result, float(used)))
     except BaseException:
-        end.send((True, f"rank {rank}: {traceback.format_exc()}"))
+        end.send((True, f"rank {rank}: {traceback.format_exc()}", 0.0))
         raise SystemExit(1) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def _named(work: str) -> Callable[..., Any]:
-    module, _, name = work.partition(":")
-    function: Callable[..., Any] = getattr(import_module(module), name)
-    return function

@@ -1,14 +1,11 @@
-"""Where the bytes are at the peak of a step: the blocks that are live then.
+"""Where are the bytes at the peak of a step: the blocks that are live then?
 
 Rank 0 runs alone: torch's fake group answers for the others, so one process is enough and nothing
 of gloo is in it. Every instruction is marked in the profile that counts memory.
-
-    python -m benchmarks.executor.peak_table --problem gpt:M=1024,h=192,layers=4 [--plan NAME]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 from collections import Counter
@@ -18,27 +15,22 @@ from typing import NamedTuple
 
 import torch
 from torch import distributed as dist
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.executor.cases import makers
-from benchmarks.executor.memory import BEGIN, bytes_of
-from benchmarks.executor.model_program import ModelProgram
-from benchmarks.executor.part_program import PartProgram
-from benchmarks.executor.planned import planned
-from benchmarks.executor.problem import Problem
-from benchmarks.executor.report import aligned
+from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.contenders import Ours, PartProgram, makers, planned
+from benchmarks.executor import BEGIN, recorded, two_steps
+from benchmarks.problem import Problem
 from primepar.distributed.runtime.messages import Action
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import Compute, Program
 
-Ours = ModelProgram | PartProgram
 MARK = "instruction "
 MOST = 12
 """Tensors that are listed."""
-PLANS = ["primepar", "stationary", "megatron-sp", "data"]
 
 
 class Peak(NamedTuple):
@@ -49,57 +41,58 @@ class Peak(NamedTuple):
     place: int
 
 
-def main() -> None:
-    """Print the peak of every plan, and what is live then."""
-    options = parser().parse_args()
-    try:
-        problem = Problem.parse(options.problem, options.ranks)
-    except ValueError as error:
-        parser().error(f"--problem: {error}")
-    os.environ["KINETO_LOG_LEVEL"] = "99"
-    torch.set_num_threads(1)
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=problem.ranks)
-    plans = planned(
-        problem.model, problem.ranks, problem.batch, problem.operators, options.plan or PLANS
-    )
-    contenders = makers(problem, plans, False)
-    print(problem)
-    for part in plans.parts:
-        print(report(part.name, contenders[part.name]))  # type: ignore[arg-type]
-    for name, why in plans.left_out.items():
-        print(f"left out {name}: {why}")
+class PeakRow(BenchRow, frozen=True):
+    """What there is at the peak of a plan: KiB, or an instruction."""
+
+    plan: str
+    what: str
+    there: str
+
+    @property
+    def title(self) -> str:
+        return self.plan
+
+    @property
+    def cells(self) -> Cells:
+        return {"at the peak": self.what, "KiB": self.there}
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options."""
-    options = argparse.ArgumentParser(
-        prog="python -m benchmarks.executor.peak_table",
-        description=(__doc__ or "").partition("\n")[0],
-    )
-    options.add_argument("--problem", metavar="TEXT", default="gpt:M=1024,h=192,layers=4")
-    options.add_argument("--ranks", type=int, default=4)
-    options.add_argument("--plan", action="append", default=[], metavar="NAME", help="a preset")
-    return options
-
-
-def report(name: str, make: Callable[[], Ours]) -> str:
+def peak_rows(name: str, make: Callable[[], Ours]) -> Iterator[PeakRow]:
     """The peak of a plan, and the tensors whose blocks are live then."""
     contender, peak = measured(make)
     program = programs(contender)[peak.program]
     node = program.programs[0][peak.place]
     what = node.phase or "sum" if isinstance(node, Compute) else type(node).__name__
-    rows = [
-        ["new bytes at the peak", kib(peak.bytes)],
-        ["  at instruction", f"{peak.place} of {len(program.programs[0])}, {what}"],
-        ["live blocks there, given ones too:", "KiB"],
-        *([f"  {tensor}", kib(size)] for tensor, size in largest(program, peak.place)),
-    ]
-    return "\n".join([name, *aligned(rows)])
+    of_all = f"{peak.place} of {len(program.programs[0])}, {what}"
+    for label, there in (
+        ("new bytes", kib(peak.bytes)),
+        ("  at instruction", of_all),
+        *((f"live, given ones too: {tensor}", kib(size))
+          for tensor, size in largest(program, peak.place)),
+    ):  # fmt: skip
+        yield PeakRow(name, label, there)
 
 
 def kib(size: int) -> str:
     """Bytes as text."""
     return f"{size / 1024:,.0f}"
+
+
+def peak_table(
+    problem: str = "gpt:M=1024,h=192,layers=4",
+    ranks: int = 4,
+    plan: tuple[str, ...] = ("primepar", "stationary", "megatron-sp", "data"),
+) -> Iterator[Case]:
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    torch.set_num_threads(1)
+    one = Problem.parse(problem, ranks)
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    plans = planned(one.model, ranks, one.batch, one.operators, list(plan))
+    made = makers(one, plans)
+    for part in plans.parts:
+        yield part.name, partial(peak_rows, part.name, made[part.name])  # type: ignore[arg-type]
+    for name, why in plans.left_out.items():
+        yield name, partial(PeakRow, name, "left out", why)
 
 
 def programs(contender: Ours) -> list[Program]:
@@ -128,24 +121,16 @@ def largest(program: Program, place: int) -> Iterator[tuple[str, int]]:
 
 def measured(make: Callable[[], Ours]) -> tuple[Ours, Peak]:
     """Run two steps, and find the peak as the benchmark does."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        contender = make()
-        resident = bytes_of(contender.resident())
-        for number, run in enumerate(contender.executors()):
+    made: list[Ours] = []
+
+    def marked() -> Ours:
+        made.append(make())
+        for number, run in enumerate(made[0].executors()):
             run.precede(partial(_mark, number))
-        with record_function(BEGIN):
-            pass
-        contender.step()
-        contender.step()
-    profiler = recorded.profiler
-    assert profiler is not None
-    assert profiler.kineto_results is not None
-    events = sorted(
-        (event.start_ns(), event.name(), event.nbytes())
-        for event in profiler.kineto_results.events()
-        if event.name().startswith((BEGIN, MARK, "[memory]"))
-    )
-    return contender, _peak(events, resident)
+        return made[0]
+
+    resident, events = recorded(partial(two_steps, marked), MARK)
+    return made[0], _peak(events, resident)
 
 
 def _mark(number: int, place: int) -> Action:
@@ -172,4 +157,4 @@ def _peak(events: Iterable[tuple[int, str, int]], resident: int) -> Peak:
 
 
 if __name__ == "__main__":
-    main()
+    bench(peak_table)

@@ -1,1 +1,0 @@
-"""CPU, wall time and memory of the executor next to DTensor, Megatron by hand, and a floor."""

@@ -1,1 +1,0 @@
-"""Iteration times that others have published, next to the planner's predictions of them."""

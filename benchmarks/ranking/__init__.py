@@ -1,1 +1,0 @@
-"""Plans drawn at random, priced and measured: how well the planner ranks them."""

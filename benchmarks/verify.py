@@ -1,0 +1,142 @@
+"""How long do proofs take here, of programs of growing size and of primitives for every side?
+
+Each program is also given to the plain encoding in Z3, one integer for each instruction, which
+decides deadlock-freedom alone, and may take `--timeout` seconds. Peak MiB is the most memory that
+the process had by then. All is measured in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from math import isqrt
+from time import perf_counter
+
+from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench, peak_mib
+from benchmarks.log_log import Measurement, log_log_svg
+from benchmarks.programs import BenchProgram, cannon, programs
+from primepar.commands.options import MOST_DEVICES
+from primepar.commands.verify import EXIT_CODES, LONGEST
+from primepar.partition import PRIMITIVES
+from primepar.verify import verify_primitive, verify_program
+
+
+class ProgramRow(BenchRow, frozen=True):
+    """One program: the verdict of all its properties, times and memory of both encodings."""
+
+    timed = ("seconds", "plain_seconds")
+    program: str
+    ranks: int
+    instructions: int
+    verdict: str
+    seconds: float
+    peak_mib: float
+    """Peak memory of the process, before any plain encoding of this program."""
+    plain_seconds: float | None
+    """None where there was no answer in time."""
+    plain_limit: float
+
+    @property
+    def code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def cells(self) -> Cells:
+        over, plain = f"> {self.plain_limit:g} s", self.plain_seconds
+        return {
+            "program": self.program,
+            "ranks": self.ranks,
+            "instructions": f"{self.instructions:,}",
+            "verdict": self.verdict,
+            "seconds": f"{self.seconds:.3f}",
+            "peak MiB": f"{self.peak_mib:.0f}",
+            "plain Z3": over if plain is None else f"{plain:.3f} s",
+        }
+
+
+class PrimitiveRow(BenchRow, frozen=True):
+    """One primitive for every side."""
+
+    timed = ("seconds",)
+    primitive: str
+    verdict: str
+    seconds: float
+
+    @property
+    def code(self) -> int:
+        return EXIT_CODES[self.verdict]
+
+    @property
+    def cells(self) -> Cells:
+        return {
+            "primitive, every side": self.primitive,
+            "verdict": self.verdict,
+            "seconds": f"{self.seconds:.3f}",
+        }
+
+
+def measure_program(case: BenchProgram, limit: float) -> ProgramRow:
+    """Prove a program, and ask the plain encoding."""
+    start = perf_counter()
+    report = verify_program(case.program, case.name)
+    seconds, peak = perf_counter() - start, peak_mib()
+    ends = report["deadlock-freedom"].verdict == "proved"
+    start = perf_counter()
+    plainly = verify_program(case.program, only="deadlock-freedom", timeout=limit, solver="z3")
+    plain = None if plainly.verdict == "unknown" else perf_counter() - start
+    assert plain is None or ends == (plainly.verdict == "proved"), "two ways must agree"
+    return ProgramRow(case.name, case.program.ranks, case.instructions, report.verdict, seconds,
+                      peak, plain, limit)  # fmt: skip
+
+
+def measure_primitive(name: str) -> PrimitiveRow:
+    """Prove a registered primitive for every side."""
+    start = perf_counter()
+    verdict = verify_primitive(PRIMITIVES[name](), name).verdict
+    return PrimitiveRow(name, verdict, perf_counter() - start)
+
+
+def verify(
+    ranks: tuple[int, ...] = (4, 16, 64, 256, 1024), timeout: float = 60.0
+) -> Iterator[Case]:
+    for size in ranks:
+        if not 1 <= size <= MOST_DEVICES or isqrt(size) ** 2 != size:
+            raise ValueError(
+                f"--ranks: expected square numbers from 1 to {MOST_DEVICES}, got {size}: "
+                "write --ranks 4,16,64"
+            )
+    if not 0.001 <= timeout <= LONGEST:
+        raise ValueError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
+    verify_program(cannon(1), solver="z3", only="deadlock-freedom")  # Z3 is loaded once
+    for case in (case for size in ranks for case in programs(size)):
+        name = f"{case.name}, {case.program.ranks} ranks"
+        yield name, partial(measure_program, case, timeout)
+    for name in PRIMITIVES:
+        yield name, partial(measure_primitive, name)
+
+
+def plot(rows: Sequence[ProgramRow]) -> str:
+    """SVG of seconds against instructions, ours and the plain encoding's."""
+    ours, plain = [], []
+    for row in rows:
+        name = f"{row.program}, {row.ranks} ranks"
+        ours.append(Measurement(row.instructions, row.seconds, f"{name}: {row.seconds:.3f} s"))
+        seconds = row.plain_seconds or row.plain_limit
+        cut_off = row.plain_seconds is None
+        tooltip = f"{name}, plainly: {'more than ' * cut_off}{seconds:.3f} s"
+        plain.append(Measurement(row.instructions, seconds, tooltip, cut_off))
+    return log_log_svg(
+        "Seconds to prove a program",
+        ("instructions", "seconds"),
+        {"verify, every property": ours, "plain Z3, deadlock alone": plain},
+        max(ours, key=lambda point: point.x),
+    )
+
+
+def pictures(run: BenchRun[ProgramRow | PrimitiveRow]) -> dict[str, str]:
+    """The plot of all programs."""
+    return {"bench-verify.svg": plot([row for row in run.measured if isinstance(row, ProgramRow)])}
+
+
+if __name__ == "__main__":
+    bench(verify, rounds=3, pictures=pictures)
