@@ -11,9 +11,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from primepar.api.asked_target import OF_A_METHOD, OF_A_PLAN, AnyTarget, AskedTarget
-from primepar.api.placement import Shape, Side
 from primepar.api.questions import check_target, simulate_target, verify_target
+from primepar.api.target import OF_A_METHOD, OF_A_PLAN, AnyTarget, AskedTarget, Shape, Side
 from primepar.plan.plan import Plan
 from primepar.schedule import Program
 from primepar.schedule.deadline import TIMEOUT
@@ -298,7 +297,7 @@ def price(
         >>> f"{1e3 * price.seconds:.2f} ms, the best {1e3 * price.best.seconds:.2f} ms"
         '1.61 ms, the best 0.95 ms'
     """
-    from primepar.api.priced_plan import SEQUENCES, priced_plan
+    from primepar.api.target import SEQUENCES, priced_plan
     from primepar.plan.cluster import load_cluster
     from primepar.plan.search.explain import price_of
 

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-from primepar.api.asked_target import OF_A_PLAN, OF_A_STEP, AskedTarget
-from primepar.api.placement import Shape, Side, operator_of
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import (
+    OF_A_PLAN,
+    OF_A_STEP,
+    AskedTarget,
+    Shape,
+    Side,
+    TrainingStep,
+    operator_of,
+)
 from primepar.errors import ShapeError
 from primepar.plan.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, Sequence

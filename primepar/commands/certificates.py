@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
-from primepar.api.resolve_target import Target
+from primepar.api.target import Target
 from primepar.commands.options import Making, on_mesh
 from primepar.errors import CertificateError, ClaimError, TargetError
 from primepar.plan import Plan

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from primepar.api.asked_target import OF_A_METHOD, AskedTarget
-from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import check_target
+from primepar.api.target import COMMAND_LINE, OF_A_METHOD, AskedTarget
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.api.resolve_target import Target
+from primepar.api.target import Target
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.api.resolve_target import resolve
+from primepar.api.target import resolve
 from primepar.commands.exercise_catalog import (
     PRIMITIVE,
     Exercise,

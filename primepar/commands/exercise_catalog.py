@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primepar.api.resolve_target import Target, resolve
+from primepar.api.target import Target, resolve
 from primepar.errors import TargetError
 from primepar.partition.primitive_file import definitions, last_line
 from primepar.schedule import Primitive, Program, Sequence

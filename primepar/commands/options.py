@@ -9,29 +9,23 @@ from typing import Annotated
 
 import typer
 
-from primepar.api import placement
-from primepar.api.asked_target import of_every_length
-from primepar.api.placement import COMMAND_LINE
-from primepar.api.placement import MOST_DEVICES as MOST_DEVICES
-from primepar.api.resolve_target import Target, resolve
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import (
+    COMMAND_LINE,
+    AskedTarget,
+    Target,
+    TrainingStep,
+    of_every_length,
+    resolve,
+)
+from primepar.api.target import MOST_DEVICES as MOST_DEVICES
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.plan import Plan, preset_plan, save_plan
 from primepar.plan.description import describe, plan_svg, words
-from primepar.schedule import Linear, Primitive, Program, Sequence
+from primepar.schedule import Primitive, Program, Sequence
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Nesting
 
-TargetArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TARGET",
-        help="A name that `primepar list` prints, file.py:Class, program.json, or a sequence like "
-        "K,P2x2.",
-        show_default=False,
-    ),
-]
 PlanTargetArgument = Annotated[
     str,
     typer.Argument(
@@ -103,7 +97,7 @@ def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
             "`primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
             "`primepar train --plan` take one"
         )
-    return placement.on_mesh(name, target, side, COMMAND_LINE)
+    return AskedTarget(name, target, COMMAND_LINE).on_mesh(side)
 
 
 def likely_cause(target: object, side: str | None) -> list[str]:
@@ -114,16 +108,6 @@ def likely_cause(target: object, side: str | None) -> list[str]:
 
     cause = likely_cause(target, int(side) if side and side.isdecimal() and int(side) > 1 else 2)
     return [f"  likely cause: {cause}"] if cause else []
-
-
-def operator_of(shape: str) -> Linear:
-    """The operator of `--shape`. Raises `ShapeError`."""
-    return placement.operator_of(shape, COMMAND_LINE)
-
-
-def no_shape(target: str, shape: str | None) -> TargetError:
-    """The error for a shape given together with a program."""
-    return placement.no_shape(target, shape, COMMAND_LINE)
 
 
 def json_text(value: object) -> str:

@@ -9,8 +9,7 @@ from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from primepar.api.placement import COMMAND_LINE
-from primepar.api.priced_plan import SEQUENCES, priced_plan
+from primepar.api.target import COMMAND_LINE, SEQUENCES, priced_plan
 from primepar.errors import ConfigError, PlanError, UndecidedError
 from primepar.plan.plan import is_plan, save_plan
 from primepar.plan.presets import names_preset

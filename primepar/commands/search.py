@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primepar.api.resolve_target import resolve
-from primepar.commands.options import JsonOption, json_text, operator_of
+from primepar.api.target import COMMAND_LINE, operator_of, resolve
+from primepar.commands.options import JsonOption, json_text
 from primepar.commands.progress import progress
 from primepar.commands.verify import EXIT_CODES, paint
 from primepar.errors import TargetError
@@ -66,7 +66,7 @@ def search(
     side = side or SIDES[axes]
     if output is not None and output.suffix != ".py":
         raise TargetError(f"--output: expected a name that ends with .py, got {output}")
-    product = operator_of(shape)
+    product = operator_of(shape, COMMAND_LINE)
     sizes = product.B * product.M, product.N, product.K
     if target is not None:
         _place(target, json)

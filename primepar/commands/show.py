@@ -9,10 +9,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from primepar.api.asked_target import OF_A_METHOD, AskedTarget
 from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
-from primepar.api.placement import COMMAND_LINE
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import COMMAND_LINE, OF_A_METHOD, AskedTarget, TrainingStep
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import TrainingStep
 from primepar.operators import lower_step
 from primepar.passes import PASSES, apply
 from primepar.passes.liveness import peaks

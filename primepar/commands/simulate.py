@@ -9,11 +9,9 @@ from typing import Annotated
 
 import typer
 
-from primepar.api.asked_target import AskedTarget
 from primepar.api.drawings import in_readable_unit
-from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import simulate_target
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import COMMAND_LINE, AskedTarget, TrainingStep
 from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
     BatchOption,

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from primepar.api.asked_target import AskedTarget, EveryTarget
-from primepar.api.placement import COMMAND_LINE
 from primepar.api.questions import verify_target
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import COMMAND_LINE, AskedTarget, EveryTarget, TrainingStep
 from primepar.commands.certificates import (
     CertificateOption,
     check_certificate,

@@ -15,7 +15,7 @@ from loaded import loaded_by
 
 import primepar
 from primepar import PrimeParError, Primitive, api
-from primepar.api.asked_target import AnyTarget
+from primepar.api.target import AnyTarget
 from primepar.models import GPTConfig
 from primepar.partition import PrimePar, parse_sequence
 from primepar.plan import preset_plan

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from primepar.api.resolve_target import resolve
+from primepar.api.target import resolve
 from primepar.errors import PlanError, PrimitiveError, ProgramError, TargetError
 from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.schedule import Primitive, Sequence, lower, save_program

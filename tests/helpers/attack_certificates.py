@@ -29,7 +29,7 @@ from attack_score import is_early, ruled
 from long_runs import judged
 
 from primepar import Primitive
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.certify import (
     PrimitiveCertificate,
     certify_primitive,

@@ -26,7 +26,7 @@ from attack_maps import NAME, Map, generated
 from attack_oracle import Ruling, oracle
 from long_runs import Store, fingerprint, judged
 
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.verify import verify_primitive
 

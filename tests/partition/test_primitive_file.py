@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from command import run
 
-from primepar.api.resolve_target import resolve
+from primepar.api.target import resolve
 from primepar.distributed.training.alike import facts_of
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from command import run
 from conftest import Golden
 
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.pictures.counterexample import (
     MOST_ROWS,
     CounterexamplePanel,

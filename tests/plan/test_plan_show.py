@@ -11,7 +11,7 @@ from command import run
 from conftest import Golden
 from plan_cases import BLOOM, GPT2, NAMED, WIDE, changed, small
 
-from primepar.api.resolve_target import resolve
+from primepar.api.target import resolve
 from primepar.pictures.svg import RED
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.description import (

@@ -11,7 +11,7 @@ from command import run
 from lowered_steps import lower_step
 from step_cases import SMALL, place, spoilt
 
-from primepar.api.training_step import TrainingStep
+from primepar.api.target import TrainingStep
 from primepar.passes import PASSES
 from primepar.plan import preset_plan, save_plan
 from primepar.reference.kernels import KERNELS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from primepar import ANY, Primitive, where
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.errors import PrimitiveError, SymbolicError
 from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule import Sequence, lower

@@ -22,7 +22,7 @@ from attack_score import Scored, score
 from long_runs import Store
 from profiles import few
 
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
 from primepar.partition.summa import Summa

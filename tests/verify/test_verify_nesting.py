@@ -18,7 +18,7 @@ from profiles import few
 from test_verify_primitive import RowThenColumn
 
 from primepar import Primitive
-from primepar.api.resolve_target import without_lengths
+from primepar.api.target import without_lengths
 from primepar.certify.certificate_format import PrimitiveCertificate, SequenceCertificate
 from primepar.certify.claims import Claim, Subject, claims
 from primepar.certify.primitive import certify_sequence

@@ -10,7 +10,7 @@ import z3
 from profiles import few
 
 from primepar import Primitive, where
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.errors import PrimitiveError
 from primepar.partition import ByOutput, PrimePar
 from primepar.pictures.counterexample import counterexample_lines

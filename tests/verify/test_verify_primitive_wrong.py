@@ -9,7 +9,7 @@ import pytest
 from oracle.explore import explore
 from profiles import few, thinned
 
-from primepar.api.resolve_target import load_primitive
+from primepar.api.target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
 from primepar.verify.primitive.one_mesh import verify_side
