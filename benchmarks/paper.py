@@ -57,15 +57,6 @@ NAMES: Final = MappingProxyType(
 )
 """Models of `primepar.models.sizes`, as the paper calls them."""
 
-TABLE_2: Final = MappingProxyType(
-    {
-        "OPT": (85.3, 86.5, 170.9, 5357.3),
-        "Llama 2": (86.5, 88.8, 185.9, 6070.3),
-        "BLOOM": (85.4, 80.2, 165.8, 4153.0),
-    }
-)
-"""Printed: milliseconds of the search for 4, 8, 16 and 32 GPUs, one thread of a Xeon Gold 5218."""
-
 FIGURE_2: Final = MappingProxyType({"opt-6.7b": 0.415, "llama-2-70b": 0.384, "bloom-176b": 0.646})
 """Printed: share of all-reduces in a step of Megatron on 16 GPUs, in 4 copies, one in each node."""
 
