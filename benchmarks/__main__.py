@@ -11,7 +11,7 @@ if __name__ == "__main__":
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in files:
         del sys.argv[1]
-        run_module(f"benchmarks.{name}", run_name="__main__")
+        run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
     else:
         for stem, path in files.items():
             question = path.read_text(encoding="utf-8").partition("\n")[0].strip('"')
