@@ -27,11 +27,12 @@ from primepar.files import write_text
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Primitive, Program, Sequence, load_program, lower
 from primepar.schedule.program_file import instruction_text
+from primepar.schedule.properties import HOLDS
 from primepar.schedule.tracing import map_equations
-from primepar.verify.report import HOLDS
 
 if TYPE_CHECKING:
-    from primepar.verify.report import Report
+    from primepar.schedule.properties import HOLDS
+from primepar.verify.report import Report
 
 RIGHT, WRONG = 0, 1
 

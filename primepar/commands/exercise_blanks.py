@@ -21,8 +21,8 @@ from primepar.partition.tesseract import Tesseract
 from primepar.partition.three_d import ThreeD
 from primepar.schedule import Linear, Movement, Primitive, Sequence, lower
 from primepar.schedule.ledger import sent_by_ranks
+from primepar.schedule.properties import HOLDS
 from primepar.verify import verify_primitive
-from primepar.verify.report import HOLDS
 
 Function = Callable[..., Any]
 

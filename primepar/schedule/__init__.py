@@ -9,6 +9,7 @@ The files, in the order in which to read them:
                   what instructions do: effects, matching       order: transport, waits, one_queue
                   bytes and peaks: ledger                       mistakes: evidence, words
                   a method that writes one: program_method      what a run did: events
+                  what a verdict is about: properties
 
 `deadline` and `sharing` serve all of them: a limit of time, and what is computed once.
 """

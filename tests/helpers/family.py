@@ -18,6 +18,7 @@ SIDES: dict[str, list[tuple[int, ...]]] = {
     "grid-keeps-input": [(2, 2, 1), (2, 1, 2)],
     "grid-keeps-weight": [(2, 2, 1), (1, 2, 2)],
     "grid-regathered": [(2, 2, 1), (2, 1, 3)],
+    **{name: [(1, 2), (2, 2), (3, 2), (3, 3)] for name, kind in PRIMITIVES.items() if kind.virtual},
 }
 """Sides of a primitive that is not tried at 1 to 4."""
 

@@ -47,6 +47,7 @@ BASES = {
     "summa-rectangular": ((1, 2, 2), (2, 1, 2)),
     **{name: ((2, 1, 2), (1, 2, 2)) for name in PRIMITIVES if name.startswith("grid")},
     **dict.fromkeys(("tesseract", "summa-deep", "summa-deep-kept"), ((2, 2), (1, 3))),
+    **dict.fromkeys((name for name, kind in PRIMITIVES.items() if kind.virtual), ((2, 2), (3, 2))),
 }
 """The meshes whose programs are changed."""
 LARGEST, LARGEST_OF_SEVERAL = 27, 12

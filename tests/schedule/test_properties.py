@@ -11,8 +11,9 @@ import pytest
 from primepar.partition import PrimePar
 from primepar.schedule import Program
 from primepar.schedule.primitive import Slices, Value
+from primepar.schedule.properties import BASES, PROPERTIES, Verdict, missing_base
 from primepar.verify import verify_primitive, verify_program
-from primepar.verify.report import BASES, PROPERTIES, PropertyResult, Report, Verdict, missing_base
+from primepar.verify.report import PropertyResult, Report
 
 WRONG = Path(__file__).parents[1] / "wrong"
 ALONE: tuple[Verdict, ...] = ("proved", "refuted", "unknown")

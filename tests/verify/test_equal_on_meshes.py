@@ -33,17 +33,22 @@ def compared(primitive: Primitive) -> dict[str, PropertyResult]:
     return {result.name: result for result in formula_results(primitive)}
 
 
+VIRTUAL = [name for name, kind in PRIMITIVES.items() if kind.virtual]
 MESHES = {
     "tesseract": 18,
     "summa-deep": 18,
     "summa-deep-kept": 18,
     "summa-rectangular": 60,
     "grid-kept": 120,
-} | dict.fromkeys(("three-d", "three-d-exchanged", "three-d-regathered"), 4)
+    **dict.fromkeys(("three-d", "three-d-exchanged", "three-d-regathered"), 4),
+    **dict.fromkeys(VIRTUAL, 19),
+}
 """Meshes with sides up to 6 and at most 64 devices, 32 of several sides; 6 of one or two axes."""
-BOUNDS = {"summa-rectangular": 39} | dict.fromkeys(
-    ("output-stays", "input-stays", "weight-stays"), 4
-)
+BOUNDS = {
+    "summa-rectangular": 39,
+    **dict.fromkeys(("output-stays", "input-stays", "weight-stays"), 4),
+    **dict.fromkeys(VIRTUAL, 9),
+}
 """Meshes on which `held` is what is live, where it is more on others."""
 
 

@@ -20,13 +20,14 @@ from primepar.certify.primitive import certify_claim, holds
 from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
 from primepar.schedule.primitive import Primitive
+from primepar.schedule.properties import BASES
 from primepar.verify.certificate.answers import answers
 from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.decide import Decision, decisions, is_idle
 from primepar.verify.primitive.equal_on_meshes import formula_results
 from primepar.verify.primitive.refutation import faults
 from primepar.verify.primitive.slice_counts import slices_of
-from primepar.verify.report import BASES, PropertyResult, Report
+from primepar.verify.report import PropertyResult, Report
 
 
 @dataclass(frozen=True)

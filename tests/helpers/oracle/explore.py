@@ -16,7 +16,7 @@ from oracle.counts import wrong_counts
 from oracle.machine import Machine
 from oracle.properties import STATIC, asked, wrong_coverage, wrong_end
 from primepar.schedule.program import Program
-from primepar.verify.report import PROPERTIES, Verdict, missing_base
+from primepar.schedule.properties import PROPERTIES, Verdict, missing_base
 
 MOST_STATES = 200_000
 
