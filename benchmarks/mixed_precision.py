@@ -112,17 +112,20 @@ def train(folder: Path, name: str, ranks: int, steps: int, *changes: str) -> Los
     return LossCurve(dtype, ranks, [row.loss for row in steps_done], held_out, skipped)
 
 
-def curve(folder: Path, ranks: int, dtype: str, steps: int, scale: float | None) -> LossCurve:
+def curve(
+    kept: TemporaryDirectory[str], ranks: int, dtype: str, steps: int, scale: float | None
+) -> LossCurve:
     """Train in a type on some ranks; with a scale of the loss, only as long as it overflows."""
-    changes = [f"training.dtype={dtype}"]
+    folder, changes = Path(kept.name), [f"training.dtype={dtype}"]
     if scale is None:
         return train(folder, dtype, ranks, steps, *changes)
     made = train(folder, "overflow", ranks, 40, *changes, f"optimizer.loss_scale={scale}")
     return replace(made, scale=scale)
 
 
-def moved(folder: Path, steps: int) -> list[MovedShare]:
+def moved(kept: TemporaryDirectory[str], steps: int) -> list[MovedShare]:
     """Train in float32, then further at a small rate in three ways; returns what moved."""
+    folder = Path(kept.name)
     saves = f"weights.save={folder / 'base.safetensors'}"
     train(folder, "base", 1, steps, "training.dtype=float32", saves)
     shares, base = [], load_file(folder / "base.safetensors")
@@ -153,14 +156,13 @@ def mixed_precision(steps: int = 200, ranks: tuple[int, ...] = (1, 4)) -> Iterat
     if steps < 1 or min(ranks) < 1:
         raise ValueError("expected --steps and --ranks of 1 or more")
     torch.set_num_threads(1)
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        for count in ranks:
-            for dtype in ("float32", *HALF):
-                yield f"{dtype} x{count}", partial(curve, folder, count, dtype, steps, None)
-        yield "weights that move", partial(moved, folder, steps)
-        for count in ranks:
-            yield f"overflow x{count}", partial(curve, folder, count, "float16", steps, OVERFLOW)
+    folder = TemporaryDirectory()  # the cases have it, and are measured after this returns
+    for count in ranks:
+        for dtype in ("float32", *HALF):
+            yield f"{dtype} x{count}", partial(curve, folder, count, dtype, steps, None)
+    yield "weights that move", partial(moved, folder, steps)
+    for count in ranks:
+        yield f"overflow x{count}", partial(curve, folder, count, "float16", steps, OVERFLOW)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def test_every_plan_sends_what_its_formulas_count_and_one_dimension_least_of_few
     names = [name for name in PRESETS if name != "3d"]
     rows = {name: mlp(name, 64, 32, 4) for name in names}
     assert set(rows) == {
-        "megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data"
+        "megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary",
+        "stationary-both-ways", "data",
     }  # fmt: skip
     assert all(row.linear == row.formula for row in rows.values())
     assert min(rows, key=lambda name: total(rows[name])) == "megatron"
