@@ -31,8 +31,7 @@ from primepar.schedule.properties import HOLDS
 from primepar.schedule.tracing import map_equations
 
 if TYPE_CHECKING:
-    from primepar.schedule.properties import HOLDS
-from primepar.verify.report import Report
+    from primepar.verify.report import Report
 
 RIGHT, WRONG = 0, 1
 

@@ -122,7 +122,7 @@ def test_a_refuted_sequence_without_lengths_has_no_certificate(tmp_path: Path) -
     assert done.code == 1
     assert done.err == (
         f"{target}: no certificate, as a refutation has one on one mesh only: write lengths, like "
-        f"M2,P2x2, or certify what --minimal writes: {file} is not written\n"
+        f"M2,Late2x2, or certify what --minimal writes: {file} is not written\n"
     )
     assert not file.exists()
 

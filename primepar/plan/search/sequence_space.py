@@ -179,8 +179,8 @@ def _elements(kinds: tuple[type[Primitive], ...], bits: int) -> tuple[Element, .
     """
     elements: dict[object, Element] = {}
     for kind in kinds:
-        if kind is ByBatch or (bits > 1 and kind in CUTS):
-            continue
+        if kind is ByBatch or kind.virtual or (bits > 1 and kind in CUTS):
+            continue  # a space counts cuts in bits of the devices, and a virtual axis is none
         primitive = kind()
         powers = [1 << k for k in range(bits + 1)]
         for sides in product(powers, repeat=len(primitive.side_names)):

@@ -9,7 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import FrameType
 
-_OURS = str(Path(__file__).resolve().parents[2])
+# The package may be imported by a symbolic link: a frame has the path that Python found it by.
+_OURS = tuple(str(path.parents[2]) for path in (Path(__file__), Path(__file__).resolve()))
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
@@ -52,7 +53,7 @@ def is_users(path: str) -> bool:
 @cache
 def _kind(path: str) -> str:
     """`user`, `library` for what is installed, or `ours` for this package and generated code."""
-    if path.startswith((_OURS, "<")):
+    if path.startswith((*_OURS, "<")):
         return "ours"
     return "library" if path.startswith(_LIBRARIES) else "user"
 
