@@ -128,7 +128,7 @@ class Report(Struct, frozen=True):
 
 
 def _with_meaning(results: tuple[PropertyResult, ...]) -> Iterator[PropertyResult]:
-    """The results, without verdicts that have no meaning (`primepar.verify.report`)."""
+    """The results, without verdicts that have no meaning (`primepar.schedule.properties`)."""
     verdicts = {result.name: result.verdict for result in results}
     for result in results:
         base = missing_base(result.name, verdicts)

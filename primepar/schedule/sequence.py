@@ -552,4 +552,9 @@ class Nesting:
 
     @property
     def _axes(self) -> tuple[str, ...]:
-        return numbered([axis for member in self.members for axis in member.axis_sides])
+        axes = [(axis, member) for member in self.members for axis in member.axis_sides]
+        names = numbered([axis for axis, _ in axes])
+        return tuple(
+            f"virtual {text}" if axis in member.virtual else text
+            for text, (axis, member) in zip(names, axes, strict=True)
+        )

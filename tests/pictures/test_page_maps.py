@@ -332,6 +332,7 @@ def test_the_first_fault_of_a_wrong_map_is_the_sentence_of_verify(tmp_path: Path
         ("primepar", "forward", "N", "(r + c) % s"), ("primepar", "gradient", "K", "c"),
         ("summa", "forward", "N", "r"), ("three-d", "backward", "M", "(j + l) % s"),
         ("by-input", "forward", "N", "where(s > 4, 0, d)"),
+        ("output-stays-both-ways", "forward", "N", "((r + c + where(h > 2, 0, t)) % s, h)"),
     ):  # fmt: skip
         source = LIBRARY[[*PRIMITIVES].index(name)]
         phases = {**source["phases"], phase: {**source["phases"][phase], dim: text}}

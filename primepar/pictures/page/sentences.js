@@ -168,7 +168,8 @@ function smallestFaults(map) {
   for (const sides of sideChoices(map)) {
     const along = Object.fromEntries(map.sides.map((name, i) => [name, sides[i]]));
     const devices = Object.values(map.axes).reduce((all, side) => all * along[side], 1);
-    if (faults.length && devices > MOST_DEVICES_AFTER) break;
+    const ranks = Object.keys(map.axes).filter((axis) => !map.virtual.includes(axis)).reduce((all, axis) => all * along[map.axes[axis]], 1);
+    if (faults.length && ranks > MOST_DEVICES_AFTER) break;
     const steps = Number(evaluate(map.steps, along));
     if (!(steps >= 1 && steps <= Math.floor(MOST_PLACES / devices))) continue;
     const mesh = new MeshMap(map, sides);
