@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import fcntl
 import gc
 import multiprocessing
 import os
@@ -13,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from hashlib import sha256
 from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -23,7 +21,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-from lowered_steps import lower_linear, lower_step
+from lowered_steps import lower_linear, lower_step, shared
 
 from primepar.distributed.modules import linear
 from primepar.distributed.runtime import step_programs
@@ -38,8 +36,6 @@ PRELOADED = [
     "primepar.distributed.training.trainer", "torch._dynamo",
 ]  # fmt: skip
 """What the server loads once for all ranks."""
-SHARED = "PRIMEPAR_TEST_RANKS"
-"""Names the folder where the workers of one pytest run leave what ranks return."""
 
 
 def on_ranks(
@@ -56,17 +52,10 @@ def on_ranks(
     long are `imported` once, by a process that forks the ranks.
     Raises `RuntimeError` with the first traceback, and leaves no process behind.
     """
-    shared = os.environ.get(SHARED)
-    if shared is None:
-        return _led(imported, size, work, arguments, backend)
     call = pickle.dumps((size, work.__module__, work.__qualname__, arguments, backend))
-    key = sha256(call).hexdigest()
-    file = Path(shared) / key
-    with file.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            file.write_bytes(pickle.dumps(_answered(imported, size, work, arguments, backend)))
-        answers: list[Any] | RuntimeError = pickle.loads(file.read_bytes())
+    answers: list[Any] | RuntimeError = shared(
+        call, lambda: _answered(imported, size, work, arguments, backend)
+    )
     if isinstance(answers, RuntimeError):
         raise answers
     return answers

@@ -1,9 +1,17 @@
-"""Programs of training steps and linear operators for tests, each lowered once in a process."""
+"""Programs of training steps and linear operators for tests, each lowered once in a pytest run.
+
+Lowering takes ten times as long as reading what was lowered, and each of four ranks would do it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import fcntl
+import os
+import pickle
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +26,22 @@ from primepar.plan import Plan
 from primepar.schedule import Program, Sequence
 
 lower_uncached = operators.lower_step
+
+SHARED = "PRIMEPAR_TEST_RANKS"
+"""Names the folder that the workers of a pytest run, and the ranks that they fork, share."""
+
+
+def shared(asked: bytes, answer: Callable[[], Any]) -> Any:
+    """What `answer` returns to the first process of a pytest run that asks this."""
+    folder = os.environ.get(SHARED)
+    if folder is None:
+        return answer()
+    file = Path(folder, sha256(asked).hexdigest())
+    with file.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            file.write_bytes(pickle.dumps(answer()))
+    return pickle.loads(file.read_bytes())
 
 
 class _Asked:
@@ -42,7 +66,11 @@ def _lowered(
     options: StepOptions,
     passes: tuple[str, ...],
 ) -> Program:
-    return lower_uncached(asked.plan, batch, positions, until, options, passes)
+    given = batch, positions, until, options, passes
+    program: Program = shared(
+        asked.text + repr(given).encode(), lambda: lower_uncached(asked.plan, *given)
+    )
+    return program
 
 
 def lower_step(
@@ -57,12 +85,12 @@ def lower_step(
     return _lowered(_Asked(plan), batch, positions, until, options, tuple(passes))
 
 
-_linears: dict[tuple[object, ...], LinearPrograms] = {}
+_linears: dict[str, LinearPrograms] = {}
 
 
 def lower_linear(sequence: Sequence, *given: Any) -> LinearPrograms:
     """The programs of `primepar.operators.single_operator.lower_linear`, kept as well."""
-    key = (str(sequence), *given)
-    if key not in _linears:
-        _linears[key] = lower_linear_uncached(sequence, *given)
-    return _linears[key]
+    asked = f"{sequence} {given}"
+    if asked not in _linears:
+        _linears[asked] = shared(asked.encode(), lambda: lower_linear_uncached(sequence, *given))
+    return _linears[asked]
