@@ -37,12 +37,12 @@ def test_the_draw_is_the_same_for_a_seed_and_looks_at_no_time() -> None:
     here, there = (
         benchmark.planner_of(model, load_cluster(name)) for name in ("cpu-gloo-4", "h200-8")
     )
-    plans = drawn(model, here, 12, seed=1)
-    assert plans == drawn(model, there, 12, seed=1)
-    assert plans != drawn(model, here, 12, seed=2)
-    assert len({tuple(given.plan.sequences.values()) for given in plans}) == 12
+    plans = drawn(model, here, 6, seed=1)
+    assert plans == drawn(model, there, 6, seed=1)
+    assert plans != drawn(model, here, 6, seed=2)
+    assert len({tuple(given.plan.sequences.values()) for given in plans}) == 6
     times = StepTimes([1.0], [2.0])
-    predicted = [benchmark.ranked(there, model.name, given, times).predicted for given in plans[:3]]
+    predicted = [benchmark.ranked(there, model.name, given, times).predicted for given in plans[:2]]
     fastest = benchmark.ranked(there, model.name, benchmark.named(model, there)[0], times)
     assert min(predicted) >= fastest.predicted > 0
 

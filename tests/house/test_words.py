@@ -65,14 +65,11 @@ NAME = re.compile(r"[A-Za-z_]\w*")
 VAGUE = re.compile(
     rf"\b(?:{'|'.join(LIST['vague']['names'])})(?:\s*[^\w\s.]|\s+in\b|\s*$)", re.MULTILINE
 )
-# A whole file without these has none in a passage either: a phrase may go on in the next string.
+# A whole file without these has none in a passage either: a phrase may go on in the next string. It
+# is searched in lower case: a pattern that ignores case takes five times as long.
 GAP = r"(?:\W|\b[rbfu]{1,2}(?=[\"']))+"
-ANY = re.compile(
-    "|".join(
-        rf"\b(?:{'|'.join(rule['words'])})\b".replace(" ", GAP) for rule in LIST["banned"]
-    ),
-    re.IGNORECASE,
-)  # fmt: skip
+BANNED = "|".join(word for rule in LIST["banned"] for word in rule["words"])
+ANY = re.compile(rf"\b(?:{BANNED})\b".replace(" ", GAP))
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,7 @@ class Hit:
 def hits(path: str, text: str, *, vague: bool = False, blocks: bool = False) -> list[Hit]:
     """Return the banned words of a text, read as the kind of file that `path` names."""
     python, kept = path.endswith(".py"), list[Hit]()
-    if ANY.search(text) or (python and any(map(is_banned, set(NAME.findall(text))))):
+    if ANY.search(text.lower()) or (python and any(map(is_banned, set(NAME.findall(text))))):
         others = {} if blocks else {".md": outside_code}
         read = ({".py": python_passages} | others).get(Path(path).suffix)
         passages = read(text) if read else [Passage(1, text)]
