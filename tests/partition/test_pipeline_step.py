@@ -13,7 +13,7 @@ import pytest
 from lowered_steps import lower_step
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
-from profiles import IS_LONG, few
+from profiles import IS_LONG, few, long
 from step_cases import held_by
 
 from primepar.distributed.runtime.shapes import Shapes
@@ -68,6 +68,7 @@ def test_stages_of_one_device(schedule: str, sizes: str) -> None:
     assert verify_program(step_of(plan)).verdict == "proved"
 
 
+@long
 def test_three_dimensions_in_two_stages() -> None:
     plan = pipelined("1f1b", "3d", 16, "llama")
     difference, name = step_difference(plan, plan.batch or 0, POSITIONS)

@@ -50,8 +50,8 @@ def merged(name: str, ranks: int = 4, family: str = "gpt2") -> Program:
     ("family", "name", "ranks", "chunks"),
     [
         ("llama", "megatron", 4, 3), ("gpt2", "megatron", 4, 20), ("llama", "megatron-sp", 2, 1),
-        ("gpt2", "megatron-sp", 2, 5), ("gpt2", "megatron-sp", 4, 2),
-        ("llama", "M2,megatron", 4, 2), ("llama", "M2,megatron-sp", 8, 2),
+        ("gpt2", "megatron-sp", 2, 5), ("llama", "M2,megatron", 4, 2),
+        ("llama", "M2,megatron-sp", 8, 2), ("gpt2", "megatron-sp", 4, 2),
     ],
 )  # fmt: skip
 def test_steps_in_chunks_are_proved_and_exact(

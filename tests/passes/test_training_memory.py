@@ -44,7 +44,7 @@ SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "
 PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data",
            "M2,megatron")  # fmt: skip
 FEW = [
-    ("gpt2", "M2,megatron", "accumulated"),
+    ("llama", "M2,megatron", "accumulated"),
     ("llama", "primepar", "accumulated"),
     ("gpt2", "data", "sharded"),
     ("llama", "M2,megatron", "selective"),
