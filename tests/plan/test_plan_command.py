@@ -76,7 +76,7 @@ def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
     neighbour = re.compile(r"    \S+: [+-].* ms, .* MiB(, as \d+ more)?")
     table = [line for line in lines[4 : lines.index("", 4) - 1] if not neighbour.fullmatch(line)]
     assert sum(bool(neighbour.fullmatch(line)) for line in lines) > 20
-    sequences = {line.split()[0]: line.split()[2] for line in table if len(line.split()) == 8}
+    sequences = {line.split()[0]: line.split()[2] for line in table if len(line.split()) >= 8}
     assert sequences["blocks.0-1.qkv"] == plan.sequences["blocks.1.qkv"]
     assert sequences["head"] == plan.sequences["head"]
     assert done.out.endswith(f"wrote {path}\n")
@@ -179,6 +179,30 @@ def test_a_primitive_of_a_file_costs_what_its_map_costs(
     assert set(mine.sequences.values()) == {"mine.py:Mine2x2"}
     assert (mine.seconds, mine.memory) == (given.seconds, given.memory)
     assert mine.held == given.held
+
+
+def test_linear_operators_have_what_they_send_over_the_lower_bound_as_check_has() -> None:
+    """Where no operand starts replicated; a vocabulary of 257 is no multiple of the slices."""
+    model = load_config(Path(MODEL))
+    planner = Planner.of(model, WHERE, 4, 8, "float32", "paper", posted=True)
+    mixed = dict(preset_plan("primepar", model, 4, 8).sequences)
+    for preset, name in (("M2,megatron", "fc1"), ("megatron-sp", "fc2")):
+        other = preset_plan(preset, model, 4, 8).sequences
+        mixed |= {key: text for key, text in other.items() if key.endswith(name)}
+    explained = explain.explain(Given.with_sequences(planner, mixed).result)
+    table = words(explained).splitlines()[3:]
+    end = table[0].index("/bound") + len("/bound")
+    cells = {}
+    for choice, line in zip(explained.choices, table[1:], strict=False):
+        name = choice.operator.rpartition(".")[2]
+        cells[name] = line[end - 6 : end].strip()
+        if choice.over_bound is not None and name != "head":
+            known = planner.named[choice.operator.replace("0-1", "0")]
+            ran = primepar.check(choice.sequence, shape=(8 * 32, known.N, known.K))
+            assert choice.over_bound == pytest.approx(ran.ratio)
+    linear = ("qkv", "proj", "fc1", "fc2", "head")
+    assert [cells[name] for name in linear] == ["3.22", "3.51", "-", "1.50", "3.50"]
+    assert {cell for name, cell in cells.items() if name not in linear} == {""}
 
 
 def test_layers_that_differ_are_rows_of_their_own() -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby, islice
 from math import ceil, prod
 from typing import Final
@@ -17,6 +19,7 @@ import numpy as np
 from primepar.models.config import ModelConfig, flops_per_token
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
+from primepar.plan.cost.sweeps import moving
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
@@ -27,6 +30,11 @@ from primepar.plan.search.split_plan import given_pipeline, name_in_model
 from primepar.plan.search.splits import Pipeline, Splits
 from primepar.plan.search.stage_cost import EXECUTED, PLAIN, repeated, seconds_for_parameters
 from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
+from primepar.schedule.ledger import sent_blocks
+from primepar.schedule.lower_bound import starts_replicated, training_step
+from primepar.schedule.lowering import lower
+from primepar.schedule.operators import tensor_dims
+from primepar.schedule.sequence import Element, Sequence
 
 AXES: Final = ("computing", "tensor", "context", "experts", "data", "pipeline")
 _OWN: Final = {"attention": "context", "experts": "experts"}
@@ -70,6 +78,14 @@ class ChosenSequence:
     seconds: float
     moving: float
     kept: float
+    starts_replicated: tuple[str, ...] = ()
+    """Operands of a linear operator of which there is more than one copy at the start."""
+    over_bound: float | None = None
+    """What a linear operator sends over what no schedule of its step sends less than.
+
+    None where an operand starts replicated (`lower_bound`), and on more than `MOST_COUNTED`
+    devices.
+    """
     neighbours: tuple[Neighbour, ...] = ()
     more: float | None = None
     """Seconds of all these layers above those in the best plan; None where nothing is compared."""
@@ -346,6 +362,11 @@ def _choices(pipeline: Pipeline) -> Iterator[ChosenSequence]:
                 states=states,
             )
             moved = chosen.forward + chosen.backward + received + moves * chosen.forward
+            copied: tuple[str, ...] = ()
+            over: float | None = None
+            if chosen.operator.kind == "linear":
+                M, N, K = chunk.stage.training.rows, chosen.operator.N, chosen.operator.K
+                copied, over = _over_bound(chosen.candidate.elements, M, N, K)
             yield ChosenSequence(
                 operator=name_in_model(chosen.name, first),
                 layers=1,
@@ -354,9 +375,33 @@ def _choices(pipeline: Pipeline) -> Iterator[ChosenSequence]:
                 seconds=priced.seconds,
                 moving=times * moved / stages,
                 kept=priced.kept,
+                starts_replicated=copied,
+                over_bound=over,
             )
             received = 0.0
         first += sum(count for _, count in chunk.layers)
+
+
+@lru_cache(maxsize=1024)
+def _over_bound(
+    elements: tuple[Element, ...], M: int, N: int, K: int
+) -> tuple[tuple[str, ...], float | None]:
+    """The operands that start replicated, and what is sent over the bound where none does.
+
+    Blocks are counted in the sequence's program, as shares of their tensors: so a vocabulary needs
+    no padding.
+    """
+    copied = {name for element in elements for name in starts_replicated(moving(element).movement)}
+    sequence = Sequence(elements)
+    if copied or sequence.ranks > MOST_COUNTED:
+        return tuple(sorted(copied)), None
+    sizes, sent = {"I": M * N, "W": N * K, "O": M * K}, Fraction(0)
+    for block, times in sent_blocks(lower(sequence)).items():
+        tensor = block.partition("[")[0].removeprefix("d")
+        cut = prod(sequence.grid.get(dim, 1) for dim in tensor_dims(tensor))
+        sent += times * Fraction(sizes[tensor], cut * sequence.ranks)
+    bound = training_step(M, N, K, sequence.ranks)
+    return (), float(sent) / bound if bound else None
 
 
 def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
@@ -464,7 +509,8 @@ def price_of(
     return explain(asked, (best, *others), best=best)
 
 
-HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept")
+HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept",
+         "/bound")  # fmt: skip
 TOTAL = "of a step"
 LEFT = (0, 2)
 """Columns that are flush left: those of text."""
@@ -502,9 +548,12 @@ def _cells(choice: ChosenSequence, decimals: int) -> tuple[str, ...]:
     terms = choice.terms
     times = terms["compute"] + terms["update"], terms["communication"] + terms["reduction"]
     whole = choice.layers * (choice.seconds + choice.moving)
+    over = "-" if choice.starts_replicated else ""
+    if choice.over_bound is not None:
+        over = f"{choice.over_bound:.2f}"
     return (choice.operator, f"{choice.layers}", choice.sequence,
             *(f"{1e3 * seconds:,.{decimals}f}" for seconds in (*times, choice.moving, whole)),
-            f"{choice.kept / 2**20:,.1f}", *_more(choice.more, decimals))  # fmt: skip
+            f"{choice.kept / 2**20:,.1f}", over, *_more(choice.more, decimals))  # fmt: skip
 
 
 def _total(explanation: Explanation, decimals: int) -> tuple[str, ...]:
@@ -516,7 +565,7 @@ def _total(explanation: Explanation, decimals: int) -> tuple[str, ...]:
     return (TOTAL, "", "",
             *(f"{1e3 * seconds:,.{decimals}f}" for seconds in
               (*times, explanation.moving, explanation.priced + explanation.hidden_sums)),
-            f"{kept / 2**20:,.1f}", *_more(more, decimals))  # fmt: skip
+            f"{kept / 2**20:,.1f}", "", *_more(more, decimals))  # fmt: skip
 
 
 def _more(seconds: float | None, decimals: int) -> tuple[str, ...]:
