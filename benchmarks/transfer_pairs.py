@@ -1,7 +1,7 @@
 """Programs of one product and one transfer, and how well the number of their chunks is chosen.
 
 Sizes, devices and clusters are drawn at random. Each pair is simulated in every number of chunks
-that `primepar.plan.cost.chunks` compares, and the fastest one is compared with the one that the
+that `primepar.plan.simulator.chunks` compares, and the fastest one is compared with the one that the
 cost model chooses.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from primepar.passes import chunk_transfers, overlap
 from primepar.passes.chunk_transfers import Transfer, TransferPair
 from primepar.plan.cluster import Cluster, Link, Rate
-from primepar.plan.cost.chunks import best_count, counts
+from primepar.plan.simulator.chunks import best_count, counts
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.program import (
     AllGather,

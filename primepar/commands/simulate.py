@@ -32,8 +32,8 @@ from primepar.files import write_bytes, write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
-from primepar.plan.cost.chunks import MOST_CHUNKS
 from primepar.plan.simulator.chakra import chakra_trace
+from primepar.plan.simulator.chunks import MOST_CHUNKS
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import AskedChunks, PeriodSimulation, simulate_period
 

@@ -205,7 +205,8 @@ def test_linear_operators_have_what_they_send_over_the_lower_bound_as_check_has(
     assert {cell for name, cell in cells.items() if name not in linear} == {""}
 
 
-def test_layers_that_differ_are_rows_of_their_own() -> None:
+def test_layers_that_differ_are_rows_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranked, "MOST_SIMULATED", 0)
     plan = preset_plan("data", load_config(EXAMPLE), 2, 8)
     other = preset_plan("megatron", plan.model, 2).sequences
     sequences = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import run
+from command import example, run
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from test_plan_search import random_chain
 
@@ -158,7 +158,7 @@ def every_cost(graph: Graph) -> np.ndarray:
 @pytest.mark.parametrize("bounds", [(), (1,), (2,), (1, 2)])
 def test_the_program_finds_what_trying_every_choice_finds(bounds: tuple[int, ...]) -> None:
     fewer = some = 0
-    for seed in range(30):
+    for seed in range(12):
         graph = random_graph(seed)
         costs, most = every_cost(graph), np.full(3, np.inf)
         for cost in bounds:
@@ -177,8 +177,8 @@ def test_the_program_finds_what_trying_every_choice_finds(bounds: tuple[int, ...
         sums = graph.costs(answer.choices)
         assert (sums <= most).all()
         assert sums[0] == costs[within, 0].min() == round(answer.bound, 6)
-    assert some > 10
-    assert fewer > 7
+    assert some > 4
+    assert fewer > 3
 
 
 def test_a_sum_that_is_hardly_over_its_bound_is_over_it() -> None:
@@ -224,7 +224,7 @@ def test_more_devices_than_are_compared_are_refused() -> None:
     )
 
 
-MODEL = str(Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json")
+MODEL = example(1)
 LEAST = ("plan", MODEL, "--cluster", "v100-8x4", "--devices", "4", "--objective", "redundancy")
 
 
@@ -232,8 +232,8 @@ def test_plan_writes_the_plan_with_the_least_redundancy(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     done = run(*LEAST, "-o", str(path))
     end = (
-        r"\n0\.8 MiB of a device are redundant: no plan of the space within the bounds has less, "
-        r"proved by the integer program, 1,180 variables\nwrote .*\n$"
+        r"\n0\.2 MiB of a device are redundant: no plan of the space within the bounds has less, "
+        r"proved by the integer program, 316 variables\nwrote .*\n$"
     )
     assert (done.code, bool(re.search(end, done.out))) == (0, True)
     free = json.loads(run(*LEAST, "--json").out)
@@ -241,8 +241,8 @@ def test_plan_writes_the_plan_with_the_least_redundancy(tmp_path: Path) -> None:
     assert (report["redundant"], report["proved"]) == (report["bound"], True)
     sequences = {entry["operator"]: entry["sequence"] for entry in free["choices"]}
     assert load_plan(path).sequences["head"] == sequences["head"]
-    within = json.loads(run(*LEAST, "--within", "0.0015", "--json").out)
-    assert within["seconds"] <= 0.0015 < free["seconds"]
+    within = json.loads(run(*LEAST, "--within", "0.0004", "--json").out)
+    assert within["seconds"] <= 0.0004 < free["seconds"]
     assert within["redundancy"]["bound"] > report["bound"]
 
 
@@ -263,15 +263,15 @@ def test_what_was_stopped_is_not_called_proved(monkeypatch: pytest.MonkeyPatch) 
     done = run(*LEAST)
     assert done.code == 3
     assert done.out.endswith(
-        "0.8 MiB of a device are redundant: not proved to be the least, stopped after 60 "
-        "seconds, when none had less than 0.4 MiB\n"
+        "0.2 MiB of a device are redundant: not proved to be the least, stopped after 60 "
+        "seconds, when none had less than 0.1 MiB\n"
     )
 
 
 def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redundancy, "MOST_COLUMNS", 100)
     assert run(*LEAST) == (
-        3, "", "primepar: error: expected an integer program of at most 100 variables, got 1,179: "
+        3, "", "primepar: error: expected an integer program of at most 100 variables, got 315: "
         "plan fewer devices or layers, or leave --within out\n",
     )  # fmt: skip
 
@@ -281,12 +281,12 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
     [
         (("--within", "0.0001"),
          "expected a plan with a step within the 0.0001 seconds of --within, got none: the "
-         "shortest takes 0.000787644 seconds, 0.00069 too many"),
-        (("--memory", "1e6"),
-         "expected a plan within the 1,000,000 bytes of --memory, got none: the smallest takes "
-         "2,245,888 bytes, 1,245,888 too many: take --devices 16"),
-        (("--memory", "2300000", "--within", "0.0015"),
-         "expected a plan with a step within the 0.0015 seconds of --within and within the memory "
+         "shortest takes 0.000272527 seconds, 0.00017 too many"),
+        (("--memory", "4e5"),
+         "expected a plan within the 400,000 bytes of --memory, got none: the smallest takes "
+         "840,448 bytes, 440,448 too many: take --devices 16"),
+        (("--memory", "860000", "--within", "0.0004"),
+         "expected a plan with a step within the 0.0004 seconds of --within and within the memory "
          "of a device, got none: the fastest within the memory takes 0.00179716 seconds: give more "
          "of one"),
     ],
@@ -300,6 +300,6 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
 def test_the_plan_fits_the_devices(tmp_path: Path) -> None:
     shipped = Path(cluster_module.__file__).parent / "clusters" / "v100-8x4.toml"
     small = tmp_path / "small.toml"
-    small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 2.3e6", shipped.read_text()))
+    small.write_text(re.sub(r"(?m)^memory = .*$", "memory = 8.6e5", shipped.read_text()))
     done = run("plan", MODEL, "--cluster", str(small), *LEAST[4:], "--json")
-    assert json.loads(done.out)["memory"] <= 2.3e6
+    assert json.loads(done.out)["memory"] <= 8.6e5

@@ -202,7 +202,7 @@ def least_sum(planner: Planner) -> float:
     return min(sums)
 
 
-@pytest.mark.parametrize("first", range(0, 40 if IS_LONG else 20, 10))
+@pytest.mark.parametrize("first", range(0, 40 if IS_LONG else 10, 10))
 def test_the_least_memory_is_that_of_all_sums(first: int) -> None:
     for seed in range(first, first + 10):
         planner = random_planner(Random(seed))

@@ -113,7 +113,7 @@ def test_no_degree_of_megatron_is_faster_than_the_first_plan(
     family: Family, hidden: int, devices: int, batch: int
 ) -> None:
     """With sequence parallelism and without, of those within the memory of a device."""
-    model = ModelConfig.of(family, layers=2, heads=16, vocabulary=32000, hidden=hidden,
+    model = ModelConfig.of(family, layers=1, heads=16, vocabulary=32000, hidden=hidden,
                            context=1024)  # fmt: skip
     cluster = drawn_cluster(Random(devices + batch))
     planner = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from command import run
+from command import example, run
 from lowered_steps import lower_step
 from partitioned_cases import SHAPES
 from step_cases import SMALL
@@ -115,7 +115,7 @@ def test_json_has_the_same_numbers() -> None:
 
 
 def test_a_plan_prints_tokens_per_second() -> None:
-    command = ("simulate", "megatron", "--model", str(CONFIG), "--devices", "2", "--batch", "2",
+    command = ("simulate", "megatron", "--model", example(1), "--devices", "2", "--batch", "2",
                "--positions", "8", "--cluster", "h200-8")  # fmt: skip
     report = json.loads(run(*command, "--json").out)
     step = report["step"]
@@ -187,8 +187,7 @@ def test_a_deadlock_ends_with_1() -> None:
     assert done.err.startswith(expected)
 
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = ("--model", str(ROOT / "docs" / "examples" / "config.json"), "--devices", "4")
+MODEL = ("--model", str(CONFIG), "--devices", "4")
 CLUSTER = load_cluster("h200-8")
 
 
@@ -234,7 +233,8 @@ def test_copies_wait_for_a_link_that_they_share() -> None:
 
 
 def test_the_command_prints_both_programs() -> None:
-    given = ("simulate", "M2,megatron", *MODEL, "--batch", "4", "--cluster", "h200-8")
+    model = ("--model", example(1), "--devices", "4", "--batch", "4")
+    given = ("simulate", "M2,megatron", *model, "--cluster", "h200-8")
     done = run(*given, "--average-every", "4", "--json")
     assert done.code == 0
     answer = json.loads(done.out)
@@ -284,10 +284,10 @@ def amounts(simulated: Simulation) -> list[object]:
 @pytest.mark.parametrize(("name", "dtype"), [("primepar", "float32"), ("M2,megatron", "bfloat16")])
 def test_it_is_the_whole_simulation(name: str, dtype: str) -> None:
     """What is sent, computed and carried is equal; two layers more take as long as the last two."""
-    plan = plan_of(name, 8)
+    plan = plan_of(name, 6)
     whole = simulate_step(plan, *STEP, H200, dtype)
     part = simulate_equal_layers(plan, *STEP, H200, dtype)
-    assert part.left_out == 4
+    assert part.left_out == 2
     assert amounts(part) == amounts(whole)
     assert part.peak == whole.peak
     assert part.seconds == pytest.approx(whole.seconds, rel=1e-4)
@@ -310,10 +310,10 @@ def test_the_command_states_how_many_layers_are_left_out(
 ) -> None:
     """A Chakra trace has all of them."""
     monkeypatch.setattr(step, "MOST_WHOLE", 8)
-    save_plan(plan_of("megatron", 8), tmp_path / "plan.json")
+    save_plan(plan_of("megatron", 6), tmp_path / "plan.json")
     command = ("simulate", str(tmp_path / "plan.json"), "--cluster", "h200-8")
     assert run(*command).out.splitlines()[2] == (
-        "  layers     4 are not simulated: their time follows from that of equal ones, and they "
+        "  layers     2 are not simulated: their time follows from that of equal ones, and they "
         "are not in the timeline"
     )
     whole = run(*command, "-o", str(tmp_path / "trace.et"), "--json")

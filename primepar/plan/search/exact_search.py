@@ -21,9 +21,9 @@ Legend: P, Q, R choices of the first, the middle and the last node.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import NamedTuple
 
@@ -373,25 +373,11 @@ class LinkRun(NamedTuple):
     times: int
 
 
-@dataclass
-class _Walk:
-    """The costs along one run: those of the first rounds, of which the last `period` repeat.
+Rounds = list[tuple[float, list[Vector]]]
+"""Of every round along a run: the costs before its first link and after each, less a common one.
 
-    A round has the costs of all choices before its first link and after each link, less `common`.
-    In each period `common` grows by `growth`.
-    """
-
-    common: list[float] = field(default_factory=list)
-    rounds: list[list[Vector]] = field(default_factory=list)
-    period: int = 1
-    growth: float = 0.0
-
-    def at(self, number: int) -> tuple[int, float]:
-        """Which of `rounds` a round equals, and its common cost."""
-        excess = max(0, number - len(self.rounds) + 1)
-        periods = -(-excess // self.period)
-        place = number - periods * self.period
-        return place, self.common[place] + periods * self.growth
+Rounds with equal costs share one list: after a few, the differences between choices repeat.
+"""
 
 
 def bounds(start: Vector, chain: Several[LinkRun]) -> list[Vector]:
@@ -399,62 +385,41 @@ def bounds(start: Vector, chain: Several[LinkRun]) -> list[Vector]:
 
     For a run that repeats, the bound of a link is the least over its rounds.
     """
-    before, _ = _walks(0.0, start, chain, _reached)
+    before, _ = _along(start, chain, _reached)
     end = chain[-1].links[-1].node
     backwards = [LinkRun(run.links[::-1], run.times) for run in reversed(chain)]
-    after, (common, ahead) = _walks(0.0, np.zeros_like(end), backwards, _ahead)
-    least = [start + ahead + common]
+    after, ahead = _along(np.zeros_like(end), backwards, _ahead)
+    least = [start + ahead]
     for run, reached, left in zip(chain, before, reversed(after), strict=True):
-        least += _through(run, reached, left)
+        pairs: dict[tuple[int, int], tuple[float, list[Vector], list[Vector]]] = {}
+        for (low, costs), (high, rest) in zip(reached, reversed(left), strict=True):
+            key = id(costs), id(rest)
+            if key not in pairs or low + high < pairs[key][0]:
+                pairs[key] = low + high, costs, rest[::-1]
+        least += [
+            np.min([costs[link] + rest[link] + common for common, costs, rest in pairs.values()], 0)
+            for link in range(1, len(run.links) + 1)
+        ]
     return least
 
 
-def _through(run: LinkRun, reached: _Walk, left: _Walk) -> list[Vector]:
-    """The least over all rounds of what is before plus what is ahead, for each link."""
-    pairs: dict[tuple[int, int], float] = {}
-    for number in range(run.times):
-        (first, low), (second, high) = reached.at(number), left.at(run.times - 1 - number)
-        pairs[first, second] = min(low + high, pairs.get((first, second), np.inf))
-    return [
-        np.min([before + after + common for (first, second), common in pairs.items()
-                for before, after in [(reached.rounds[first][link + 1],
-                                       left.rounds[second][len(run.links) - 1 - link])]], axis=0)
-        for link in range(len(run.links))
-    ]  # fmt: skip
-
-
-def _walks(
-    common: float,
-    cost: Vector,
-    chain: Several[LinkRun],
-    step: Callable[[Vector, ChainLink], Vector],
-) -> tuple[list[_Walk], tuple[float, Vector]]:
-    """The walk along every run, and the common and further cost at the end."""
-    walks = []
+def _along(cost: Vector, chain: Several[LinkRun], step: Step) -> tuple[list[Rounds], Vector]:
+    """The rounds of every run, and the cost at the end."""
+    common, runs = 0.0, list[Rounds]()
     for run in chain:
-        walk, common, cost = _walk(common, cost, run, step)
-        walks.append(walk)
-    return walks, (common, cost)
-
-
-def _walk(common: float, cost: Vector, run: LinkRun, step: Step) -> tuple[_Walk, float, Vector]:
-    walk, known = _Walk(), dict[Hashable, int]()
-    for number in range(run.times):
-        least = float(cost.min())
-        common, cost = common + least, np.floor((cost - least) / TICK) * TICK
-        key = cost.tobytes()
-        if key in known:
-            walk.period, walk.growth = number - known[key], common - walk.common[known[key]]
-            place, common = walk.at(run.times)
-            return walk, common, walk.rounds[place][0]
-        known[key] = number
-        costs = [cost]
-        for link in run.links:
-            costs.append(step(costs[-1], link))
-        walk.common.append(common)
-        walk.rounds.append(costs)
-        cost = costs[-1]
-    return walk, common, cost
+        rounds, known = Rounds(), dict[bytes, list[Vector]]()
+        for _ in range(run.times):
+            least = float(cost.min())
+            common, cost = common + least, np.floor((cost - least) / TICK) * TICK
+            costs = known.get(cost.tobytes())
+            if costs is None:
+                costs = known[cost.tobytes()] = [cost]
+                for link in run.links:
+                    costs.append(step(costs[-1], link))
+            rounds.append((common, costs))
+            cost = costs[-1]
+        runs.append(rounds)
+    return runs, cost + common
 
 
 def _reached(cost: Vector, link: ChainLink) -> Vector:

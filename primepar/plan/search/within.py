@@ -386,7 +386,6 @@ def best_within(planner: Planner, memory: float | None = None) -> SearchResult:
 
     Raises `PlanError` where there is none.
     """
-    refuse_what_cannot_fit(planner, memory)
     result = search(planner)
     if result.is_within(bound_of(planner, memory)[0]):
         return result

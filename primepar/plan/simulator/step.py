@@ -22,12 +22,12 @@ from primepar.operators.averaging import lower_average
 from primepar.operators.step import lower_step
 from primepar.passes import PASSES, apply
 from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.cost.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.layouts import ends
 from primepar.plan.operator_layouts import sequence_lines
 from primepar.plan.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.plan.simulator.account import UNIFORM, Shortened, account_of, step_options
+from primepar.plan.simulator.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.events import Communication
 from primepar.schedule.program import (

@@ -20,15 +20,14 @@ tiles by measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, isqrt
+from math import isqrt
 
 from primepar.passes.chunk_transfers import ChunkCount, HidingWork, TransferPair
 from primepar.plan.cluster import BYTES, Cluster, Link
+from primepar.plan.simulator.links import Clock, DeviceTransfer, Network
 
 MOST_CHUNKS = 64
 """Of the part of one device."""
-EPSILON = 1e-6
-"""Bytes that are lost to rounding; a message has at least one."""
 
 
 def chunk_count(cluster: Cluster, dtype: str) -> ChunkCount:
@@ -67,7 +66,7 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
             start = max(earlier, gathered) if cluster.overlap else earlier + gathered
             return start + _product(pair, 1, cluster, dtype)
         seconds = _product(pair, members * chunks, cluster, dtype)
-        return earlier + _ring(members, chunks, seconds, link, part / chunks)
+        return earlier + _ring(pair, chunks, seconds, part / chunks, cluster)
     rounds = 2 if pair.transfer == "all_reduce" else 1
     sent = rounds * (members - 1) / members * pair.result * item
     pieces = max(1, chunks if cluster.overlap else 1)
@@ -116,59 +115,45 @@ def _gathered(link: Link, members: int, part: float) -> float:
     return float(ring.start + (members - 1) * part / ring.alone)
 
 
-def _ring(members: int, chunks: int, product: float, link: Link, message: float) -> float:
+def _ring(pair: TransferPair, chunks: int, product: float, message: float, on: Cluster) -> float:
     """Return the seconds of a ring of chunks of `message` bytes, and their products.
 
-    Every device does the same at the same time, so one of them is followed.
+    Every device does the same at the same time, so one of them is simulated. What it sends leaves
+    when what the device before it sends arrives.
     """
-    port, end = _SharedPort(link), 0.0
-    for number in range(chunks):
-        port.post(number, 0.0, message)
-    for number in range(members * chunks):
+    clock, members, arrived = Clock(), len(pair.ranks), set[int]()
+    network, number, is_busy = Network(on, clock, float), 0, False
+    ends = min(pair.ranks), max(pair.ranks)
+
+    def send(chunk: int) -> None:
+        def arrive() -> None:
+            arrived.add(chunk)
+            multiply()
+
+        network.start([DeviceTransfer(*ends, message)], 1, arrive)
+
+    def multiply() -> None:
+        """Multiply the next chunk if it is there; it is sent on, unless it has been everywhere."""
+        nonlocal is_busy
         # What is multiplied as number i has arrived as number i - chunks.
-        start = end if number < chunks else port.arrival(number - chunks, end)
-        if chunks <= number < (members - 1) * chunks:
-            port.post(number, start, message)
-        end = start + product
-    return end
-
-
-class _SharedPort:
-    """Messages on a link, which share its bandwidth evenly while they move, as in the simulator."""
-
-    def __init__(self, link: Link) -> None:
-        self.link, self.now = link, 0.0
-        self.left: dict[int, float] = {}
-        """Bytes of each message that moves."""
-        self.posted: list[tuple[float, int, float]] = []
-        """When each of the other messages begins to move, its number and its bytes."""
-        self.ended: dict[int, float] = {}
-
-    def post(self, number: int, time: float, message: float) -> None:
-        """Post a message; times do not fall."""
-        self.posted.append((time + self.link.message(message), number, message))
-
-    def arrival(self, number: int, earliest: float) -> float:
-        """Return when a message has arrived, or `earliest` if that is later."""
-        while number not in self.ended:
-            self._advance()
-        return max(earliest, self.ended[number])
-
-    def _advance(self) -> None:
-        """Go on to the next time at which a message begins to move or arrives."""
-        share = min(self.link.bandwidth / max(1, len(self.left)), self.link.alone)
-        least = min(self.left.values(), default=inf)
-        begin = self.posted[0][0] if self.posted else inf
-        time = min(begin, self.now + least / share)
-        self.left = {number: left - (time - self.now) * share for number, left in self.left.items()}
-        self.now = time
-        if time == begin:
-            _, number, message = self.posted.pop(0)
-            self.left[number] = message
+        is_here = number < chunks or number - chunks in arrived
+        if is_busy or not is_here or number == members * chunks:
             return
-        for number in [number for number, left in self.left.items() if left <= EPSILON]:
-            del self.left[number]
-            self.ended[number] = time
+        is_busy = True
+        if chunks <= number < (members - 1) * chunks:
+            send(number)
+        clock.schedule(clock.now + product, multiplied)
+
+    def multiplied() -> None:
+        nonlocal number, is_busy
+        number, is_busy = number + 1, False
+        multiply()
+
+    for chunk in range(chunks):
+        send(chunk)
+    multiply()
+    clock.run(network.settle)
+    return float(clock.now)
 
 
 def _reduced(chunks: int, product: float, latency: float, sent: float) -> float:
