@@ -4,12 +4,8 @@ A benchmark is one file: a header with its question and how it is measured, and 
 yields cases. A case has a name, and measures one row or several when it is called:
 
     class SumRow(BenchRow, frozen=True):
-        hops: int
-        bfloat16: float
-
-        @property
-        def cells(self) -> Cells:
-            return {"hops": self.hops, "sum in bfloat16": f"{self.bfloat16:.2f}"}
+        hops: Annotated[int, Column("hops")]
+        bfloat16: Annotated[float, Column("sum in bfloat16", ".2f")]
 
     def half_precision(size: int = 512) -> Iterator[Case]:
         for hops in (1, 2, 4):
@@ -35,11 +31,12 @@ import time
 from argparse import ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, Union, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -57,6 +54,36 @@ IDLE = 0.05
 """Share of the CPU that may go elsewhere on a machine that counts as idle."""
 
 
+class Column(NamedTuple):
+    """The column of a field, or of a property by its return type: head, format, and a factor.
+
+    The format of several numbers is what separates them.
+    """
+
+    head: str
+    form: str = ""
+    times: float = 1
+
+    def cell(self, value: Any) -> str:
+        """The text of a value; that of None is empty."""
+        if isinstance(value, tuple):
+            return self.form.join(map(str, value))
+        value = value if self.times == 1 or value is None else self.times * value
+        return "" if value is None else f"{value:{self.form}}"
+
+
+@cache
+def columns(kind: type) -> dict[str, Column]:
+    """Name of an attribute -> its column: fields in their order, then properties."""
+    hints = get_type_hints(kind, include_extras=True)
+    for name, member in vars(kind).items():
+        if isinstance(member, property):
+            hints[name] = get_type_hints(member.fget, include_extras=True).get("return")
+    return {
+        name: mark for name, hint in hints.items() for mark in getattr(hint, "__metadata__", ())
+    }
+
+
 class BenchRow(Struct, frozen=True, tag=True):
     """What one case measured; rows of one class and title are one table."""
 
@@ -65,8 +92,9 @@ class BenchRow(Struct, frozen=True, tag=True):
 
     @property
     def cells(self) -> Cells:
-        """The line of the table."""
-        raise NotImplementedError
+        """The line of the table: its columns, unless a class has other cells."""
+        return {mark.head: mark.cell(getattr(self, name))
+                for name, mark in columns(type(self)).items()}  # fmt: skip
 
     @property
     def title(self) -> str:

@@ -31,7 +31,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from benchmarks.problem import Problem, Wholes, cross_entropy, full_name, turned
+from benchmarks.problem import Between, Problem, Wholes, cross_entropy, full_name, turned
 from primepar.distributed import (
     Executor,
     Mesh,
@@ -91,58 +91,43 @@ def check(contender: Contender, expected: Wholes | None) -> None:
 # Plain modules: the floors, and Megatron's partition
 
 
-class EnterCopied(torch.autograd.Function):
-    """Megatron's f: forward passes on, backward all-reduces."""
+class Around(torch.autograd.Function):
+    """A call forward, and its adjoint backward.
+
+    An all-reduce and passing on are adjoint: Megatron's f and g. With sequence parallelism a gather
+    along a dim and a reduce-scatter are.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
+    def forward(ctx: Any, x: torch.Tensor, there: Between, back: Between) -> torch.Tensor:
+        ctx.back, y = back, there(x)
+        if y is x:
+            ctx.mark_dirty(x)
+        return y
 
     @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
-        dy = dy.contiguous()
-        dist.all_reduce(dy)
-        return dy
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.back(dy), None, None
 
 
-class LeaveReduced(torch.autograd.Function):
-    """Megatron's g: forward all-reduces, backward passes on."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(x)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> torch.Tensor:
-        return dy
+def around(there: Between, back: Between) -> tuple[Between, Between]:
+    """What is before a column linear, and what is after a row linear: its inverse."""
+    return (
+        lambda x: Around.apply(x, there, back),  # type: ignore[no-untyped-call]
+        lambda x: Around.apply(x, back, there),  # type: ignore[no-untyped-call]
+    )
 
 
-class EnterGathered(torch.autograd.Function):
-    """With sequence parallelism: a divided dim is gathered, its gradients are reduce-scattered."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
-        ctx.dim = dim
-        return gathered(x, dim)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return scattered(dy, ctx.dim), None
+def passed(x: torch.Tensor) -> torch.Tensor:
+    """The same data."""
+    return x.view_as(x)
 
 
-class LeaveScattered(torch.autograd.Function):
-    """The inverse: partial sums are reduce-scattered, their gradients gathered."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, dim: int) -> torch.Tensor:
-        ctx.dim = dim
-        return scattered(x, dim)
-
-    @staticmethod
-    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return gathered(dy, ctx.dim), None
+def summed(x: torch.Tensor) -> torch.Tensor:
+    """The sum of all ranks, in place."""
+    x = x.contiguous()
+    dist.all_reduce(x)
+    return x
 
 
 def gathered(part: torch.Tensor, dim: int) -> torch.Tensor:
@@ -258,7 +243,7 @@ class MegatronContender(ColumnFloor):
     name = "megatron by hand"
 
     def partitioned(self) -> nn.Module:
-        return self.cut(self.problem.module(EnterCopied.apply, LeaveReduced.apply))
+        return self.cut(self.problem.module(*around(passed, summed)))
 
 
 class SequenceMegatronContender(ColumnFloor):
@@ -267,13 +252,8 @@ class SequenceMegatronContender(ColumnFloor):
     name = "megatron-sp by hand"
 
     def partitioned(self) -> nn.Module:
-        dim = self.problem.sequence_dim
-        module = self.cut(
-            self.problem.module(
-                lambda x: EnterGathered.apply(x, dim),  # type: ignore[no-untyped-call]
-                lambda x: LeaveScattered.apply(x, dim),  # type: ignore[no-untyped-call]
-            )
-        )
+        calls = (partial(call, dim=self.problem.sequence_dim) for call in (gathered, scattered))
+        module = self.cut(self.problem.module(*around(*calls)))
         if self.problem.kind == "gpt":
             self.losses = self.ranks
             module.places = self.share(module.places)  # type: ignore[arg-type]
@@ -293,17 +273,12 @@ class SequenceMegatronContender(ColumnFloor):
         gradients = [self.module.get_parameter(name).grad for name in self.replicated]
         if self.problem.kind == "gpt":
             gradients.append(self.y.detach())
-        self._sum([gradient for gradient in gradients if gradient is not None])
-
-    def _sum(self, tensors: list[torch.Tensor]) -> None:
-        """All-reduce tensors together."""
-        if not tensors:
-            return
-        sums = torch.cat([tensor.flatten() for tensor in tensors])
-        dist.all_reduce(sums)
-        parts = torch.split(sums, [tensor.numel() for tensor in tensors])
-        for tensor, part in zip(tensors, parts, strict=True):
-            tensor.copy_(part.view(tensor.shape))
+        tensors = [gradient for gradient in gradients if gradient is not None]
+        if tensors:  # all of them in one call
+            sums = summed(torch.cat([tensor.flatten() for tensor in tensors]))
+            parts = torch.split(sums, [tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view(tensor.shape))
 
 
 class DTensorContender(ModuleContender):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from msgspec import Struct
@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Cells, aligned, bench, cpu_seconds
+from benchmarks.bench import BenchRow, BenchRun, Case, Cells, Column, aligned, bench, cpu_seconds
 from benchmarks.contenders import (
     Contender,
     ListFacts,
@@ -108,16 +108,12 @@ class LeftOut(BenchRow, frozen=True):
     """A preset that does not fit a problem."""
 
     problem: str
-    plan: str
-    why: str
+    plan: Annotated[str, Column("plan")]
+    why: Annotated[str, Column("why")]
 
     @property
     def title(self) -> str:
         return f"{self.problem}: left out"
-
-    @property
-    def cells(self) -> Cells:
-        return {"plan": self.plan, "why": self.why}
 
 
 METRICS: dict[str, Callable[[ContenderRow], Score]] = {

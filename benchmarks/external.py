@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from statistics import mean
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Cells, Column, bench
 from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Passing, load_cluster
 from primepar.plan.presets import preset_plan
@@ -311,28 +311,24 @@ def _summary(name: str, errors: Sequence[float]) -> str:
 class LayerMemory(BenchRow, frozen=True):
     """One configuration of a model: bytes of a layer over s b h."""
 
-    model: str
-    configuration: str
-    formula: float
-    masks: float
+    model: Annotated[str, Column("model")]
+    configuration: Annotated[str, Column("configuration")]
+    formula: Annotated[float, Column("formula", ".3f")]
+    masks: Annotated[float, Column("masks", ".3f", -1)]
     """The part of the formula that is masks."""
-    norms: float
+    norms: Annotated[float, Column("norms", "+.3f")]
     """What the inputs of norms take here beyond the formula."""
-    counted: float
+    counted: Annotated[float, Column("planner", ".3f")]
 
     @property
-    def cells(self) -> Cells:
-        rest = self.counted / (self.formula - self.masks + self.norms) - 1
-        return {
-            "model": self.model,
-            "configuration": self.configuration,
-            "formula": f"{self.formula:.3f}",
-            "masks": f"{-self.masks:.3f}",
-            "norms": f"{self.norms:+.3f}",
-            "planner": f"{self.counted:.3f}",
-            "error": f"{self.counted / self.formula - 1:+.1%}",
-            "rest": f"{rest:+.2%}",
-        }
+    def error(self) -> Annotated[float, Column("error", "+.1%")]:
+        """What is counted over the formula, less 1."""
+        return self.counted / self.formula - 1
+
+    @property
+    def rest(self) -> Annotated[float, Column("rest", "+.2%")]:
+        """The same without masks, and with norms as they are here."""
+        return self.counted / (self.formula - self.masks + self.norms) - 1
 
 
 def layer_memory(run: TrainingRun) -> list[LayerMemory]:

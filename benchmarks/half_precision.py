@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from math import sqrt
+from typing import Annotated
 
 import torch
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from primepar.distributed import Executor, Mesh
 from primepar.partition import parse_sequence
 from primepar.schedule.program import Compute, Cut, Program
@@ -28,22 +29,13 @@ HOPS = (1, 2, 4, 8, 16)
 class HopErrors(BenchRow, frozen=True):
     """Errors of a sum of some terms, as multiples of the error of one dense bfloat16 product."""
 
-    hops: int
-    bfloat16: float
+    hops: Annotated[int, Column("hops")]
+    bfloat16: Annotated[float, Column("sum in bfloat16", ".2f")]
     """Sum held and sent in bfloat16."""
-    float32: float
-    """Sum held and sent in float32, and rounded once."""
-    predicted: float
+    predicted: Annotated[float, Column("formula", ".2f")]
     """By the formula for bfloat16."""
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "hops": self.hops,
-            "sum in bfloat16": f"{self.bfloat16:.2f}",
-            "formula": f"{self.predicted:.2f}",
-            "sum in float32": f"{self.float32:.2f}",
-        }
+    float32: Annotated[float, Column("sum in float32", ".2f")]
+    """Sum held and sent in float32, and rounded once."""
 
 
 def travelling(hops: int, size: int, wide: bool) -> Program:
@@ -88,7 +80,7 @@ def measure(hops: int, size: int) -> HopErrors:
         blocks = {f"I[0,{n}]": part.contiguous() for n, part in enumerate(parts[0])}
         blocks |= {f"W[{n},0]": part for n, part in enumerate(parts[1])}
         errors[wide] = round(error(run(blocks)["O[0,0]"]) / error(left @ right), 3)
-    return HopErrors(hops, errors[False], errors[True], round(sqrt((hops + 1) / 2), 3))
+    return HopErrors(hops, errors[False], round(sqrt((hops + 1) / 2), 3), errors[True])
 
 
 def half_precision(size: int = 512) -> Iterator[Case]:

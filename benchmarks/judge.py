@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from time import process_time
+from typing import Annotated
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.programs import cannon
 from primepar.partition.flux import FluxScatter
 from primepar.schedule import Program
@@ -77,19 +78,10 @@ class JudgeRow(BenchRow, frozen=True):
     """A program, what it is judged, and CPU seconds."""
 
     timed = ("seconds",)
-    program: str
-    instructions: int
-    verdict: str
-    seconds: float
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "program": self.program,
-            "instructions": f"{self.instructions:,}",
-            "verdict": self.verdict,
-            "CPU s": f"{self.seconds:.2f}",
-        }
+    program: Annotated[str, Column("program")]
+    instructions: Annotated[int, Column("instructions", ",")]
+    verdict: Annotated[str, Column("verdict")]
+    seconds: Annotated[float, Column("CPU s", ".2f")]
 
 
 def measure(name: str) -> JudgeRow:

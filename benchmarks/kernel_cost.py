@@ -11,12 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from time import process_time_ns
+from typing import Annotated
 
 import torch
 from torch import distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.problem import Problem
 from primepar.distributed import Executor, Mesh
 from primepar.distributed.runtime.messages import CompiledStep, Frame
@@ -31,17 +32,13 @@ class KernelRow(BenchRow, frozen=True):
     """A kind of kernels, or of instructions: CPU milliseconds of all calls in a step."""
 
     plan: str
-    kind: str
-    milliseconds: float
-    calls: int
+    kind: Annotated[str, Column("kind")]
+    milliseconds: Annotated[float, Column("CPU ms", ".2f")]
+    calls: Annotated[int, Column("calls")]
 
     @property
     def title(self) -> str:
         return f"{PROBLEM} on {RANKS} ranks, {self.plan}, rank 0"
-
-    @property
-    def cells(self) -> Cells:
-        return {"kind": self.kind, "CPU ms": f"{self.milliseconds:.2f}", "calls": self.calls}
 
 
 def executor_of(plan_name: str) -> Executor:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import combinations, product
 from math import inf, prod
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from primepar.partition import PRIMITIVES
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence
@@ -106,22 +106,16 @@ def _blocks(sets: Sets, block_of: list[int]) -> Sets:
 class GapRow(BenchRow, frozen=True):
     """The best schedule of few blocks over the bound."""
 
-    cuts: tuple[int, int, int]
-    devices: int
-    shape: tuple[int, int, int]
-    best: float
-    bound: float
+    cuts: Annotated[tuple[int, int, int], Column("slices", "x")]
+    devices: Annotated[int, Column("devices")]
+    shape: Annotated[tuple[int, int, int], Column("M, N, K", ", ")]
+    best: Annotated[float, Column("best", ".0f")]
+    bound: Annotated[float, Column("bound", ".0f")]
 
     @property
-    def cells(self) -> Cells:
-        return {
-            "slices": "x".join(map(str, self.cuts)),
-            "devices": self.devices,
-            "M, N, K": ", ".join(map(str, self.shape)),
-            "best": f"{self.best:.0f}",
-            "bound": f"{self.bound:.0f}",
-            "best/bound": f"{self.best / self.bound:.2f}",
-        }
+    def ratio(self) -> Annotated[float, Column("best/bound", ".2f")]:
+        """The best over the bound."""
+        return self.best / self.bound
 
 
 def gap(cuts: tuple[int, int, int], devices: int, shape: tuple[int, int, int]) -> GapRow:
@@ -196,29 +190,15 @@ def grids(shape: tuple[int, int, int], devices: int, *, kept: bool) -> float:
 class FrontierRow(BenchRow, frozen=True):
     """The best primitive for a shape within a limit of copies, over the bound."""
 
-    shape: tuple[int, int, int]
-    devices: int
-    copies: float
-    primitive: str
-    kept: float
-    peak: float
-    sent: float
-    least: float
-    any_grids: float | None
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "M, N, K": ", ".join(map(str, self.shape)),
-            "devices": self.devices,
-            "copies": "any" if self.copies > 2 else f"{self.copies:g}",
-            "primitive": self.primitive,
-            "kept": f"{self.kept:.2f}",
-            "peak": f"{self.peak:.2f}",
-            "sent/bound": f"{self.sent:.3f}",
-            "at least": f"{self.least:.3f}",
-            "any grids": "" if self.any_grids is None else f"{self.any_grids:.3f}",
-        }
+    shape: Annotated[tuple[int, int, int], Column("M, N, K", ", ")]
+    devices: Annotated[int, Column("devices")]
+    copies: Annotated[str, Column("copies")]
+    primitive: Annotated[str, Column("primitive")]
+    kept: Annotated[float, Column("kept", ".2f")]
+    peak: Annotated[float, Column("peak", ".2f")]
+    sent: Annotated[float, Column("sent/bound", ".3f")]
+    least: Annotated[float, Column("at least", ".3f")]
+    any_grids: Annotated[float | None, Column("any grids", ".3f")]
 
 
 def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]:
@@ -226,7 +206,7 @@ def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]
     M, N, K = (size // SCALE for size in shape)
     operator, one_copy = Linear(M, N, K), (M * N + N * K + M * K) / devices
     bound, known = training_step(M, N, K, devices), list(choices(operator, devices))
-    for copies in (1, 2, 1e9):
+    for copies in (1, 2, 10**9):
         limit = copies * one_copy
         best = min((one for one in known if one.kept <= limit), key=lambda choice: choice[:3])
         report = check(best.sequence, operator)
@@ -234,8 +214,9 @@ def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]
             raise SystemExit(f"{best.sequence}: {report.message}")
         least = training_step(M, N, K, devices, kept=limit - M * K / devices)
         any_grids = None if copies == 2 else grids((M, N, K), devices, kept=copies > 1) / bound
+        label = f"{copies}" if copies <= 2 else "any"
         yield FrontierRow(
-            shape, devices, copies, str(best.sequence), best.kept / one_copy,
+            shape, devices, label, str(best.sequence), best.kept / one_copy,
             max(report.peak) / one_copy, float(sum(report.sent)) / devices / bound, least / bound,
             any_grids,
         )  # fmt: skip

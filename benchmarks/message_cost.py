@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
+from typing import Annotated
 
 import torch
 from torch import distributed as dist
 
-from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
+from benchmarks.bench import BenchRow, Case, Column, bench, cpu_seconds
 from benchmarks.world import on_ranks
 
 CALLS = 6
@@ -67,8 +68,8 @@ def measured(sizes: list[int], rounds: int) -> Costs:
 class CallCost(BenchRow, frozen=True):
     """A kind of call: CPU ms of all ranks for each MiB that is sent."""
 
-    size: int
-    kind: str
+    kind: Annotated[str, Column("call")]
+    size: Annotated[int, Column("MiB of a block")]
     ranks: int
     by_round: list[float]
     messages: int
@@ -80,20 +81,21 @@ class CallCost(BenchRow, frozen=True):
         return f"{self.ranks} ranks, gloo, CPU ms of all ranks for each MiB sent"
 
     @property
-    def cells(self) -> Cells:
-        return {
-            "call": self.kind,
-            "MiB of a block": self.size,
-            "least": f"{min(self.by_round):.3f}",
-            "median": f"{median(self.by_round):.3f}",
-        }
+    def least(self) -> Annotated[float, Column("least", ".3f")]:
+        """Of all rounds."""
+        return min(self.by_round)
+
+    @property
+    def median(self) -> Annotated[float, Column("median", ".3f")]:
+        """Of all rounds."""
+        return median(self.by_round)
 
     @classmethod
     def notes(cls, rows: Sequence[CallCost]) -> Iterator[str]:
         """The bound, by the least cost over sizes and rounds."""
         if rows[0].messages and rows[0].reduced:
             message, reduction = (
-                min(min(row.by_round) for row in rows if row.kind.startswith(kind))
+                min(row.least for row in rows if row.kind.startswith(kind))
                 for kind in ("message", "all-reduce")
             )
             sent, reduced = rows[0].messages / 1024 * message, rows[0].reduced / 1024 * reduction
@@ -107,7 +109,7 @@ def measure(ranks: int, rounds: int, messages: int, reduced: int) -> list[CallCo
     """Measure all calls in one world."""
     costs: Costs = on_ranks(ranks, "benchmarks.message_cost:measured", [1, 2, 8], rounds,
                             as_batch=True)  # fmt: skip
-    return [CallCost(size, kind, ranks, by_round, messages, reduced)
+    return [CallCost(kind, size, ranks, by_round, messages, reduced)
             for (size, kind), by_round in costs.items()]  # fmt: skip
 
 

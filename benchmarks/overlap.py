@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from functools import partial
 from statistics import mean
+from typing import Annotated
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench
+from benchmarks.bench import BenchRow, BenchRun, Case, Column, bench
 from benchmarks.transfer_pairs import Choice, PairCase, chosen, generated
 from primepar.api.drawings import in_readable_unit
 from primepar.models import ModelConfig
@@ -34,63 +35,34 @@ DRAWN = {"overlap-whole.svg": 0, "overlap-chunks.svg": 1}
 class SimulatedStep(BenchRow, frozen=True):
     """One simulated step: milliseconds, and the hidden share of the communication of rank 0."""
 
-    method: str
-    chunks: str
-    step: float
-    computing: float
-    communicating: float
-    hidden: float
-    faster: float
+    method: Annotated[str, Column("method")]
+    chunks: Annotated[str, Column("chunks")]
+    step: Annotated[float, Column("step, ms", ".1f")]
+    computing: Annotated[float, Column("computing, ms", ".1f")]
+    communicating: Annotated[float, Column("communicating, ms", ".1f")]
+    hidden: Annotated[float, Column("hidden", ".1%")]
+    faster: Annotated[float, Column("times faster", ".3f")]
     """The time with whole transfers over this one."""
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "method": self.method,
-            "chunks": self.chunks,
-            "step, ms": f"{self.step:.1f}",
-            "computing, ms": f"{self.computing:.1f}",
-            "communicating, ms": f"{self.communicating:.1f}",
-            "hidden": f"{self.hidden:.1%}",
-            "times faster": f"{self.faster:.3f}",
-        }
 
 
 class ChoiceRow(BenchRow, frozen=True):
     """How often the choice for a transfer is the fastest, and mean times over the fastest."""
 
-    transfer: str
-    pairs: int
-    fastest: int
-    chosen: float
-    worst: float
-    whole: float
-    always_1: float
-    always_4: float
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "transfer": self.transfer,
-            "pairs": self.pairs,
-            "fastest chosen": self.fastest,
-            "chosen": f"{self.chosen:.4f}",
-            "at most": f"{self.worst:.4f}",
-            "whole": f"{self.whole:.3f}",
-            "always 1": f"{self.always_1:.3f}",
-            "always 4": f"{self.always_4:.3f}",
-        }
+    transfer: Annotated[str, Column("transfer")]
+    pairs: Annotated[int, Column("pairs")]
+    fastest: Annotated[int, Column("fastest chosen")]
+    chosen: Annotated[float, Column("chosen", ".4f")]
+    worst: Annotated[float, Column("at most", ".4f")]
+    whole: Annotated[float, Column("whole", ".3f")]
+    always_1: Annotated[float, Column("always 1", ".3f")]
+    always_4: Annotated[float, Column("always 4", ".3f")]
 
 
 class DrawnRow(BenchRow, frozen=True):
     """A picture, and the simulated microseconds that it shows."""
 
-    picture: str
-    microseconds: float
-
-    @property
-    def cells(self) -> Cells:
-        return {"picture": self.picture, "us": f"{self.microseconds:.0f}"}
+    picture: Annotated[str, Column("picture")]
+    microseconds: Annotated[float, Column("us", ".0f")]
 
 
 def steps(method: str, config: ModelConfig, machine: Cluster, batch: int) -> list[SimulatedStep]:

@@ -11,14 +11,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import distributed as dist
 from torch.profiler import record_function
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.contenders import Ours, PartProgram, makers, planned
 from benchmarks.executor import BEGIN, recorded, two_steps
 from benchmarks.problem import Problem
@@ -45,16 +45,12 @@ class PeakRow(BenchRow, frozen=True):
     """What there is at the peak of a plan: KiB, or an instruction."""
 
     plan: str
-    what: str
-    there: str
+    what: Annotated[str, Column("at the peak")]
+    there: Annotated[str, Column("KiB")]
 
     @property
     def title(self) -> str:
         return self.plan
-
-    @property
-    def cells(self) -> Cells:
-        return {"at the peak": self.what, "KiB": self.there}
 
 
 def peak_rows(name: str, make: Callable[[], Ours]) -> Iterator[PeakRow]:

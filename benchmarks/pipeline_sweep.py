@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing import Pool
-from typing import NamedTuple, get_args
+from typing import Annotated, NamedTuple, get_args
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 from primepar.partition.pipeline.dependencies import PipelineOrders
 from primepar.partition.pipeline.formulas import peak_stashes
@@ -32,12 +32,8 @@ class PipelineSize(NamedTuple):
 class SweepRow(BenchRow, frozen=True):
     """A schedule, all of whose instances are proved."""
 
-    schedule: ScheduleName
-    instances: int
-
-    @property
-    def cells(self) -> Cells:
-        return {"schedule": self.schedule, "instances proved": self.instances}
+    schedule: Annotated[ScheduleName, Column("schedule")]
+    instances: Annotated[int, Column("instances proved")]
 
 
 def sizes(schedule: ScheduleName, stages: int, micro_batches: int) -> Iterator[PipelineSize]:

@@ -11,10 +11,11 @@ from dataclasses import replace as resized
 from functools import partial
 from time import perf_counter
 from types import MappingProxyType
+from typing import Annotated
 
 from msgspec.structs import replace
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import Cluster, load_cluster
 
@@ -34,30 +35,18 @@ class SearchRow(BenchRow, frozen=True):
     """One search over the paper's space, for the time of one block's training step."""
 
     timed = ("seconds",)
-    model: str
-    devices: int
-    seconds: float
+    model: Annotated[str, Column("block")]
+    devices: Annotated[int, Column("devices", ",")]
+    seconds: Annotated[float, Column("seconds", ".3f")]
     """Of the search."""
-    paper_seconds: float | None
+    paper_seconds: Annotated[float | None, Column("the paper's", ".4f")]
     """None where the paper has none."""
-    step: float
+    step: Annotated[float, Column("step, ms", ",.1f", 1e3)]
     """Seconds of a training step under the plan."""
-    bound: float
+    bound: Annotated[float, Column("at least, ms", ",.1f", 1e3)]
     """Lower bound of the seconds of a step under any plan."""
-    gap: float
+    gap: Annotated[float, Column("gap", ".2%")]
     """Upper bound of the distance from the optimum, as a share of it."""
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "block": self.model,
-            "devices": f"{self.devices:,}",
-            "seconds": f"{self.seconds:.3f}",
-            "the paper's": "" if self.paper_seconds is None else f"{self.paper_seconds:.4f}",
-            "step, ms": f"{1e3 * self.step:,.1f}",
-            "at least, ms": f"{1e3 * self.bound:,.1f}",
-            "gap": f"{self.gap:.2%}",
-        }
 
 
 def measure(name: str, devices: int) -> SearchRow:

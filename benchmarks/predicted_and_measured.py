@@ -27,12 +27,12 @@ from functools import partial
 from pathlib import Path
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Cells, Column, bench
 from benchmarks.scores import (
     Score,
     blind_regret,
@@ -266,52 +266,34 @@ class RankedPlan(BenchRow, frozen=True):
 class RankingScores(BenchRow, frozen=True, kw_only=True):
     """Scores of one model: of the drawn plans, and of the planner's own choice among all."""
 
-    model: str
+    model: Annotated[str, Column("model")]
     parameters: int
     tokens: int
-    tau: Score
-    simulated_tau: Score
-    cpu_tau: float
+    tau: Annotated[Score, Column("tau, 95% interval", "+.2f")]
+    simulated_tau: Annotated[Score, Column("the simulator's", "+.2f")]
+    cpu_tau: Annotated[float, Column("of CPU", "+.2f")]
     """With the CPU seconds of all ranks in the place of the measured time."""
-    repeated_tau: float
+    repeated_tau: Annotated[float, Column("repeated", "+.2f")]
     """Of the odd rounds as a prediction of the even ones: what noise leaves of a perfect one."""
-    regret: float
+    regret: Annotated[float, Column("regret", ".0%")]
     """Of the drawn plan that the cost model prefers, over the fastest drawn one."""
-    overall_regret: float
+    overall_regret: Annotated[float, Column("of the planner's plan", ".0%")]
     """Of the plan that the search chooses, over the fastest of all that were measured."""
-    repeated_regret: float
+    repeated_regret: Annotated[float, Column("repeated regret", ".0%")]
     """Of the drawn plan that is fastest in the odd rounds, over the fastest in the even ones."""
-    blind_regret: float
+    blind_regret: Annotated[float, Column("blind", ".0%")]
     """Of a drawn plan chosen blindly: what a constant prediction gives."""
-    error: float
-    constant_error: float
+    error: Annotated[float, Column("error", ".0%")]
+    constant_error: Annotated[float, Column("a constant's", ".0%")]
     of_megatron: tuple[float, float]
     """The planner's plan over plain Megatron's, as measured and as predicted."""
 
     @property
-    def is_met(self) -> bool:
-        """Whether tau and both regrets meet their targets."""
+    def targets(self) -> Annotated[str, Column("targets")]:
+        """Whether tau and both regrets meet them."""
         worst = max(self.regret, self.overall_regret)
-        return worst <= LARGEST_REGRET and self.tau.value >= LEAST_TAU
-
-    @property
-    def cells(self) -> Cells:
-        tau, simulated = (f"{one.value:+.2f} ({one.low:+.2f} to {one.high:+.2f})"
-                          for one in (self.tau, self.simulated_tau))  # fmt: skip
-        return {
-            "model": self.model,
-            "tau, 95% interval": tau,
-            "the simulator's": simulated,
-            "of CPU": f"{self.cpu_tau:+.2f}",
-            "repeated": f"{self.repeated_tau:+.2f}",
-            "regret": f"{self.regret:.0%}",
-            "of the planner's plan": f"{self.overall_regret:.0%}",
-            "repeated regret": f"{self.repeated_regret:.0%}",
-            "blind": f"{self.blind_regret:.0%}",
-            "error": f"{self.error:.0%}",
-            "a constant's": f"{self.constant_error:.0%}",
-            "targets": "met" if self.is_met else "missed",
-        }
+        is_met = worst <= LARGEST_REGRET and self.tau.value >= LEAST_TAU
+        return "met" if is_met else "missed"
 
     @classmethod
     def notes(cls, rows: Sequence[RankingScores]) -> Iterator[str]:

@@ -15,10 +15,11 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, sleep
+from typing import Annotated
 
 from msgspec.structs import replace
 
-from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
+from benchmarks.bench import BenchRow, Case, Column, bench, cpu_seconds
 
 STEP = Path(__file__).parent / "preflight_step.py"
 SAMPLED = 0.25
@@ -28,29 +29,15 @@ SAMPLED = 0.25
 class CaptureRow(BenchRow, frozen=True):
     """A capture and its proof: seconds, and MiB of all processes."""
 
-    stages: int
-    tensor: int
-    verdict: str
-    instructions: int
-    capture: float
-    proof: float
-    cpu: float
-    peak: float = 0.0
-    load: float = 0.0
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "ranks": self.stages * self.tensor,
-            "mesh": f"{self.stages} stages x {self.tensor}",
-            "verdict": self.verdict,
-            "instructions": self.instructions,
-            "capture s": f"{self.capture:.1f}",
-            "proof s": f"{self.proof:.1f}",
-            "CPU s": f"{self.cpu:.1f}",
-            "peak MiB": f"{self.peak:.0f}",
-            "load": f"{self.load:.1f}",
-        }
+    ranks: Annotated[int, Column("ranks")]
+    mesh: Annotated[str, Column("mesh")]
+    verdict: Annotated[str, Column("verdict")]
+    instructions: Annotated[int, Column("instructions")]
+    capture: Annotated[float, Column("capture s", ".1f")]
+    proof: Annotated[float, Column("proof s", ".1f")]
+    cpu: Annotated[float, Column("CPU s", ".1f")]
+    peak: Annotated[float, Column("peak MiB", ".0f")] = 0.0
+    load: Annotated[float, Column("load", ".1f")] = 0.0
 
 
 def captured(stages: int, tensor: int) -> CaptureRow:
@@ -65,8 +52,8 @@ def captured(stages: int, tensor: int) -> CaptureRow:
     program = program_of(recorded, str(STEP))
     report = verdict_of(program, recorded, str(STEP), timeout=3600)
     count = sum(map(len, program.programs))
-    return CaptureRow(stages, tensor, report.verdict, count, middle - start,
-                      perf_counter() - middle, cpu_seconds())  # fmt: skip
+    return CaptureRow(stages * tensor, f"{stages} stages x {tensor}", report.verdict, count,
+                      middle - start, perf_counter() - middle, cpu_seconds())  # fmt: skip
 
 
 def resident(root: int) -> float:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import chdir
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from benchmarks.bench import BenchRow, Case, Cells, bench, cpu_seconds
+from benchmarks.bench import BenchRow, Case, Cells, Column, bench, cpu_seconds
 
 SEEDED = Path(__file__).parent / "seeded"
 _NOTES = ("such as a clip by", "were taken for different layers")
@@ -130,12 +130,8 @@ class PreflightAnswer(BenchRow, frozen=True):
 class PublicAnswer(BenchRow, frozen=True):
     """The first line of what preflight prints of a script of others."""
 
-    script: str
-    line: str
-
-    @property
-    def cells(self) -> Cells:
-        return {"script of others": self.script, "": self.line}
+    script: Annotated[str, Column("script of others")]
+    line: Annotated[str, Column("")]
 
 
 def answer(script: SeededScript) -> PreflightAnswer:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.external import priced_by
 from primepar.models.config import flops_per_token
 from primepar.models.sizes import MODELS
@@ -88,22 +88,16 @@ def utilizations(run: PublishedRun) -> tuple[float, float]:
 class UtilizationRow(BenchRow, frozen=True):
     """A run, published and predicted."""
 
-    paper: str
-    model: str
-    devices: str
-    published: float
-    predicted: float
+    paper: Annotated[str, Column("paper")]
+    model: Annotated[str, Column("model")]
+    devices: Annotated[str, Column("devices")]
+    published: Annotated[float, Column("published", ".1%")]
+    predicted: Annotated[float, Column("predicted", ".1%")]
 
     @property
-    def cells(self) -> Cells:
-        return {
-            "paper": self.paper,
-            "model": self.model,
-            "devices": self.devices,
-            "published": f"{self.published:.1%}",
-            "predicted": f"{self.predicted:.1%}",
-            "error": f"{self.predicted / self.published - 1:+.1%}",
-        }
+    def error(self) -> Annotated[float, Column("error", "+.1%")]:
+        """The prediction over what is published, less 1."""
+        return self.predicted / self.published - 1
 
     @classmethod
     def notes(cls, rows: Sequence[UtilizationRow]) -> Iterator[str]:

@@ -29,6 +29,10 @@ class Score(Struct, frozen=True):
     def __str__(self) -> str:
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
+    def __format__(self, form: str) -> str:
+        value, low, high = (format(one, form) for one in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})" if form else str(self)
+
     @classmethod
     def of(cls, value: float, drawn: Sequence[float]) -> Score:
         """A number, and the middle 95% of those of drawn samples."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Annotated
 
 from msgspec.structs import replace
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from primepar.models import ModelConfig
 from primepar.operators import lower_step
 from primepar.passes.liveness import sizes_of
@@ -34,29 +35,16 @@ SIZE = 4
 class StepCounts(BenchRow, frozen=True):
     """The counts of a step; bytes and operations are those of the rank that has most."""
 
-    plan: str
-    way: str
-    peak: int
-    states: int
+    plan: Annotated[str, Column("plan")]
+    way: Annotated[str, Column("way")]
+    peak: Annotated[int, Column("peak MB", ".2f", 1e-06)]
+    states: Annotated[int, Column("states MB", ".2f", 1e-06)]
     """Bytes that stay between steps: parameters and moments."""
-    sent: int
-    products: int
-    again: int
+    sent: Annotated[int, Column("sent MB", ".2f", 1e-06)]
+    products: Annotated[int, Column("products")]
+    again: Annotated[int, Column("again")]
     """The products among them that were computed before."""
-    operations: int
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "plan": self.plan,
-            "way": self.way,
-            "peak MB": f"{self.peak / 1e6:.2f}",
-            "states MB": f"{self.states / 1e6:.2f}",
-            "sent MB": f"{self.sent / 1e6:.2f}",
-            "products": self.products,
-            "again": self.again,
-            "GFLOP": f"{self.operations / 1e9:.2f}",
-        }
+    operations: Annotated[int, Column("GFLOP", ".2f", 1e-09)]
 
 
 def ways(plan: Plan) -> Iterator[tuple[str, Plan]]:

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from math import isqrt
 from time import perf_counter
+from typing import Annotated
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench, peak_mib
+from benchmarks.bench import BenchRow, BenchRun, Case, Column, bench, peak_mib
 from benchmarks.log_log import Measurement, log_log_svg
 from benchmarks.programs import BenchProgram, cannon, programs
 from primepar.commands.options import MOST_DEVICES
@@ -25,54 +26,39 @@ class ProgramRow(BenchRow, frozen=True):
     """One program: the verdict of all its properties, times and memory of both encodings."""
 
     timed = ("seconds", "plain_seconds")
-    program: str
-    ranks: int
-    instructions: int
-    verdict: str
-    seconds: float
-    peak_mib: float
+    program: Annotated[str, Column("program")]
+    ranks: Annotated[int, Column("ranks")]
+    instructions: Annotated[int, Column("instructions", ",")]
+    verdict: Annotated[str, Column("verdict")]
+    seconds: Annotated[float, Column("seconds", ".3f")]
+    peak_mib: Annotated[float, Column("peak MiB", ".0f")]
     """Peak memory of the process, before any plain encoding of this program."""
     plain_seconds: float | None
     """None where there was no answer in time."""
     plain_limit: float
 
     @property
-    def code(self) -> int:
-        return EXIT_CODES[self.verdict]
+    def plain(self) -> Annotated[str, Column("plain Z3")]:
+        """The seconds of the plain encoding, or its limit."""
+        seconds = self.plain_seconds
+        return f"> {self.plain_limit:g} s" if seconds is None else f"{seconds:.3f} s"
 
     @property
-    def cells(self) -> Cells:
-        over, plain = f"> {self.plain_limit:g} s", self.plain_seconds
-        return {
-            "program": self.program,
-            "ranks": self.ranks,
-            "instructions": f"{self.instructions:,}",
-            "verdict": self.verdict,
-            "seconds": f"{self.seconds:.3f}",
-            "peak MiB": f"{self.peak_mib:.0f}",
-            "plain Z3": over if plain is None else f"{plain:.3f} s",
-        }
+    def code(self) -> int:
+        return EXIT_CODES[self.verdict]
 
 
 class PrimitiveRow(BenchRow, frozen=True):
     """One primitive for every side."""
 
     timed = ("seconds",)
-    primitive: str
-    verdict: str
-    seconds: float
+    primitive: Annotated[str, Column("primitive, every side")]
+    verdict: Annotated[str, Column("verdict")]
+    seconds: Annotated[float, Column("seconds", ".3f")]
 
     @property
     def code(self) -> int:
         return EXIT_CODES[self.verdict]
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "primitive, every side": self.primitive,
-            "verdict": self.verdict,
-            "seconds": f"{self.seconds:.3f}",
-        }
 
 
 def measure_program(case: BenchProgram, limit: float) -> ProgramRow:

@@ -243,7 +243,7 @@ def test_the_plot_s_line_goes_through_the_largest_program_with_slope_one() -> No
 def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
     done = benchmark("plan", "--devices", "4")
     assert (done.code, done.err) == (0, "")
-    assert re.sub(r"(?<=4  ) +\d+\.\d{3}", "  0.000", done.out) == (
+    assert re.sub(r"(?<= 4  ) +\d+\.\d{3}", "  0.000", done.out) == (
         "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
         "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
         "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
