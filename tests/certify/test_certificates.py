@@ -9,7 +9,7 @@ import pytest
 from attack_alterations import KINDS
 from msgspec.structs import replace
 from mutants import mutant
-from mutation_several import SEVERAL_WAYS
+from mutation import SEVERAL_WAYS
 from oracle.explore import explore
 from phase_programs import built, sums
 from profiles import draws, few

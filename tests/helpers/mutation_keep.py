@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from mutation_fields import PROGRAM_WAYS
+from mutation import PROGRAM_WAYS
 from mutation_oracle import STEPS, changes
 from oracle.explore import explore
 

@@ -15,8 +15,7 @@ from typing import NamedTuple
 import msgspec
 from agreement import disagreement, refuted
 from mutants import mutant
-from mutation import Json
-from mutation_fields import PROGRAM_WAYS, changes_of
+from mutation import PROGRAM_WAYS, Json, changes_of
 from mutation_maps import MAP_WAYS
 from oracle.explore import explore
 from phase_programs import sums

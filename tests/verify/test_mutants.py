@@ -14,11 +14,10 @@ import mutation_score
 import pytest
 from command import run
 from long_runs import Store
-from mutation_fields import FIELD_WAYS, PROGRAM_WAYS, WAYS
+from mutation import FIELD_WAYS, PROGRAM_WAYS, SEVERAL_WAYS, WAYS
 from mutation_keep import FOLDER, Kept, index
 from mutation_maps import MAP_WAYS
 from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
-from mutation_several import SEVERAL_WAYS
 from oracle.explore import explore
 
 from primepar.schedule import load_program
