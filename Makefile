@@ -83,37 +83,37 @@ reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction
 	OMP_NUM_THREADS=1 $(BIN)/python -m docs.render_reproduction
 
 bench: $(STAMP) ## bytes of every method by the emulator, then its executor next to DTensor
-	$(BIN)/python -m benchmarks.family_bytes
-	$(BIN)/python -m benchmarks.linear_bytes
-	$(BIN)/python -m benchmarks.executor --batch --rounds 6 --out out/bench.json
+	$(BIN)/python -m benchmarks family_bytes
+	$(BIN)/python -m benchmarks linear_bytes
+	$(BIN)/python -m benchmarks executor --batch --rounds 6 --out out/bench.json
 	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
 bench-half: $(STAMP) ## the error of bfloat16 sums that travel, and training in half precision next to float32
-	$(BIN)/python -m benchmarks.half_precision
-	$(BIN)/python -m benchmarks.mixed_precision
+	$(BIN)/python -m benchmarks half_precision
+	$(BIN)/python -m benchmarks mixed_precision
 
 bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks verify
 
 bench-plan: $(STAMP) ## seconds of the planner's search next to the paper's, and published training runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.external
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planner_answers
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks external
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks planner_answers
 
 bench-overlap: $(STAMP) ## what chunks of transfers save in a simulated step
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.overlap
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks overlap
 
 bench-memory: $(STAMP) ## a step under limits of device memory, and in less memory: peak, bytes
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.device_memory
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.training_memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks device_memory
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks training_memory
 
 bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.first_step
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.predicted_and_measured --out out/ranking.json
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks first_step
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks predicted_and_measured --out out/ranking.json
 	@echo "python -m docs.render_ranking out/ranking.json makes docs/planner-ranking.md of it"
 
 bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on tokens, for the same time
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.bits_per_byte
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks bits_per_byte
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/mutation_score.py

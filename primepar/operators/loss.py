@@ -1,6 +1,8 @@
 """The mean cross-entropy over a vocabulary that may be sharded: signatures of its phases.
 
 The logits are never gathered: only the largest logit and two sums of each row are all-reduced.
+Where a rank has whole rows there is nothing to reduce, and torch has one kernel for the logarithms
+of the softmax, and one for the loss that they give.
 The kernels return sums over rows. The mean is the scale 1/rows of the phases `loss.forward` and
 `loss.backward`, with the rows of the whole step: what the program states, the proof follows.
 """
@@ -21,6 +23,7 @@ class LossLowering:
     def __init__(self, step: StepContext, operator: Operator) -> None:
         self.step, self.builder = step, step.builder
         self.layout = step.ends(operator.name).input
+        self.is_whole = self.layout.grid[1] == 1
         self.space = step.space(self.layout, step.vocabulary)
         self.takes = self.space.cuts
         self.mean = str(Fraction(1, step.all_rows))
@@ -29,30 +32,34 @@ class LossLowering:
     def forward(self, *inputs: View) -> View:
         """Lower the loss, the same number on every rank."""
         (x,) = inputs
-        sharing = self.layout.peers_along(1)
-        largest = self._wide("largest", [x], "loss/largest[M]", "max")
-        self.builder.all_reduce(largest, sharing, "max")
-        sums = self._wide("sums", [x, largest, self.targets], "loss/sums[0,M]", fixed=2)
-        self.builder.all_reduce(sums, sharing)
-        self.reads = [x, largest, sums]
-        loss = self._wide("forward", [sums], "loss[0]", scale=self.mean)
+        if self.is_whole:
+            logs = self._wide("cross_entropy.logs", [x], "loss/logs[M,K]")
+            self.reads = [logs, self.targets]
+            kernel, reads = "cross_entropy.forward", self.reads
+        else:
+            sharing = self.layout.peers_along(1)
+            largest = self._wide("loss.largest", [x], "loss/largest[M]", "max")
+            self.builder.all_reduce(largest, sharing, "max")
+            sums = self._wide("loss.sums", [x, largest, self.targets], "loss/sums[0,M]", fixed=2)
+            self.builder.all_reduce(sums, sharing)
+            self.reads = [x, largest, sums]
+            kernel, reads = "loss.forward", [sums]
+        loss = self._wide(kernel, reads, "loss[0]", scale=self.mean)
         with self.step.at_last():
             self.builder.all_reduce(loss, self.layout.peers_along(0))
         return loss
 
     def backward(self, dy: View) -> tuple[View, ...]:
         """Lower the gradient of the logits; that of the padding is zero."""
-        shares = self._wide("shares", self.reads, "loss/shares[M,K]")
-        reads, writes = [shares, self.targets], "loss/dI[M,K]"
-        return (
-            self.builder.compute(
-                "loss", "loss.backward", self.space, reads, writes, scale=self.mean
-            ),
-        )
+        kernel, reads, writes = "cross_entropy.backward", self.reads, "loss/dI[M,K]"
+        if not self.is_whole:
+            shares = self._wide("loss.shares", self.reads, "loss/shares[M,K]")
+            kernel, reads = "loss.backward", [shares, self.targets]
+        return (self.builder.compute("loss", kernel, self.space, reads, writes, scale=self.mean),)
 
     def _wide(
         self,
-        phase: str,
+        kernel: str,
         reads: list[View],
         writes: str,
         reduction: Reduction = "sum",
@@ -61,5 +68,5 @@ class LossLowering:
     ) -> View:
         """Compute a phase whose result has float32 at least."""
         return self.builder.compute(
-            "loss", f"loss.{phase}", self.space, reads, writes, reduction, fixed, True, scale
+            "loss", kernel, self.space, reads, writes, reduction, fixed, True, scale
         )

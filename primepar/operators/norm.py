@@ -1,8 +1,11 @@
 """Layer norm and RMS norm: signatures of their phases, and the collectives of their statistics.
 
 Ranks that share the rows of a layer norm all-gather the mean and variance of their columns, once.
-Together these give the mean and variance of the row. An RMS norm all-reduces its mean square. Rows
-that are whole on a rank need no communication.
+Together these give the mean and variance of the row. An RMS norm all-reduces its mean square.
+
+A layer norm whose rows are whole on a rank sends nothing between its phases. Then forward is one
+phase, and backward has the statistics of the rows and one phase for each gradient: those for which
+torch has one kernel each.
 
 Tensors that backward needs have the operator's name, `norm1/normed`; the gradient of the input is
 `norm1/dI`.
@@ -30,29 +33,40 @@ class NormLowering:
         self.centred = f"{self.name}.bias" in step.places
         if self.centred:
             self.bias = step.given(f"{self.name}.bias", self.space, "K")
+        self.is_whole = self.centred and self.layout.grid[1] == 1
 
     def forward(self, *inputs: View) -> View:
         """Lower the normalized rows, times weight plus bias."""
-        (x,) = inputs
+        (x,) = self.inputs = inputs
+        if self.is_whole:
+            return self._compute("layer_norm.forward", [x, self.weight, self.bias], self.name)
         self.statistics = self._moments(x) if self.centred else self._square(x)
         self.normed = self._wide("normalize", [x, self.statistics], "normed[M,K]")
         reads = [self.normed, self.weight, *([self.bias] if self.centred else [])]
-        return self.builder.compute(
-            self.name, "norm.forward", self.space, reads, f"{self.name}[M,K]"
-        )  # fmt: skip
+        return self._compute("norm.forward", reads, self.name)
 
     def backward(self, dy: View) -> tuple[View, ...]:
         """Lower the gradients of weight and bias, summed over the rows, and that of the rows."""
-        self.step.add_gradient(
-            f"{self.name}.weight", "norm.gradient", self.space, [dy, self.normed]
-        )
+        if self.is_whole:
+            kernel, writes = "layer_norm.statistics", f"{self.name}/statistics[0,M]"
+            of_rows = self.builder.compute(
+                self.name, kernel, self.space, self.inputs, writes, fixed=2, wide=True
+            )
+            kernel, reads = "layer_norm", [dy, *self.inputs, of_rows]
+        else:
+            kernel, reads = "norm", [dy, self.normed]
+        self.step.add_gradient(f"{self.name}.weight", f"{kernel}.gradient", self.space, reads)
         if self.centred:
             self.step.add_gradient(f"{self.name}.bias", "bias.gradient", self.space, [dy])
-        reads = [dy, self.weight, self.normed]
-        sums = self._sum("backward.sums", reads, "dsums[0,M]", fixed=1 + self.centred)
-        reads += [self.statistics, sums]
-        writes = f"{self.name}/dI[M,K]"
-        return (self.builder.compute(self.name, "norm.backward", self.space, reads, writes),)
+        reads.insert(1, self.weight)
+        if not self.is_whole:
+            sums = self._sum("backward.sums", reads, "dsums[0,M]", fixed=1 + self.centred)
+            reads += [self.statistics, sums]
+        return (self._compute(f"{kernel}.backward", reads, f"{self.name}/dI"),)
+
+    def _compute(self, kernel: str, reads: list[View], tensor: str) -> View:
+        """Compute a phase whose result has rows and columns."""
+        return self.builder.compute(self.name, kernel, self.space, reads, f"{tensor}[M,K]")
 
     def _wide(self, phase: str, reads: list[View], writes: str, fixed: int = 1) -> View:
         """Compute a phase whose result has float32 at least."""

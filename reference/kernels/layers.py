@@ -146,6 +146,46 @@ def _root(site: Site, statistics: Array) -> Array:
     return np.asarray(np.sqrt(variance_M + model.epsilon))[:, None]
 
 
+def row_statistics(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
+    """Return mean, and one over the deviation, of every whole row: (2, M)."""
+    variance_M = x_MH.var(axis=1) + site.step.model.epsilon
+    return np.stack([x_MH.mean(axis=1), 1 / np.sqrt(variance_M)])
+
+
+def layer_norm(
+    site: Site, inputs: StepInputs, x_MH: Array, weight_H: Array, bias_H: Array
+) -> Array:
+    """Return whole rows normalized, times weight plus bias."""
+    return _normed(x_MH, row_statistics(site, inputs, x_MH)) * weight_H + bias_H
+
+
+def weight_gradient(
+    site: Site, inputs: StepInputs, dy_MH: Array, x_MH: Array, statistics_2M: Array
+) -> Array:
+    """Return these rows' terms in the gradient of the weight: (H)."""
+    return np.asarray((dy_MH * _normed(x_MH, statistics_2M)).sum(axis=0))
+
+
+def layer_norm_backward(
+    site: Site,
+    inputs: StepInputs,
+    dy_MH: Array,
+    weight_H: Array,
+    x_MH: Array,
+    statistics_2M: Array,
+) -> Array:
+    """Return the gradient of whole rows."""
+    dnormed_MH, normed_MH = dy_MH * weight_H, _normed(x_MH, statistics_2M)
+    along_M1 = (dnormed_MH * normed_MH).mean(axis=1, keepdims=True)
+    dx_MH = dnormed_MH - dnormed_MH.mean(axis=1, keepdims=True) - normed_MH * along_M1
+    return np.asarray(dx_MH * statistics_2M[1][:, None])
+
+
+def _normed(x_MH: Array, statistics_2M: Array) -> Array:
+    mean_M1, scale_M1 = statistics_2M[..., None]
+    return np.asarray((x_MH - mean_M1) * scale_M1)
+
+
 def activation_of(site: Site, inputs: StepInputs, x_MK: Array) -> Array:
     """Return act(x), or act(gate) * up for columns in pairs (gate, up)."""
     return activation(site.step.model, x_MK)
@@ -262,6 +302,23 @@ def loss_backward(site: Site, inputs: StepInputs, shares_MV: Array, targets_M: T
     return dx_MV * inputs.scale
 
 
+def loss_logs(site: Site, inputs: StepInputs, x_MV: Array) -> Array:
+    """Return the logarithms of the softmax probabilities of whole rows."""
+    x_MV = _without_padding(site, x_MV)
+    x_MV = x_MV - x_MV.max(axis=1, keepdims=True)
+    return np.asarray(x_MV - np.log(np.exp(x_MV).sum(axis=1, keepdims=True)))
+
+
+def whole_loss(site: Site, inputs: StepInputs, logs_MV: Array, targets_M: Tokens) -> Array:
+    """Return the sum of these rows' losses: (1)."""
+    return np.asarray(-np.sum(logs_MV[np.arange(len(logs_MV)), targets_M], keepdims=True))
+
+
+def whole_loss_backward(site: Site, inputs: StepInputs, logs_MV: Array, targets_M: Tokens) -> Array:
+    """Return the gradient of the rows' scaled losses."""
+    return loss_backward(site, inputs, np.exp(logs_MV), targets_M)
+
+
 def _without_padding(site: Site, x_MV: Array) -> Array:
     """Return the logits, with minus infinity in the padding of the vocabulary."""
     padding_V = numbers(site.reads[0], 1) >= site.step.model.vocabulary
@@ -298,6 +355,10 @@ LAYERS: dict[str, Kernel] = {
     "norm.gradient": norm_gradient,
     "norm.backward.sums": norm_backward_sums,
     "norm.backward": norm_backward,
+    "layer_norm.forward": layer_norm,
+    "layer_norm.statistics": row_statistics,
+    "layer_norm.gradient": weight_gradient,
+    "layer_norm.backward": layer_norm_backward,
     "activation.forward": activation_of,
     "activation.backward": activation_gradient,
     "add.forward": add,
@@ -313,6 +374,9 @@ LAYERS: dict[str, Kernel] = {
     "loss.forward": loss_forward,
     "loss.shares": loss_shares,
     "loss.backward": loss_backward,
+    "cross_entropy.logs": loss_logs,
+    "cross_entropy.forward": whole_loss,
+    "cross_entropy.backward": whole_loss_backward,
     "regression.residual": regression_residual,
     "regression.gradient": regression_gradient,
     "workers.average": regression_part,

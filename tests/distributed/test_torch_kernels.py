@@ -34,6 +34,9 @@ PADDED = 24
 TYPES = (torch.float64, torch.bfloat16)
 GRIDS: tuple[dict[str, int], ...] = ({}, {"M": 2, "K": 2, "V": 8}, {"M": 4, "K": 8, "V": 2})
 DRAWN = StepInputs(DRAW)
+WHOLE_ROWS = pytest.mark.parametrize(
+    ("dtype", "rows"), [(TYPES[0], 2), *((dtype, 1) for dtype in TYPES)], ids=str
+)
 BLOCK = pytest.mark.parametrize(("dtype", "grid"), list(product(TYPES, GRIDS)), ids=str)
 
 
@@ -174,6 +177,29 @@ def test_norm(family: str, dtype: torch.dtype, grid: dict[str, int]) -> None:
         assert_close(got, wanted)
 
 
+@WHOLE_ROWS
+def test_a_layer_norm_of_whole_rows(dtype: torch.dtype, rows: int) -> None:
+    step, shape = step_of("gpt2", dtype, {"M": rows}), (ROWS, HIDDEN)
+    (x, x_), (w, w_), (b, b_) = (
+        given(dtype, *shape),
+        given(dtype, HIDDEN),
+        given(dtype, HIDDEN, seed=1),
+    )
+    dy, dy_ = given(dtype, *shape, seed=1)
+    y = step.run("layer_norm.forward", "x[M,K] w[K] b[K] -> y[M,K]", x, w, b, shape=shape)
+    statistics = step.run("layer_norm.statistics", "x[M,K] -> s[0,M]", x, shape=(2, ROWS),
+                          wide=True)  # fmt: skip
+    dw = step.run("layer_norm.gradient", "d[M,K] x[M,K] s[0,M] -> dw[K]", dy, x, statistics,
+                  shape=(HIDDEN,), wide=True)  # fmt: skip
+    dx = step.run("layer_norm.backward", "d[M,K] w[K] x[M,K] s[0,M] -> dx[M,K]", dy, w, x,
+                  statistics, shape=shape)  # fmt: skip
+    epsilon = SMALL["gpt2"].epsilon
+    assert_close(y, layers.layer_norm(x_, w_, b_, epsilon))
+    dx_, dw_, _ = layers.layer_norm_backward(x_[None], w_, dy_[None], epsilon)
+    assert_close(dx, dx_[0])
+    assert_close(dw, dw_)
+
+
 @few
 @BLOCK
 @pytest.mark.parametrize("gated", [False, True])
@@ -285,6 +311,24 @@ def test_loss_of_a_padded_vocabulary(dtype: torch.dtype, grid: dict[str, int]) -
     assert_close(largest, words_.max(1))
     assert_close(losses / ROWS, [layers.cross_entropy(words_, targets.numpy())])
     assert_close(dx[:, :WORDS], layers.cross_entropy_backward(words_, targets.numpy()))
+    assert not dx[:, WORDS:].any()
+
+
+@WHOLE_ROWS
+def test_loss_of_whole_rows(dtype: torch.dtype, rows: int) -> None:
+    step = step_of("gpt2", dtype, {"M": rows})
+    x, x_ = given(dtype, ROWS, PADDED)
+    x[:, WORDS:] = 1000  # must not count
+    targets = torch.tensor([3, 20, 3, 0, 7, 20, 20, 11])
+    logs = step.run("cross_entropy.logs", "x[M,K] -> logs[M,K]", x, shape=(ROWS, PADDED),
+                    wide=True)  # fmt: skip
+    losses = step.run("cross_entropy.forward", "logs[M,K] t[M] -> loss[0]", logs, targets,
+                      shape=(1,), wide=True)  # fmt: skip
+    dx = step.run("cross_entropy.backward", "logs[M,K] t[M] -> dx[M,K]", logs, targets,
+                  shape=(ROWS, PADDED), wide=True)  # fmt: skip
+    words_ = x_[:, :WORDS]
+    assert_close(losses / ROWS, [layers.cross_entropy(words_, targets.numpy())])
+    assert_close(dx[:, :WORDS] / ROWS, layers.cross_entropy_backward(words_, targets.numpy()))
     assert not dx[:, WORDS:].any()
 
 

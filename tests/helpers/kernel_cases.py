@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from primepar.distributed.kernels import KERNELS
+from primepar.distributed.kernels import KERNELS, RETURNED
 from primepar.operators import Site, StepInputs, StepSettings
 from primepar.schedule.meaning import Box, Phase
 from primepar.schedule.signature import Template
@@ -85,10 +85,19 @@ class Step:
         return tuple(box)
 
     def _called(self, site: Site, blocks: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """The block that a kernel writes, in the middle of some memory."""
+        """The block that a kernel returns, or writes in the middle of some memory."""
         before = [block.clone() for block in blocks]
         kernel = KERNELS[str(site.phase.kernel)]
         shape = tuple(end - first for first, end in site.writes)
+        if site.phase.kernel in RETURNED:
+            made = kernel(site, self.inputs, *blocks)
+            on_meta = kernel(site, self.inputs, *(block.to("meta") for block in blocks))
+            assert made is not None
+            assert on_meta is not None
+            assert (made.shape, made.dtype, made.is_contiguous()) == (shape, dtype, True)
+            assert (on_meta.shape, on_meta.dtype) == (shape, dtype)
+            assert all(map(torch.equal, blocks, before))
+            return made
         memory = torch.full((MARGIN + prod(shape) + MARGIN,), torch.nan, dtype=dtype)
         block = memory[MARGIN:-MARGIN].view(shape)
         kernel(site, self.inputs, block, *blocks)

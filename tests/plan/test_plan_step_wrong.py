@@ -82,7 +82,7 @@ SQUARES = (
     "reads norm.weight.grad[0] for the gradient.1.squares sub-operator (X=0): expected "
 )
 ALL_SQUARES = (
-    "rank 0, instruction 102 (gradient.0.squares gradient.0.squares[0] += "
+    "rank 0, instruction 98 (gradient.0.squares gradient.0.squares[0] += "
     "embedding.token.grad[0,0] * blocks.0.qkv.weight.grad[0,0] * blocks.0.proj.weight.grad[0,0] * "
     "blocks.0.fc1.weight.grad[0,0] * blocks.0.fc2.weight.grad[0,0] * head.weight.grad[0,0])"
 )
@@ -92,7 +92,7 @@ ADDED_TWICE = (
 )
 OTHER_ROWS = (
     "norm.weight.gradient product (M={0}, K=0) once, got it never: send it here from rank {0}, "
-    "instruction 40 (norm.weight.gradient norm.weight.grad[0] += head/dI[{0},0] * "
+    "instruction 36 (norm.weight.gradient norm.weight.grad[0] += head/dI[{0},0] * "
     "norm/normed[{0},0])"
 )
 
@@ -102,12 +102,12 @@ OTHER_ROWS = (
     [
         pytest.param(
             "data", 2, "llama", left_out(SUM),
-            {"completion": SQUARES.format(103) + OTHER_ROWS.format(1)},
+            {"completion": SQUARES.format(99) + OTHER_ROWS.format(1)},
             id="a gradient left unsummed",
         ),
         pytest.param(
             "data", 2, "llama", after_the_update,
-            {"completion": SQUARES.format(103) + OTHER_ROWS.format(1)},
+            {"completion": SQUARES.format(99) + OTHER_ROWS.format(1)},
             id="an update before the sum",
         ),
         pytest.param(
@@ -116,14 +116,14 @@ OTHER_ROWS = (
                 "completion": ALL_SQUARES + ", which reads embedding.token.grad[0,0] for the "
                 "gradient.0.squares sub-operator (X=0, Y=0): expected embedding.token.gradient "
                 "product (M=1, V=0, K=0) once, got it never: send it here from rank 1, "
-                "instruction 97 (embedding.token.gradient embedding.token.grad[0,0] += tokens[1] * "
+                "instruction 93 (embedding.token.gradient embedding.token.grad[0,0] += tokens[1] * "
                 "embedding.grad[1,0])",
                 "alignment": ALL_SQUARES + ": expected the data of blocks.0.qkv.weight.grad[0,0] "
                 "in blocks.0.qkv.weight.grad[0,0] for the gradient.0.squares sub-operator (X=0, "
                 "Y=0), got that of blocks.0.norm1.weight.gradient product (M=1, K=0) + "
                 "blocks.0.qkv.gradient product (M=0, N=0, K=0): send "
                 "blocks.0.qkv.weight.grad[0,0] here before",
-                "deadlock-freedom": "rank 0, instruction 105 (all_reduce gradient.1.squares[0] "
+                "deadlock-freedom": "rank 0, instruction 101 (all_reduce gradient.1.squares[0] "
                 "over 0,1): expected rank 1 to make the matching call, got none that is left "
                 "there: add it, or take the rank out of the group",
             },
@@ -132,7 +132,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "llama", doubled,
             {
-                "completion": SQUARES.format(105) + ADDED_TWICE.format(42)
+                "completion": SQUARES.format(101) + ADDED_TWICE.format(38)
             },
             id="a gradient summed twice",
         ),
@@ -185,7 +185,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "gpt2", head_twice,
             {
-                "alignment": "rank 0, instruction 130 (embedding.token.fan-in "
+                "alignment": "rank 0, instruction 114 (embedding.token.fan-in "
                 "embedding.token.grad[0,0] += head/dW[0,0] * head/dW[0,0]): expected the data of "
                 "embedding/dtable[0,0] in head/dW[0,0] for the embedding.token.fan-in "
                 "sub-operator (V=0, K=0, R=0), got that of head.gradient product (M=0, N=0, K=0) "

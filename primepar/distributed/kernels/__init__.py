@@ -4,7 +4,8 @@ A kernel `kernel(site, inputs, into, *blocks)` writes every element of `into`, a
 and does not change or keep the others. It depends on no rank, mesh or message, and never waits for
 the device. `into` has the dtype of the mesh, or float32 at least if the tensor is `wide`. Sums are
 computed in float32 at least, and rounded once. `product` is the kernel of linear operators in a
-form that accumulates into a block.
+form that accumulates into a block. Those of `RETURNED` get no `into`: torch's own function makes a
+tensor, which is the block.
 """
 
 from collections.abc import Mapping
@@ -35,6 +36,10 @@ KERNELS: dict[str, Kernel] = {
     "norm.gradient": norm.gradient,
     "norm.backward.sums": norm.backward_sums,
     "norm.backward": norm.backward,
+    "layer_norm.forward": norm.layer_norm,
+    "layer_norm.statistics": norm.row_statistics,
+    "layer_norm.gradient": norm.weight_gradient,
+    "layer_norm.backward": norm.layer_norm_backward,
     "attention.keys": attention.keys,
     "attention.forward": attention.forward,
     "attention.backward": attention.backward,
@@ -54,6 +59,9 @@ KERNELS: dict[str, Kernel] = {
     "loss.shares": loss.shares,
     "loss.forward": loss.forward,
     "loss.backward": loss.backward,
+    "cross_entropy.logs": loss.logs,
+    "cross_entropy.forward": loss.whole_forward,
+    "cross_entropy.backward": loss.whole_backward,
     "clip.squares": update.squares,
     "clip.norm": update.norm,
     "first.update": update.first_moment,
@@ -81,6 +89,8 @@ IN_PLACE: Mapping[str, int] = {
     "sum.fan-in": 0,
     "loss.shares": 0,
     "loss.backward": 0,
+    "cross_entropy.logs": 0,
+    "cross_entropy.backward": 0,
     "first.update": 0,
     "second.update": 0,
     "adamw.update": 0,
@@ -90,7 +100,9 @@ IN_PLACE: Mapping[str, int] = {
 
 Both have one shape and dtype: an activation with a gate is not meant.
 """
+RETURNED = frozenset({"layer_norm.forward", "layer_norm.gradient", "layer_norm.backward"})
+"""Kernels that return their block, new and contiguous: `kernel(site, inputs, *blocks)`."""
 WITHOUT_SETTINGS = frozenset({"workers.average"})
 """Kernels that read no settings of a training step."""
 
-__all__ = ["IN_PLACE", "KERNELS", "WITHOUT_SETTINGS", "Kernel", "product"]
+__all__ = ["IN_PLACE", "KERNELS", "RETURNED", "WITHOUT_SETTINGS", "Kernel", "product"]

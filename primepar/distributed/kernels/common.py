@@ -10,8 +10,8 @@ import torch
 from primepar.models.dropout import Draw
 from primepar.schedule.meaning import Box
 
-Kernel = Callable[..., None]
-"""`kernel(site, inputs, into, *blocks)`: writes every element of the block `into`."""
+Kernel = Callable[..., torch.Tensor | None]
+"""`kernel(site, inputs, into, *blocks)`: writes every element of `into`, or returns its block."""
 
 Line = tuple[int, int]
 """First element and end along one dim."""

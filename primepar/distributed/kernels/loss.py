@@ -1,13 +1,15 @@
 """Mean cross-entropy over a vocabulary that may be sharded, phase by phase.
 
 Columns beyond the vocabulary are padding, with no probability and no gradient. Sums and
-probabilities (shares) are in float32 at least.
+probabilities (shares) are in float32 at least. Where rows are whole on a rank, torch's own kernels
+make the logarithms of the shares, and the loss.
 Legend: R rows of a block, C columns of the vocabulary in it, the first N of them without padding.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
 
 from primepar.distributed.kernels.common import PIECE, Line, wide_room
 from primepar.operators import Site, StepInputs
@@ -86,11 +88,45 @@ def backward(
     column_R1, mine_R1 = _targets(target_R, columns, columns[1] - columns[0])
     at_target_R1 = mine_R1.to(shares_RC.dtype).neg_()
     # In half precision the difference is rounded, not the share.
-    room_RC = wide_room(into_RC).copy_(shares_RC).scatter_add_(1, column_R1, at_target_R1)
+    room_RC = wide_room(into_RC)
+    if room_RC is not shares_RC:
+        room_RC.copy_(shares_RC)
+    room_RC.scatter_add_(1, column_R1, at_target_R1)
     if inputs.loss_scale is not None:
         room_RC.mul_(inputs.loss_scale)
     if room_RC is not into_RC:
         into_RC.copy_(room_RC)
+
+
+def logs(site: Site, inputs: StepInputs, logs_RC: torch.Tensor, x_RC: torch.Tensor) -> None:
+    """Write the logarithms of the shares of whole rows; `logs_RC` may be `x_RC`."""
+    known = _known(site, site.reads[0][1])
+    logs_RN = logs_RC[:, :known]
+    torch.log_softmax(x_RC[:, :known], 1, dtype=logs_RC.dtype, out=logs_RN)
+    logs_RC[:, known:] = -torch.inf
+
+
+def whole_forward(
+    site: Site,
+    inputs: StepInputs,
+    into_1: torch.Tensor,
+    logs_RC: torch.Tensor,
+    target_R: torch.Tensor,
+) -> None:
+    """Write the sum of the rows' losses, `[1]`, as `forward` does."""
+    into_1.copy_(functional.nll_loss(logs_RC, target_R, reduction="sum"))
+
+
+def whole_backward(
+    site: Site,
+    inputs: StepInputs,
+    into_RC: torch.Tensor,
+    logs_RC: torch.Tensor,
+    target_R: torch.Tensor,
+) -> None:
+    """Write the gradient of the rows' losses, as `backward` does; `into_RC` may be `logs_RC`."""
+    shares_RC = torch.exp(logs_RC, out=wide_room(into_RC))
+    backward(site, inputs, into_RC, shares_RC, target_R)
 
 
 def _known(site: Site, columns: Line) -> int:

@@ -5,6 +5,9 @@ The columns of a row are divided into P equal parts. A layer norm has mean and v
 the variance of the means (Chan, Golub and LeVeque, 1979): no large squares are subtracted. An RMS
 norm has the sum of the squares, `[R]`, which the program all-reduces.
 Statistics and normalized rows are in float32 at least.
+
+Where rows are whole on a rank, a layer norm is torch's own, one kernel for each result. What
+torch allocates is returned, and is the block.
 Legend: R rows and C columns of a block, P parts of a row, S rows of sums.
 """
 
@@ -127,3 +130,82 @@ def _scale(site: Site, statistics: torch.Tensor) -> torch.Tensor:
 def _mean(mean_RP: torch.Tensor) -> torch.Tensor:
     """Return the mean of every row, `[R, 1]`, from those of its parts."""
     return mean_RP if mean_RP.shape[1] == 1 else mean_RP.mean(1, keepdim=True)
+
+
+def layer_norm(
+    site: Site,
+    inputs: StepInputs,
+    x_RC: torch.Tensor,
+    weight_C: torch.Tensor,
+    bias_C: torch.Tensor,
+) -> torch.Tensor:
+    """Return whole rows normalized, times weight plus bias."""
+    y_RC, _, _ = _rows(site, x_RC, _as_taken(weight_C), _as_taken(bias_C))
+    return y_RC
+
+
+def row_statistics(
+    site: Site, inputs: StepInputs, into_2R: torch.Tensor, x_RC: torch.Tensor
+) -> None:
+    """Write mean, and one over the standard deviation, of every whole row, `[2, R]`."""
+    # On a CPU `torch.var_mean` takes 200 times as long.
+    _, mean_R1, scale_R1 = _rows(site, widened(x_RC) if x_RC.is_cpu else x_RC, None, None)
+    torch.stack((mean_R1[:, 0], scale_R1[:, 0]), out=into_2R)
+
+
+def weight_gradient(
+    site: Site,
+    inputs: StepInputs,
+    dy_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    statistics_2R: torch.Tensor,
+) -> torch.Tensor:
+    """Return the sum over the rows for the weight's gradient, `[C]`, in float32 at least."""
+    # torch gives the sum in the dtype of the rows. Of the weight it needs shape and dtype alone.
+    x_RC = widened(x_RC)
+    return _gradient(1, widened(dy_RC), x_RC, x_RC[0], statistics_2R)
+
+
+def layer_norm_backward(
+    site: Site,
+    inputs: StepInputs,
+    dy_RC: torch.Tensor,
+    weight_C: torch.Tensor,
+    x_RC: torch.Tensor,
+    statistics_2R: torch.Tensor,
+) -> torch.Tensor:
+    """Return the gradient of whole rows."""
+    return _gradient(0, dy_RC, x_RC, _as_taken(weight_C), statistics_2R)
+
+
+def _rows(
+    site: Site, x_RC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return rows, means and scales."""
+    hidden = site.step.model.hidden
+    return torch.native_layer_norm(x_RC, (hidden,), weight_C, bias_C, site.step.model.epsilon)
+
+
+def _gradient(
+    which: int,
+    dy_RC: torch.Tensor,
+    x_RC: torch.Tensor,
+    weight_C: torch.Tensor,
+    statistics_2R: torch.Tensor,
+) -> torch.Tensor:
+    """Return one of the gradients of rows (0) and weight (1)."""
+    mean_R1, scale_R1 = statistics_2R[..., None]
+    mask = [which == 0, which == 1, False]
+    gradients = torch.ops.aten.native_layer_norm_backward(
+        dy_RC, x_RC, x_RC.shape[1:], mean_R1, scale_R1, weight_C, None, mask
+    )
+    gradient: torch.Tensor = gradients[which]
+    return gradient
+
+
+def _as_taken(parameter_C: torch.Tensor) -> torch.Tensor:
+    """Return a parameter as torch takes it with rows in half precision: on a CPU in float32.
+
+    There the statistics have the parameters' dtype; on a GPU they are in float32 anyway.
+    """
+    return widened(parameter_C) if parameter_C.is_cpu else parameter_C

@@ -16,13 +16,14 @@ import torch
 from primepar.distributed.kernels import (
     IN_PLACE,
     KERNELS,
+    RETURNED,
     WITHOUT_SETTINGS,
     Kernel,
 )
 from primepar.distributed.kernels.common import wide_room
 from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
-from primepar.distributed.runtime.memory import Release, Slot
+from primepar.distributed.runtime.memory import Allocate, Release, Slot, Take
 from primepar.distributed.runtime.memory_places import MemoryPlaces
 from primepar.distributed.runtime.messages import Action, Frame
 from primepar.distributed.runtime.scales import Factor, factor_of
@@ -122,13 +123,14 @@ class Computes:
             room = places.room(name, keep=begun)
         block = places.slot(name)
         factor = None if node.scale == "1" else self._factor(node)
+        call = _making if phase.kernel in RETURNED else _calling
         if not begun:
-            return [*room, _calling(kernel, site, reads, block, factor)]
+            return call(kernel, site, reads, block, factor, room)
         buffer, allocate = places.scratch(self.shapes.shape(name), name)
         made = buffer.attach([None])
-        calling = _calling(kernel, site, reads, made, factor)
+        calling = call(kernel, site, reads, made, factor, [allocate])
         combining = _combining(COMBINE[phase.reduction], block, made)
-        return [*room, allocate, calling, combining, Release(buffer)]
+        return [*room, *calling, combining, Release(buffer)]
 
     def _addition(self, node: Compute) -> list[Action]:
         name = node.accumulates
@@ -162,19 +164,43 @@ class Computes:
 
 
 def _calling(
-    kernel: Kernel, site: Site, reads: list[Slot], into: Slot, factor: Factor | None
-) -> Action:
-    """Return the closure of a kernel; its result is scaled in the dtype of sums, rounded once."""
+    kernel: Kernel,
+    site: Site,
+    reads: list[Slot],
+    into: Slot,
+    factor: Factor | None,
+    room: list[Action],
+) -> list[Action]:
+    """Call a kernel that writes; its result is scaled in the dtype of sums, rounded once."""
 
     def call(frame: Frame) -> None:
         kernel(site, frame.inputs, into[0], *[read[0] for read in reads])
 
     def call_scaled(frame: Frame) -> None:
-        scale, room = factor() if factor else 1.0, wide_room(into[0])
-        kernel(site, frame.inputs, room, *[read[0] for read in reads])
-        torch.mul(room, scale, out=into[0])
+        scale, wide = factor() if factor else 1.0, wide_room(into[0])
+        kernel(site, frame.inputs, wide, *[read[0] for read in reads])
+        torch.mul(wide, scale, out=into[0])
 
-    return call if factor is None else call_scaled
+    return [*room, call if factor is None else call_scaled]
+
+
+def _making(
+    kernel: Kernel,
+    site: Site,
+    reads: list[Slot],
+    into: Slot,
+    factor: Factor | None,
+    room: list[Action],
+) -> list[Action]:
+    """Call a kernel that returns the memory of its block, where it would be allocated."""
+
+    def make(frame: Frame) -> torch.Tensor | None:
+        return kernel(site, frame.inputs, *[read[0] for read in reads])
+
+    actions: list[Action] = [
+        Take(action.buffer, make) if isinstance(action, Allocate) else action for action in room
+    ]
+    return actions if factor is None else [*actions, _scaling(factor, into)]
 
 
 def _scaling(factor: Factor, block: Slot) -> Action:

@@ -81,9 +81,9 @@ class Watch:
     def kernel(self, kernel: Kernel) -> Kernel:
         """Return the kernel with every call noted."""
 
-        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> None:
+        def noted(site: Site, inputs: StepInputs, *blocks: torch.Tensor) -> torch.Tensor | None:
             self.seen.calls.append(_kernel_call(site.phase.name, site.reads, site.writes))
-            kernel(site, inputs, *blocks)
+            return kernel(site, inputs, *blocks)
 
         return noted
 

@@ -88,6 +88,21 @@ class Allocate:
 
 
 @dataclass(eq=False)
+class Take:
+    """Gives a buffer memory that a kernel returns."""
+
+    buffer: Buffer
+    make: Callable[[Any], torch.Tensor | None]
+
+    def __call__(self, frame: object) -> None:
+        """Call the kernel."""
+        made = self.make(frame)
+        assert made is not None
+        assert made.dtype == self.buffer.dtype
+        self.buffer.bind(made)
+
+
+@dataclass(eq=False)
 class Release:
     """Gives up the memory of a buffer."""
 
