@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -30,6 +31,8 @@ from primepar.schedule.program import (
 from primepar.schedule.sharing import kept, shared
 
 Names = tuple[str, ...]
+Size = Callable[[str], int | None]
+"""From a block to its number of elements; None if it is unknown."""
 LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
 """Instructions without communication."""
 
@@ -61,15 +64,22 @@ class Rank:
     def touched(self, node: Instruction) -> UsedBlocks:
         """Return the blocks that one instruction uses."""
         known = self._known.get(id(node))
-        if known is None:
-            reads, made, gone, *_ = effects(node, self.rank)
-            if type(node) is Compute:
-                reads += made
-            changes = made + gone
-            names = (*dict.fromkeys(reads + changes),)
-            # The cache keeps the instruction too, so that its id stays unique.
-            known = self._known[id(node)] = (node, UsedBlocks(reads, made, gone, changes, names))
-        return known[1]
+        return self._learned(node) if known is None else known[1]
+
+    def all_touched(self, nodes: Iterable[Instruction]) -> list[UsedBlocks]:
+        """Return the blocks that each of some instructions uses."""
+        known, learned = self._known.get, self._learned
+        return [learned(node) if (pair := known(id(node))) is None else pair[1] for node in nodes]
+
+    def _learned(self, node: Instruction) -> UsedBlocks:
+        reads, made, gone, *_ = effects(node, self.rank)
+        if type(node) is Compute:
+            reads += made
+        changes = made + gone
+        used = UsedBlocks(reads, made, gone, changes, (*dict.fromkeys(reads + changes),))
+        # The cache keeps the instruction too, so that its id stays unique.
+        self._known[id(node)] = (node, used)
+        return used
 
 
 def request_of(node: Instruction) -> str | None:
@@ -108,7 +118,7 @@ class RankList:
         initial: Iterable[str] = (),
     ) -> None:
         self.nodes, self.rank, self.initial = nodes, rank, dict.fromkeys(initial)
-        self.uses: list[UsedBlocks] = []
+        self.uses = rank.all_touched(nodes)
         """Of every instruction; a wait has those of its post."""
         self.touches: defaultdict[str, list[int]] = defaultdict(list)
         self.communicating: list[int] = []
@@ -116,29 +126,50 @@ class RankList:
         self.waits: dict[int, int] = {}
         """Position of a post -> that of its wait."""
         self._flights: dict[str, list[tuple[int, int]]] = {}
-        pending: dict[str, tuple[int, Names]] = {}
-        touches = self.touches
-        for place, (node, used) in enumerate(followed(nodes, rank)):
-            self.uses.append(used)
-            names = used.names
-            for name in names:
+        self._growth: tuple[object, list[int]] = (None, [])
+        pending: dict[str, int] = {}
+        touches, uses = self.touches, self.uses
+        for place, node in enumerate(nodes):
+            if type(node) not in LOCAL:
+                self.communicating.append(place)
+                if type(node) is Wait:
+                    post = pending.pop(node.request, place)
+                    self.waits[post], uses[place] = place, uses[post]
+                    self._add_flight(post, place)
+                elif (request := request_of(node)) is not None:
+                    pending[request] = place
+            for name in uses[place].names:
                 touches[name].append(place)
-            if type(node) in LOCAL:
-                continue
-            self.communicating.append(place)
-            request = request_of(node)
-            if type(node) is Wait:
-                post, _ = pending.pop(node.request, (place, names))
-                self.waits[post] = place
-                self._add_flight(names, post, place)
-            elif request is not None:
-                pending[request] = place, names
-        for post, names in pending.values():
-            self._add_flight(names, post, len(nodes) + 1)
+        for post in pending.values():
+            self._add_flight(post, len(nodes) + 1)
 
-    def _add_flight(self, names: Names, post: int, end: int) -> None:
-        for name in names:
+    def _add_flight(self, post: int, end: int) -> None:
+        for name in self.uses[post].names:
             self._flights.setdefault(name, []).append((post, end))
+
+    def growth(self, size: Size) -> list[int]:
+        """Return the live elements before the first instruction, and what each of them adds.
+
+        A posted receive makes its block live, and its wait adds nothing.
+        """
+        if self._growth[0] is not size:
+            blocks = {name: size(name) or 0 for name in self.initial}
+            growth = [sum(blocks.values())]
+            for node, used in zip(self.nodes, self.uses, strict=True):
+                grown = 0
+                if used.changes and type(node) is not Wait:
+                    for name in used.gone:
+                        grown -= blocks.pop(name, 0)
+                    for name in used.made:
+                        if name not in blocks:
+                            grown += blocks.setdefault(name, size(name) or 0)
+                growth.append(grown)
+            self._growth = size, growth
+        return self._growth[1]
+
+    def live(self, size: Size) -> list[int]:
+        """Return the live elements before the first instruction and after each of them."""
+        return list(accumulate(self.growth(size)))
 
     def before(self, name: str, place: int) -> int | None:
         """Return the last use of a block before a position, None if there is none."""

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import RankList, rank_lists
+from primepar.passes.block_uses import RankList, Size, rank_lists
 from primepar.passes.calls import Call, calls
 from primepar.passes.in_place_parts import Edits, rewritten
-from primepar.passes.liveness import Size, sizes_of
+from primepar.passes.liveness import sizes_of
 from primepar.schedule.program import AllReduce, Program
 
 LARGEST_BUCKET = 2**16

@@ -96,7 +96,7 @@ def _simpler(line: RankList) -> Edits:
     edits: Edits = {}
     for place, node in enumerate(line.nodes):
         if isinstance(node, Cut | Join) and node.in_place and place not in edits:
-            for rule in (_freed, _undone, _flat):
+            for rule in (_freed, _undone, _flat) if type(node) is Cut else (_undone, _flat):
                 new_edits = rule(line, place, node)
                 if new_edits and new_edits.keys().isdisjoint(edits):
                     edits.update(new_edits)
@@ -106,22 +106,24 @@ def _simpler(line: RankList) -> Edits:
 
 def _freed(line: RankList, place: int, node: Cut | Join) -> Edits:
     """Replace a cut by a free if all its parts are freed next."""
-    next_uses = [line.after(name, place) for name in node.blocks]
-    frees = [use for use in next_uses if use is not None and type(line.nodes[use]) is Free]
-    if isinstance(node, Join) or len(set(frees)) < len(node.blocks):
-        return {}
-    return {place: [Free(node.block)], **{free: [] for free in frees}}
+    edits: Edits = {place: [Free(node.block)]}
+    for name in node.blocks:
+        use = line.after(name, place)
+        if use is None or use in edits or type(line.nodes[use]) is not Free:
+            return {}
+        edits[use] = []
+    return edits
 
 
 def _undone(line: RankList, place: int, node: Cut | Join) -> Edits:
     """Remove a cut and the join that undoes it, or a join and the cut that undoes it."""
-    ends = {line.after(name, place) for name in (node.block, *node.blocks)}
-    end = ends.pop()
-    other = None if ends or end is None else line.nodes[end]
-    if end is None or not isinstance(other, Cut | Join) or not other.in_place:
+    end = line.after(node.block, place)
+    other = None if end is None else line.nodes[end]
+    if end is None or not isinstance(other, Cut | Join) or type(other) is type(node):
         return {}
-    same = other.block == node.block and {*other.blocks} == {*node.blocks}
-    return {place: [], end: []} if same and type(other) is not type(node) else {}
+    same = other.in_place and other.block == node.block and {*other.blocks} == {*node.blocks}
+    is_next = same and all(line.after(name, place) == end for name in node.blocks)
+    return {place: [], end: []} if is_next else {}
 
 
 def _flat(line: RankList, place: int, node: Cut | Join) -> Edits:

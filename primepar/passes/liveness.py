@@ -7,16 +7,15 @@ compute b (2) from a; free a` has the live elements 4, 6, 2, so its peak is 6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 
-from primepar.passes.block_uses import Names, Rank
+from primepar.passes.block_uses import Names, Rank, Size
 from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import Instruction, Program
 from primepar.schedule.sharing import shared
 
-Size = Callable[[str], int | None]
 ROUNDS = "master.update"
 """The kernel that rounds a wide copy of a parameter to its short type."""
 

@@ -27,12 +27,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from primepar.passes.block_uses import Rank, UsedBlocks, followed, with_lists
-from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.schedule.effects import initial_blocks
-from primepar.schedule.program import Compute, Free, Instruction, Program
+from primepar.passes.block_uses import RankList, Size, UsedBlocks, rank_lists, with_lists
+from primepar.passes.liveness import live_sizes
+from primepar.schedule.program import Compute, Free, Program
 
-Nodes = tuple[Instruction, ...]
 Totals = tuple[int, ...]
 """Elements at the start of a list and after each of its instructions."""
 
@@ -50,12 +48,11 @@ def made_late(program: Program, more: Sequence[Totals]) -> tuple[Program, tuple[
     of its instructions; it is returned for the new order.
     """
     size = live_sizes(program)
-    by_rank = zip(program.programs, initial_blocks(program), more, strict=True)
     lowered = [
-        _Lowered(size, Rank(number), initial).lowered(nodes, more_of_rank)
-        for number, (nodes, initial, more_of_rank) in enumerate(by_rank)
+        _lowered(line, size, more_of_rank)
+        for line, more_of_rank in zip(rank_lists(program), more, strict=True)
     ]
-    made = with_lists(program, (nodes for nodes, _ in lowered))
+    made = with_lists(program, (line.nodes for line, _ in lowered))
     return made, tuple(added for _, added in lowered)
 
 
@@ -77,102 +74,87 @@ class _Delay(NamedTuple):
     peak: int
 
 
-class _Lowered:
-    """Lowers the peak of one rank's list."""
+def _lowered(line: RankList, size: Size, more: Totals) -> tuple[RankList, Totals]:
+    """Return the list with the lowest peak that one delay after another reaches.
 
-    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
-        self.size, self.rank, self.initial = size, rank, tuple(initial)
-
-    def lowered(self, nodes: Nodes, more: Totals) -> tuple[Nodes, Totals]:
-        """Return the list with the lowest peak that one delay after another reaches.
-
-        Each delay lowers the first position of the highest total. So fewer positions are there, and
-        the search ends. A list is taken only if no position is at the old peak.
-        """
-        totals = self._totals(nodes, more)
-        lowest, least = (nodes, more), max(totals)
-        while True:
-            peak = max(totals)
-            if peak < least:
-                lowest, least = (nodes, more), peak
-            delay = self._best(nodes, totals)
-            if delay is None:
-                return lowest
-            order = [*range(delay.end)]
-            order.sort(key=delay.places.__contains__)
-            order += range(delay.end, len(nodes))
-            # While it is delayed, a block has what is live in addition at its new place.
-            added = [delay.end if place in delay.places else place + 1 for place in order]
-            nodes = tuple(nodes[place] for place in order)
-            more = (more[0], *(more[place] for place in added))
-            totals = self._totals(nodes, more)
-
-    def _totals(self, nodes: Nodes, more: Totals) -> list[int]:
-        """Return the live elements before the list and after each of its instructions."""
-        live = LiveBlocks(self.size, self.rank, self.initial)
-        totals = [live.total + more[0]]
-        for node, added in zip(nodes, more[1:], strict=True):
-            live.do(node)
-            totals.append(live.total + added)
-        return totals
-
-    def _best(self, nodes: Nodes, totals: list[int]) -> _Delay | None:
-        """Return the delay that lowers the first highest total most; None if it stays."""
-        uses = list(followed(nodes, self.rank))
+    Each delay lowers the first position of the highest total. So fewer positions are there, and
+    the search ends. A list is taken only if no position is at the old peak.
+    """
+    lowest, least = (line, more), None
+    while True:
+        totals = [live + added for live, added in zip(line.live(size), more, strict=True)]
         peak = max(totals)
-        place = totals.index(peak) - 1
-        best: _Delay | None = None
-        for start in self._unused(uses[: place + 1]):
-            for delay in self._delays(uses, totals, start, place):
-                if delay.peak < peak:
-                    best, peak = delay, delay.peak
-                if delay.passed >= peak:
-                    break  # a longer delay passes these instructions too
-        return best
+        if least is None or peak < least:
+            lowest, least = (line, more), peak
+        delay = _best(line, size, totals)
+        if delay is None:
+            return lowest
+        order = [*range(delay.end)]
+        order.sort(key=delay.places.__contains__)
+        order += range(delay.end, len(line.nodes))
+        # While it is delayed, a block has what is live in addition at its new place.
+        added = [delay.end if place in delay.places else place + 1 for place in order]
+        more = (more[0], *(more[place] for place in added))
+        line = RankList([line.nodes[place] for place in order], line.rank, line.initial)
 
-    def _unused(self, uses: list[tuple[Instruction, UsedBlocks]]) -> Iterable[int]:
-        """Return where blocks are made that nothing uses in this list, except to add to them."""
-        made, live = dict[str, int](), set(self.initial)
-        for place, (node, used) in enumerate(uses):
-            block = node.accumulates if isinstance(node, Compute) else None
-            for name in used.names:
-                if name != block:
-                    made.pop(name, None)
-            if block is not None and block not in live:
-                made[block] = place
-            live.difference_update(used.gone)
-            live.update(used.made)
-        return made.values()
 
-    def _delays(
-        self, uses: list[tuple[Instruction, UsedBlocks]], totals: list[int], start: int, place: int
-    ) -> Iterator[_Delay]:
-        """Yield the delays of the block that is made at `start`, to behind `place` and beyond."""
-        block = uses[start][1].made[0]
-        operands, delayed = set[str](), set[int]()
-        kept, saved, passed, end = 0, self.size(block) or 0, totals[start], start
-        for end, (node, used) in enumerate(uses[start:], start):
-            if isinstance(node, Compute) and node.accumulates == block:
-                delayed.add(end)
-                operands.update(node.reads)
-            elif isinstance(node, Free) and node.block in operands:
-                delayed.add(end)
-                kept += self.size(node.block) or 0
-            elif is_in_the_way(used, block, operands):
-                break
-            else:
-                # Here the block is not there yet, and its operands still are.
-                passed = max(passed, totals[end + 1] - saved + kept)
-            if kept >= saved:
-                return
-            if end >= place and used.gone:
-                yield _Delay(
-                    end + 1, frozenset(delayed), passed, max(passed, totals[end + 1] + kept)
-                )
+def _best(line: RankList, size: Size, totals: list[int]) -> _Delay | None:
+    """Return the delay that lowers the first highest total most; None if it stays."""
+    peak = max(totals)
+    place = totals.index(peak) - 1
+    best: _Delay | None = None
+    for start in _unused(line, place + 1):
+        for delay in _delays(line, size, totals, start, place):
+            if delay.peak < peak:
+                best, peak = delay, delay.peak
+            if delay.passed >= peak:
+                break  # a longer delay passes these instructions too
+    return best
+
+
+def _unused(line: RankList, end: int) -> Iterable[int]:
+    """Return where blocks are made that nothing uses up to `end`, except to add to them."""
+    made, live = dict[str, int](), set(line.initial)
+    for place, (node, used) in enumerate(zip(line.nodes[:end], line.uses, strict=False)):
+        block = node.accumulates if isinstance(node, Compute) else None
+        for name in used.names:
+            if name != block:
+                made.pop(name, None)
+        if block is not None and block not in live:
+            made[block] = place
+        live.difference_update(used.gone)
+        live.update(used.made)
+    return made.values()
+
+
+def _delays(
+    line: RankList, size: Size, totals: list[int], start: int, place: int
+) -> Iterator[_Delay]:
+    """Yield the delays of the block that is made at `start`, to behind `place` and beyond."""
+    block = line.uses[start].made[0]
+    operands, delayed = set[str](), set[int]()
+    kept, saved, passed, end = 0, size(block) or 0, totals[start], start
+    for end in range(start, len(line.nodes)):
+        node, used = line.nodes[end], line.uses[end]
+        if isinstance(node, Compute) and node.accumulates == block:
+            delayed.add(end)
+            operands.update(node.reads)
+        elif isinstance(node, Free) and node.block in operands:
+            delayed.add(end)
+            kept += size(node.block) or 0
+        elif is_in_the_way(used, block, operands):
+            break
         else:
-            end += 1
-        if end > place:
-            yield _Delay(end, frozenset(delayed), passed, max(passed, totals[end] + kept))
+            # Here the block is not there yet, and its operands still are.
+            passed = max(passed, totals[end + 1] - saved + kept)
+        if kept >= saved:
+            return
+        if end >= place and used.gone:
+            yield _Delay(end + 1, frozenset(delayed), passed, max(passed, totals[end + 1] + kept))
+    else:
+        end += 1
+    if end > place:
+        yield _Delay(end, frozenset(delayed), passed, max(passed, totals[end] + kept))
 
 
 def is_in_the_way(used: UsedBlocks, block: str, operands: set[str]) -> bool:

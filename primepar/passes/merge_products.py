@@ -44,14 +44,25 @@ Products = list[tuple[int, Compute]]
 def merge_products(program: Program) -> Program:
     """Return the program with products of adjacent slices merged, where all ranks can."""
     tables = Tables(program)
-    lines = list(rank_lists(program))
+    lines = [_Line(line) for line in rank_lists(program)]
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
     # Without `final` the outputs may be needed at the end, under their own names: they stay apart.
     orders = (True,) if program.final is None else (True, False)
     rounds = [_Round(tables, lines, dim, summed) for summed in orders for dim in dims]
     merged = [merging for merging in rounds if merging.merges()]
-    return tables.program_of([list(line.nodes) for line in lines]) if merged else program
+    return tables.program_of([list(known.line.nodes) for known in lines]) if merged else program
+
+
+class _Line:
+    """The list of one rank before a round, and its products by phase."""
+
+    def __init__(self, line: RankList) -> None:
+        self.line = line
+        self.products: dict[str, Products] = {}
+        for place, node in enumerate(line.nodes):
+            if type(node) is Compute and node.phase is not None:
+                self.products.setdefault(node.phase, []).append((place, node))
 
 
 class _Operand(NamedTuple):
@@ -134,7 +145,7 @@ class _Round:
     It takes the phases that are `summed` over the dim, or those that are not.
     """
 
-    def __init__(self, tables: Tables, lines: list[RankList], dim: str, summed: bool) -> None:
+    def __init__(self, tables: Tables, lines: list[_Line], dim: str, summed: bool) -> None:
         self.tables, self.lines, self.dim, self.summed = tables, lines, dim, summed
         self.edits: list[Edits] = [{} for _ in lines]
         self.moved: list[dict[int, int]] = [{} for _ in lines]
@@ -154,25 +165,22 @@ class _Round:
                     break
         for rank, edits in enumerate(self.edits):
             if edits:
-                line = self.lines[rank]
+                line = self.lines[rank].line
                 nodes = edited(line.nodes, delay(edits, line.nodes, self.moved[rank]))
-                self.lines[rank] = RankList(tidied(nodes, line.rank), line.rank, line.initial)
+                line = RankList(tidied(nodes, line.rank), line.rank, line.initial)
+                self.lines[rank] = _Line(line)
         return any(self.edits)
 
     def _candidates(self) -> dict[str, list[Products]]:
         """Return the phases of which every rank computes no slice or several, and its products."""
-        candidates: dict[str, list[Products]] = {
-            phase: [[] for _ in self.lines]
+        candidates = {
+            phase: [line.products.get(phase, []) for line in self.lines]
             for phase, signature in self.tables.phases.items()
             if self.tables.grid.get(phase, {}).get(self.dim, 1) > 1
             and (self.dim not in signature.templates[-1].dims) == self.summed
             and multiplies(signature.kernel)
             and divides_nothing(signature)
         }
-        for rank, line in enumerate(self.lines if candidates else ()):
-            for place, node in enumerate(line.nodes):
-                if type(node) is Compute and node.phase in candidates:
-                    candidates[node.phase][rank].append((place, node))
         return {
             phase: ranks
             for phase, ranks in candidates.items()
@@ -189,7 +197,7 @@ class _Round:
         Example: slices 0, 1, 2, 3 of the dim by a factor of 2 are the groups 0, 1 and 2, 3.
         """
         groups: list[_Group] = []
-        for line, products in zip(self.lines, ranks, strict=True):
+        for known, products in zip(self.lines, ranks, strict=True):
             parts: dict[tuple[object, ...], Products] = {}
             for place, node in products:
                 slices = {**(node.sub_operator or {})}
@@ -198,7 +206,7 @@ class _Round:
                 parts.setdefault(key, []).append((place, node))
             if any(len(part) != factor for part in parts.values()):
                 return []
-            groups += [_Group(line, part) for part in parts.values()]
+            groups += [_Group(known.line, part) for part in parts.values()]
         return groups
 
     def _merge(

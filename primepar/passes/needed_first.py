@@ -27,9 +27,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from primepar.passes.block_uses import LOCAL, RankList, rank_lists, request_of, with_lists
+from primepar.passes.block_uses import LOCAL, RankList, Size, rank_lists, request_of, with_lists
 from primepar.passes.calls import meetings
-from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.passes.liveness import live_sizes
 from primepar.schedule.program import (
     Collective,
     Compute,
@@ -99,11 +99,7 @@ class _Posts:
 
     def __init__(self, size: Size, line: RankList) -> None:
         self.number, self.line = line.rank.rank, line
-        live = LiveBlocks(size, line.rank, line.initial)
-        self.grown, self.totals = list[int](), list[int]()
-        for node in line.nodes:
-            self.grown.append(live.do(node))
-            self.totals.append(live.total)
+        self.grown, self.totals = line.growth(size)[1:], line.live(size)[1:]
         self.peak = max(self.totals, default=0)
         self.turns: list[_Transfer] = []
         self.targets: dict[int, int] = {}

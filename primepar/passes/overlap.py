@@ -33,16 +33,14 @@ from msgspec.structs import replace
 
 from primepar.passes.block_uses import (
     LOCAL,
-    NOTHING,
-    Names,
-    Rank,
+    RankList,
+    Size,
     UsedBlocks,
-    followed,
+    rank_lists,
     request_of,
     with_lists,
 )
-from primepar.passes.liveness import LiveBlocks, Size, live_sizes
-from primepar.schedule.effects import initial_blocks
+from primepar.passes.liveness import LiveBlocks, live_sizes
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -90,30 +88,27 @@ class Step:
     """Blocks; a wait has those of its post."""
     awaits: bool = False
     """Whether it is a wait for a post in the list."""
+    request: str | None = field(init=False, default=None)
     changes: tuple[Hashable, ...] = field(init=False)
+    names: tuple[Hashable, ...] = field(init=False)
+    """All that it uses, each once."""
 
     def __post_init__(self) -> None:
         node = self.node
-        self.changes = self.used.changes
+        self.changes, self.names = self.used.changes, self.used.names
         if type(node) not in LOCAL:
-            request = request_of(node)
-            if request is not None:
-                self.changes += (("request", request),)
-            if type(node) is not Wait:
-                self.changes += (ORDER,)
-
-    @property
-    def reads(self) -> Names:
-        """Blocks that it reads."""
-        return self.used.reads
+            self.request = request_of(node)
+            more: list[Hashable] = [] if self.request is None else [("request", self.request)]
+            more += [] if type(node) is Wait else [ORDER]
+            self.changes += (*more,)
+            self.names += (*more,)
 
 
-def steps(nodes: Iterable[Instruction], rank: Rank) -> list[Step]:
+def steps(line: RankList) -> list[Step]:
     """Return the steps of a rank's list."""
-    return [
-        Step(node, used, type(node) is Wait and used is not NOTHING)
-        for node, used in followed(nodes, rank)
-    ]
+    awaited = {wait for post, wait in line.waits.items() if post != wait}
+    pairs = enumerate(zip(line.nodes, line.uses, strict=True))
+    return [Step(node, used, place in awaited) for place, (node, used) in pairs]
 
 
 class Carried:
@@ -134,53 +129,70 @@ class Carried:
             self.frees[step] = None
         elif kind is Compute:
             self.sums[step] = None
-        for name in (*step.reads, *step.changes):
+        for name in step.names:
             self._users.setdefault(name, {})[step] = None
 
     def users(self, name: Hashable) -> Iterable[Step]:
         """Return the carried steps that use something."""
         return self._users.get(name, ())
 
-    def stopped_by(self, step: Step) -> Iterator[Step]:
-        """Stop carrying the steps that cannot pass another one, and yield them."""
-        users = self._users
-        for name in step.reads:
+    def stopped_by(self, step: Step) -> list[Step]:
+        """Stop carrying the steps that cannot pass another one, and return them."""
+        users, stopped = self._users, list[Step]()
+        if users.keys().isdisjoint(step.names):
+            return stopped
+        for name in step.used.reads:
             for known in list(users.get(name) or ()):
                 if name in known.changes:
-                    yield from self.release(known)
+                    self._release(known, stopped)
         for changed in step.changes:
             for known in list(users.get(changed) or ()):
-                yield from self.release(known)
+                self._release(known, stopped)
+        return stopped
 
-    def release(self, step: Step) -> Iterator[Step]:
-        """Stop carrying a step, and yield it after those that it cannot pass.
+    def release(self, step: Step) -> list[Step]:
+        """Stop carrying a step, and return it after those that it cannot pass.
 
         A free that has nothing left to wait for follows at once: it only takes memory.
         """
+        released = list[Step]()
+        self._release(step, released)
+        return released
+
+    def _release(self, step: Step, released: list[Step]) -> None:
+        users = self._users
         if step not in self.steps:
             return
-        names = dict.fromkeys((*step.reads, *step.changes))
-        for name in names:
+        for name in step.names:
             # Of those taken before it: two reads may change places, all else may not.
-            for known in takewhile(lambda other: other is not step, list(self.users(name))):
-                if name in step.changes or name in known.changes:
-                    yield from self.release(known)
+            before: Iterator[Step] = takewhile(lambda known: known is not step, users.get(name, ()))
+            if name not in step.changes:
+                before = (known for known in before if name in known.changes)
+            for known in [*before]:
+                self._release(known, released)
         if step not in self.steps:
             return
         del self.steps[step]
         self.frees.pop(step, None)
         self.sums.pop(step, None)
-        for name in names:
-            del self._users[name][step]
-        yield step
-        for known in [user for name in names for user in self.users(name)]:
-            if type(known.node) is Free and len(self._users[known.node.block]) == 1:
-                yield from self.release(known)
+        released.append(step)
+        for name in step.names:
+            del users[name][step]
+            if not users[name]:
+                del users[name]
+        for name in step.names:
+            left = users.get(name, ())
+            if len(left) == 1:
+                (known,) = left
+                if type(known.node) is Free:
+                    self._release(known, released)
 
-    def release_all(self) -> Iterator[Step]:
-        """Stop carrying anything, and yield it."""
-        for step in list(self.steps):
-            yield from self.release(step)
+    def release_all(self) -> list[Step]:
+        """Stop carrying anything, and return it."""
+        released = list[Step]()
+        while self.steps:
+            self._release(next(iter(self.steps)), released)
+        return released
 
 
 _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
@@ -193,28 +205,23 @@ _BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 def overlap(program: Program) -> Program:
     """Return the program with posts as early, and waits as late, as data and memory allow."""
     size = live_sizes(program)
-    by_rank = enumerate(zip(program.programs, initial_blocks(program), strict=True))
-    return with_lists(
-        program,
-        (_Waits(size, Rank(rank), initial).overlapped(nodes) for rank, (nodes, initial) in by_rank),
-    )
+    return with_lists(program, (_Waits(size, line).overlapped() for line in rank_lists(program)))
 
 
 class _Waits:
     """Moves the waits and the posts of one rank."""
 
-    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
-        self.size, self.rank, self.initial = size, rank, tuple(initial)
+    def __init__(self, size: Size, line: RankList) -> None:
+        self.size, self.line, self.peak = size, line, max(line.live(size))
 
-    def overlapped(self, nodes: tuple[Instruction, ...]) -> list[Instruction]:
+    def overlapped(self) -> list[Instruction]:
         """Return the list with waits moved down, posts up, and waits past the posts that moved."""
-        self.peak = self._live().peak(nodes)
-        given = steps(nodes, self.rank)
+        given = steps(self.line)
         moved = self._with_late_waits(self._with_early_posts(self._with_late_waits(given)))
         return [step.node for step in moved]
 
     def _live(self) -> LiveBlocks:
-        return LiveBlocks(self.size, self.rank, self.initial)
+        return LiveBlocks(self.size, self.line.rank, self.line.initial)
 
     def _with_late_waits(self, nodes: list[Step]) -> list[Step]:
         """Carry waits down, with the frees of sent blocks and the sums of received ones.
@@ -231,19 +238,20 @@ class _Waits:
                 done.append(step)
 
         for step in given:
-            if step.awaits or self._follows_wait(step, carried):
+            if step.awaits or (carried.steps and self._follows_wait(step, carried)):
                 carried.take(step)
                 continue
             if carried.steps:
                 do(carried.stopped_by(step))
-            for known in list(carried.frees):
+            while carried.frees:
                 # What a carried sum needs before its free: its block may not be there yet.
-                sums = (live.missing(other.used.made) for other in carried.sums)
+                sums = [live.missing(other.used.made) for other in carried.sums]
                 more = 0 if type(step.node) is Wait else live.missing(step.used.made)
                 if live.total + more + max(sums, default=0) <= self.peak:
                     break
-                do(carried.release(known))
-            do([step])
+                do(carried.release(next(iter(carried.frees))))
+            _change(live, step)
+            done.append(step)
         do(carried.release_all())
         return _without_idle_posts(done, posted)
 
@@ -291,8 +299,7 @@ class _Waits:
                 done.append(step)
 
         for step, held, new in zip(reversed(given), reversed(most), reversed(grown), strict=True):
-            node = step.node
-            if isinstance(node, ISend | IRecv | Collective) and node.request is not None:
+            if step.request is not None and isinstance(step.node, ISend | IRecv | Collective):
                 known = all(self.size(name) is not None for name in step.used.made)
                 elements[step] = new if known else self.peak + 1
                 total += elements[step]
@@ -309,17 +316,22 @@ class _Waits:
 
 def _change(live: LiveBlocks, step: Step) -> int:
     """Advance what is live by a step; a wait changes nothing."""
-    return 0 if type(step.node) is Wait else live.change(step.used.made, step.used.gone)
+    used = step.used
+    if not used.changes or type(step.node) is Wait:
+        return 0
+    return live.change(used.made, used.gone)
 
 
 def _with_posts(given: list[Step]) -> tuple[list[Step], set[str]]:
     """Return the list with blocking collectives as a post and a wait, and the new requests."""
     done, new = list[Step](), set[str]()
-    requests = {request_of(step.node) for step in given}
+    requests = {step.request for step in given}
     for step in given:
         done.append(step)
         node = step.node
-        if isinstance(node, _BLOCKING) and node.request is None and len(node.group) > 1:
+        if type(node) in LOCAL or step.request is not None:
+            continue
+        if isinstance(node, _BLOCKING) and len(node.group) > 1:
             name = f"{node.__struct_config__.tag} {node.block}"
             if name not in requests:
                 done[-1:] = [
@@ -333,9 +345,8 @@ def _with_posts(given: list[Step]) -> tuple[list[Step], set[str]]:
 def _without_idle_posts(given: list[Step], new: set[str]) -> list[Step]:
     """Return the list with new posts as blocking collectives again if no compute hides them."""
     done, posted, computes = list[Step](), dict[str, tuple[int, int]](), 0
-    for step in given:
-        node = step.node
-        request = None if type(node) is Compute else request_of(node)
+    for step in given if new else ():
+        node, request = step.node, step.request
         if request is not None and request in new:
             if isinstance(node, Wait):
                 place, before = posted[request]
@@ -348,4 +359,4 @@ def _without_idle_posts(given: list[Step], new: set[str]) -> list[Step]:
                 posted[request] = len(done), computes
         computes += type(node) is Compute
         done.append(step)
-    return done
+    return done if new else given

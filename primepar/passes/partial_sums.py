@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from primepar.passes.block_uses import RankList, rank_lists
+from primepar.passes.block_uses import RankList, Size, rank_lists
 from primepar.passes.calls import Call, calls, in_order
 from primepar.passes.in_place_parts import Edits, rewritten
-from primepar.passes.liveness import LiveBlocks, Size, live_sizes
+from primepar.passes.liveness import LiveBlocks, live_sizes
 from primepar.schedule.meaning import Meaning, meaning_of
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (
@@ -99,7 +99,7 @@ def _is_plain_sum(node: Instruction, rank: int, meaning: Meaning, size: Size) ->
 
 def _raising(line: RankList, edits: Edits, size: Size, room: int) -> set[int]:
     """Return the positions whose messages need more memory than there is `room`, or than before."""
-    peak = max(room, LiveBlocks(size, line.rank, line.initial).peak(line.nodes))
+    peak = max(room, *line.live(size))
     live = LiveBlocks(size, line.rank, line.initial)
     return {
         place for place, node in enumerate(line.nodes) if live.peak(edits.get(place, [node])) > peak
