@@ -108,10 +108,14 @@ def packed_run(
     ]
     axes = [] if sequence is None else list(sequence.axes)
     places = [] if sequence is None else [list(place) for place in sequence.coordinates]
-    packed = {"ranks": program.ranks, "axes": axes, "places": places,
-              "steps": 0 if sequence is None else sequence.steps, "texts": list(texts),
-              "events": events, "held": held}  # fmt: skip
-    return b64encode(compress(json.dumps(packed, separators=(",", ":")).encode(), 9)).decode()
+    steps = 0 if sequence is None else sequence.steps
+    return packed({"ranks": program.ranks, "axes": axes, "places": places, "steps": steps,
+                   "texts": list(texts), "events": events, "held": held})  # fmt: skip
+
+
+def packed(data: Any) -> str:
+    """Data as deflated JSON, in letters."""
+    return b64encode(compress(json.dumps(data, separators=(",", ":")).encode(), 9)).decode()
 
 
 def _runs(primitive: Primitive) -> Iterator[tuple[tuple[int, ...], str]]:

@@ -174,10 +174,9 @@ def sent(
             calls = matches.partners.get((rank, index, 0), ())
             at_root = next((matches.node(call) for call in calls if call[0] == node.root), node)
             node = replace(node, block=getattr(at_root, "block", node.block))
-        parts = (times * elements(block) for block, times in sends(node, rank))
-        count = Fraction(sum(parts))
+        count = sum(times * elements(block) for block, times in sends(node, rank))
         if count:
-            yield count, index
+            yield Fraction(count), index
 
 
 def sent_by_ranks(program: Program) -> list[Fraction]:

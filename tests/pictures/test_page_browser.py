@@ -27,7 +27,9 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 PROVER = Path(__file__).resolve().parents[2] / "docs" / "prover"
-PUZZLES = list(load(PROVER.parent / "render_page.py").puzzles())
+PUZZLES = load(PROVER.parent / "puzzles.py")
+WANTED = ("01_ring", "receives-deferred", "scaled-before-the-wait", "step-without-tokens")
+"""Puzzles of the page in this test; test_page_maps.py has them all."""
 WRONG = "M=r, N=(r + c) % s, K=c"
 SENTENCE = (
     "coverage is refuted: s=2 (2x2 devices): forward sub-operator (M=0, N=0, K=0): expected one "
@@ -52,7 +54,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr(page_data, "LONGEST_SIDE", 2)
         maps = [page_data.map_data(name, PRIMITIVES[name]()) for name in ("primepar", "summa")]
     methods = [page_data.method_data(name, METHODS[name]()) for name in ("gpipe", "ulysses")]
-    data = {"targets": [*maps, *methods], "first": "primepar", "puzzles": PUZZLES}
+    puzzles = list(PUZZLES.puzzles(WANTED))
+    data = {"targets": [*maps, *methods], "first": "primepar", "puzzles": page_data.packed(puzzles)}
     (folder / "page.html").write_text(page_html("page", data), encoding="utf-8")
     return folder
 
@@ -148,12 +151,49 @@ def test_a_puzzle_is_solved_and_stays_solved(page: Any, address: str) -> None:
     page.keyboard.press("Alt+ArrowDown")
     assert text(page, verdict).startswith("Every device reaches its end")
     page.reload()
-    assert "1 of 7 solved" in text(page, "#gallery")
+    assert "1 of 4 solved" in text(page, "#gallery")
     page.select_option("#puzzle", "receives-deferred")
     first, second = (page.locator("#gallery ol").first.locator("li").nth(place) for place in (0, 1))
     first.drag_to(second)
     assert text(page, verdict).startswith("Every device reaches its end")
-    assert "2 of 7 solved" in text(page, "#gallery")
+    assert "2 of 4 solved" in text(page, "#gallery")
+
+
+def test_a_change_is_chosen_and_judged_by_the_library(page: Any, address: str) -> None:
+    opened(page, address)
+    page.select_option("#puzzle", "step-without-tokens")
+    verdict = "#gallery .verdict"
+    assert text(page, verdict).startswith("deadlock-freedom is refuted: rank 0, instruction 2")
+    assert page.locator("#gallery li.wrong").count() == 1
+    lines = page.locator("#gallery ol >> nth=1").locator("li")
+    assert lines.count() == 2
+    changes = page.locator("#change option").all_inner_texts()
+    assert changes[1:] == sorted(changes[1:])
+    page.select_option("#change", label=next(text for text in changes if "1: with all" in text))
+    assert text(page, verdict) == "Proved: deadlock-freedom, races."
+    assert lines.count() == 4
+    assert "1 of 4 solved" in text(page, "#gallery")
+    page.focus("#gallery li >> nth=0")
+    page.keyboard.press("Alt+ArrowDown")
+    assert text(page, verdict).startswith("Not judged on this page")
+
+
+def test_lines_are_moved_by_touch(browser: Any, address: str) -> None:
+    """On both devices the wait goes before the line that reads what is in flight."""
+    size = {"width": 390, "height": 900}
+    tab = browser.new_context(has_touch=True, viewport=size).new_page()
+    opened(tab, address)
+    tab.select_option("#puzzle", "scaled-before-the-wait")
+    touch = tab.context.new_cdp_session(tab)
+    for rank in range(2):
+        lines = tab.locator("#gallery ol").nth(rank).locator("li")
+        lines.nth(2).scroll_into_view_if_needed()
+        boxes = [lines.nth(place).bounding_box() for place in (2, 1)]
+        points = [{"x": box["x"] + 20, "y": box["y"] + box["height"] / 2} for box in boxes]
+        for kind, touched in (("Start", points[:1]), ("Move", points[1:]), ("End", [])):
+            touch.send("Input.dispatchTouchEvent", {"type": f"touch{kind}", "touchPoints": touched})
+    assert text(tab, "#gallery .verdict") == "Proved: placement, deadlock-freedom, races."
+    tab.context.close()
 
 
 def test_the_keyboard_alone_does_it_all(page: Any, address: str) -> None:

@@ -13,8 +13,7 @@ function lines(part) {
     .map(([dim, digits]) => `${dim}=${digits.length === 1 ? digits[0] : `(${digits.join(", ")})`}`).join(", ")]));
 }
 
-/** @param {Target} target
- * @returns {MapSource} */
+/** @param {Target} target @returns {MapSource} */
 function sourceOf(target) {
   return {
     axes: target.axes ?? {}, steps: target.steps ?? "s", phases: lines(target.phases ?? {}),
@@ -22,8 +21,7 @@ function sourceOf(target) {
   };
 }
 
-/** @param {MapSource} source
- * @returns {Verdict} */
+/** @param {MapSource} source @returns {Verdict} */
 function judge(source) {
   const start = performance.now();
   try {
@@ -65,21 +63,13 @@ class Editor {
       .map(([tensor, text]) => field(`home-${tensor}`, `home of ${tensor}`, text))];
     const names = Object.entries(this.original.axes).map(([axis, side]) => `${axis} of side ${side}`).join(", ");
     const reset = html("button", { type: "button", class: "quiet" }, "Put it back");
-    reset.addEventListener("click", () => this.reset());
+    reset.addEventListener("click", () => this.show(target));
     this.resetButton = reset;
     this.verdict = html("p", { class: "verdict", role: "status" });
     this.host.replaceChildren(
       html("p", { class: "hint" }, `Device axes: ${names}. t is the step. Write +, -, *, //, %, comparisons, &, |, ~ and where(condition, a, b).`),
       ...phases, html("details", { open: Object.keys(this.original.homes).length > 0 }, html("summary", {}, "Steps and homes"), ...rest),
       html("div", { class: "under" }, this.verdict, reset));
-    this.read();
-  }
-
-  reset() {
-    if (!this.original || !this.fields) return;
-    for (const phase of PHASES) this.fields[phase].value = this.original.phases[phase];
-    for (const [tensor, text] of Object.entries(this.original.homes)) this.fields[`home-${tensor}`].value = text;
-    this.fields.steps.value = this.original.steps;
     this.read();
   }
 

@@ -7,12 +7,16 @@
 /** @typedef {{rank: number, time: number, block: string, elements: number}} Change of what a device holds */
 /** @typedef {{ranks: number, axes: string[], places: number[][], events: Happening[], held: Change[]}} Run */
 
-/** @param {string} packed
- * @returns {Promise<Run>} */
-async function unpackRun(packed) {
+/** @param {string} packed deflated JSON, in letters */
+async function unpack(packed) {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  const data = JSON.parse(await new Response(stream).text());
+  return JSON.parse(await new Response(stream).text());
+}
+
+/** @param {string} packed @returns {Promise<Run>} */
+async function unpackRun(packed) {
+  const data = await unpack(packed);
   /** @type {string[]} */
   const texts = data.texts;
   const words = (/** @type {number} */ place) => texts[place].split(" ").filter(Boolean);
@@ -58,8 +62,7 @@ class MeshRun {
     return { ranks: mesh.ranks, axes: mesh.axes, places: mesh.places, events: this.events, held: this.changes };
   }
 
-  /** Elements of a block: every slice has two, as where `check` runs it without a shape.
-   * @param {string} name */
+  /** Elements of a block: every slice has two, as where `check` runs it without a shape. @param {string} name */
   size(name) { return 2 ** this.mesh.tensorDims(name.split("[")[0]).length; }
 
   /** @param {number} rank
@@ -129,8 +132,7 @@ class MeshRun {
     }
   }
 
-  /** @param {string} phase
-   * @param {number} step */
+  /** @param {string} phase @param {number} step */
   multiply(phase, step) {
     const { mesh } = this, { reads, writes } = PRODUCTS[phase];
     for (const rank of range(mesh.ranks)) {
@@ -162,8 +164,7 @@ class MeshRun {
     return realigns ? mesh.held(use[2], tensor, 0) : now;
   }
 
-  /** Sums that a step finishes go to their homes in one more unit.
-   * @param {Finished[]} sums */
+  /** Sums that a step finishes go to their homes in one more unit. @param {Finished[]} sums */
   finish(sums) {
     const { mesh } = this;
     const moving = sums.filter(({ parts }) => parts.length > 1 || parts.some(([home, ranks]) => ranks.some((rank) => rank !== home)));

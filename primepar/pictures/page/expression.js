@@ -20,8 +20,7 @@ const COMPARISONS = new Set(["==", "!=", "<", "<=", ">", ">="]);
 const LOGIC = new Set(["&", "|", "~", ...COMPARISONS]);
 const TOKEN = /\s*(?:(\d+)|([A-Za-z_]\w*)|(\/\/|==|!=|<=|>=|[-+*%<>&|~(),=])|(\S))/y;
 
-/** @param {string} text
- * @returns {{kind: string, text: string}[]} */
+/** @param {string} text @returns {{kind: string, text: string}[]} */
 function tokens(text) {
   const list = [];
   TOKEN.lastIndex = 0;
@@ -30,17 +29,14 @@ function tokens(text) {
     if (!match) break;
     const [, number, name, sign, other] = match;
     if (other) throw new MapError(`expected +, -, *, //, %, comparisons or where, got ${other}`);
-    if (number) list.push({ kind: "number", text: number });
-    else if (name) list.push({ kind: "name", text: name });
-    else list.push({ kind: "sign", text: sign });
+    list.push(number ? { kind: "number", text: number } : name ? { kind: "name", text: name } : { kind: "sign", text: sign });
   }
   return list;
 }
 
 /** Reads expressions and slices from one text. */
 class Reader {
-  /** @param {string} text
-   * @param {string[]} names that may be used */
+  /** @param {string} text @param {string[]} names that may be used */
   constructor(text, names) {
     this.tokens = tokens(text);
     this.names = names;

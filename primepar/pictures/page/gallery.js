@@ -1,10 +1,11 @@
-// Broken schedules as puzzles: the lines of every device can be moved, by the pointer or the keys.
+// Broken schedules as puzzles: the lines of every device can be moved, by mouse, touch or the keys,
+// and changes be chosen. What hangs in a cycle is judged here in any order; of the others docs/puzzles.py
+// has judged what each change makes.
 
 const SOLVED = "primepar-solved";
 
 class Gallery {
-  /** @param {HTMLElement} host
-   * @param {Puzzle[]} puzzles */
+  /** @param {HTMLElement} host @param {Puzzle[]} puzzles */
   constructor(host, puzzles) {
     this.puzzles = puzzles;
     this.solved = new Set(this.stored());
@@ -13,6 +14,8 @@ class Gallery {
     this.board = html("div", { class: "board scroll" });
     this.verdict = html("p", { class: "verdict", role: "status" });
     this.help = html("p", { class: "hint", role: "status" });
+    this.changes = /** @type {HTMLSelectElement} */ (html("select", { id: "change" }));
+    this.change = html("div", { class: "field" }, html("label", { for: "change" }, "change"), this.changes);
     const buttons = [["Hint", () => (this.help.textContent = this.puzzle.hint)], ["Show the answer", () => this.set(this.puzzle.answer)],
       ["Begin again", () => this.show()]].map(([label, press]) => {
       const button = html("button", { type: "button", class: "quiet" }, /** @type {string} */ (label));
@@ -20,10 +23,21 @@ class Gallery {
       return button;
     });
     this.select.addEventListener("change", () => this.show());
+    this.changes.addEventListener("change", () => this.set((this.puzzle.boards ?? [])[Number(this.changes.value)].orders));
+    this.board.addEventListener("pointerdown", (event) => (this.dragged = this.placeAt(event)));
+    this.board.addEventListener("pointermove", (event) => {
+      const over = this.dragged && this.placeAt(event), { rank } = this.dragged ?? {};
+      for (const item of this.board.querySelectorAll("li")) item.classList.toggle("over", over?.item === item && over.rank === rank);
+    });
+    document.addEventListener("pointerup", (event) => {
+      const from = this.dragged, to = this.placeAt(event);
+      this.dragged = null;
+      if (from && to?.rank === from.rank) this.move(from.rank, from.place, to.place);
+    });
     host.replaceChildren(html("h2", {}, "Broken schedules"),
-      html("p", { class: "hint" }, "Each of these hangs, and each was published or met in practice. Move lines until every device reaches its end: drag them, or focus one and press Alt with an arrow."),
+      html("p", { class: "hint" }, "Each of these is wrong, and each was published or met in practice. Move lines, or choose a change, until nothing is wrong. Drag a line up or down, or focus it and press Alt with an arrow."),
       html("div", { class: "field" }, html("label", { for: "puzzle" }, "puzzle"), this.select, this.count = html("span", { class: "hint" })),
-      this.story, this.board, this.verdict, html("div", { class: "choices" }, ...buttons), this.help);
+      this.story, this.board, this.verdict, this.change, html("div", { class: "choices" }, ...buttons), this.help);
     this.list();
     this.show();
   }
@@ -56,13 +70,17 @@ class Gallery {
   show() {
     this.story.textContent = this.puzzle.story;
     this.help.textContent = "";
-    this.set(this.puzzle.ranks.map((lines) => lines.map((_, line) => line)));
+    const { boards, ranks } = this.puzzle;
+    const changes = (boards ?? []).map(({ change }, i) => ({ change, i })).filter(({ change }) => change).sort((a, b) => (a.change < b.change ? -1 : 1));
+    this.change.hidden = !changes.length;
+    this.changes.replaceChildren(html("option", { value: 0 }, "as it was found"), ...changes.map(({ change, i }) => html("option", { value: i }, change)));
+    this.set(boards?.[0].orders ?? ranks.map((lines) => lines.map((_, line) => line)));
   }
 
   /** @param {number[][]} orders */
   set(orders) {
     this.orders = orders.map((order) => [...order]);
-    this.isUntouched = orders.every((order) => order.every((line, place) => line === place));
+    this.isUntouched = !this.puzzle.boards && orders.every((order) => order.every((line, place) => line === place));
     this.draw();
   }
 
@@ -79,12 +97,27 @@ class Gallery {
     /** @type {HTMLElement | undefined} */ (this.lineAt(rank, to))?.focus();
   }
 
-  /** @param {number} rank
-   * @param {number} place */
+  /** @param {number} rank @param {number} place */
   lineAt(rank, place) { return this.board.querySelectorAll("ol")[rank]?.children[place]; }
 
+  /** The line under the pointer. @param {PointerEvent} event */
+  placeAt({ clientX, clientY }) {
+    const item = document.elementFromPoint(clientX, clientY)?.closest("li");
+    const rank = [...this.board.querySelectorAll("ol")].findIndex((list) => list === item?.parentElement);
+    return item && rank >= 0 ? { item, rank, place: [.../** @type {Element} */ (item.parentElement).children].indexOf(item) } : null;
+  }
+
+  /** @returns {Judgement} */
+  judged() {
+    const { puzzle, orders = [] } = this;
+    if (!puzzle.boards) return judgeOrders(puzzle, orders);
+    const texts = (/** @type {number[][]} */ now) => JSON.stringify(now.map((order, rank) => order.map((line) => puzzle.ranks[rank][line].text)));
+    return puzzle.boards.find((board) => texts(board.orders) === texts(orders)) ??
+      { kind: "refuted", places: [], text: "Not judged on this page, which knows each single change, and the answer on some devices or on all: undo one." };
+  }
+
   draw() {
-    const { puzzle, orders } = this, judged = judgeOrders(puzzle, orders ?? []);
+    const { puzzle, orders } = this, judged = this.judged();
     const wrong = new Set(judged.places.map(([rank, line]) => `${rank} ${line}`));
     this.board.replaceChildren(...(orders ?? []).map((order, rank) => html("div", { class: "rank" }, html("h3", {}, `device ${rank}`),
       html("ol", {}, ...order.map((line, place) => this.lineOf(rank, line, place, wrong.has(`${rank} ${line}`)))))));
@@ -103,24 +136,17 @@ class Gallery {
    * @param {boolean} isWrong */
   lineOf(rank, line, place, isWrong) {
     const { text } = this.puzzle.ranks[rank][line];
-    const item = html("li", { draggable: "true", tabindex: 0, class: isWrong ? "wrong" : "", "data-line": line }, text);
+    const item = html("li", { tabindex: 0, class: isWrong ? "wrong" : "", "data-line": line }, text);
     item.addEventListener("keydown", (event) => {
       const way = { ArrowUp: -1, ArrowDown: 1 }[/** @type {KeyboardEvent} */ (event).key];
       if (way === undefined || !(/** @type {KeyboardEvent} */ (event).altKey)) return;
       event.preventDefault();
       this.move(rank, place, place + way);
     });
-    item.addEventListener("dragstart", () => (this.dragged = { rank, place }));
-    item.addEventListener("dragover", (event) => this.dragged?.rank === rank && event.preventDefault());
-    item.addEventListener("drop", (event) => {
-      event.preventDefault();
-      if (this.dragged?.rank === rank) this.move(rank, this.dragged.place, place);
-    });
     return item;
   }
 
-  /** Arrows from each line that hangs to the one that it waits for.
-   * @param {[number, number][]} places */
+  /** Arrows from each line that hangs to the one that it waits for. @param {[number, number][]} places */
   drawCycle(places) {
     const host = this.board.getBoundingClientRect(), { scrollLeft } = this.board;
     const boxes = places.map(([rank, line]) => {

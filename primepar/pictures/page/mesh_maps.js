@@ -34,11 +34,9 @@ const MOST_SUB_OPERATORS = 4096, MOST_PLACES = 100_000;
 
 const base = (/** @type {string} */ tensor) => tensor.replace(/^d/, "");
 
-/** @param {MapSource} source
- * @returns {ParsedMap} */
+/** @param {MapSource} source @returns {ParsedMap} */
 function parseMap(source) {
   const sides = [...new Set(Object.values(source.axes))], axes = Object.keys(source.axes);
-  const phases = /** @type {Record<string, SliceTexts>} */ ({});
   const named = (/** @type {string} */ where, /** @type {() => any} */ parse) => {
     try {
       return parse();
@@ -59,15 +57,10 @@ function parseMap(source) {
     return parsed;
   };
   const steps = named("steps", () => parseNumber(source.steps, sides));
-  for (const phase of PHASES) {
-    phases[phase] = named(phase, () => slices(source.phases[phase], [...axes, "t", ...sides]));
-  }
-  /** @type {Record<string, SliceTexts> | null} */
-  let homes = null;
-  for (const tensor of Object.keys(source.homes)) {
-    homes = homes ?? {};
-    homes[tensor] = named(`home of ${tensor}`, () => slices(source.homes[tensor], [...axes, ...sides]));
-  }
+  const phases = Object.fromEntries(PHASES.map((phase) =>
+    [phase, named(phase, () => slices(source.phases[phase], [...axes, "t", ...sides]))]));
+  const tensors = Object.keys(source.homes), homes = !tensors.length ? null : Object.fromEntries(tensors.map((tensor) =>
+    [tensor, named(`home of ${tensor}`, () => slices(source.homes[tensor], [...axes, ...sides]))]));
   return { axes: source.axes, sides, steps, phases, homes, keeps: source.keeps, virtual: source.virtual };
 }
 
@@ -80,8 +73,7 @@ function product(lists) {
 
 const range = (/** @type {number} */ length) => Array.from({ length }, (_, i) => i);
 
-/** The devices in rank order: bits interleaved where all sides are one power of two.
- * @param {number[]} lengths */
+/** The devices in rank order: bits interleaved where all sides are one power of two. @param {number[]} lengths */
 function deviceOrder(lengths) {
   const points = product(lengths.map(range)), side = lengths[0] ?? 0;
   if (!lengths.length || lengths.some((length) => length !== side) || side & (side - 1)) return points;
@@ -93,8 +85,7 @@ function deviceOrder(lengths) {
 
 /** A parsed map on a mesh with these sides. Raises `MapError` where it gives no slices. */
 class MeshMap {
-  /** @param {ParsedMap} map
-   * @param {number[]} sides */
+  /** @param {ParsedMap} map @param {number[]} sides */
   constructor(map, sides) {
     this.map = map;
     this.sides = sides;
@@ -210,15 +201,10 @@ class MeshMap {
   /** Dim -> the slices of a row of digits, counted through; all where a digit is left open.
    * @param {Record<string, (number | null)[]>} row */
   flat(row) {
-    /** @type {Record<string, number[]>} */
-    const slices = {};
-    for (const dim of this.dims) {
-      slices[dim] = (this.radices[dim] ?? []).reduce((/** @type {number[]} */ flat, radix, i) => {
-        const digit = row[dim]?.[i] ?? null;
-        return flat.flatMap((head) => (digit === null ? range(radix) : [digit]).map((value) => head * radix + value));
-      }, [0]);
-    }
-    return slices;
+    return Object.fromEntries(this.dims.map((dim) => [dim, (this.radices?.[dim] ?? []).reduce((/** @type {number[]} */ flat, radix, i) => {
+      const digit = row[dim]?.[i] ?? null;
+      return flat.flatMap((head) => (digit === null ? range(radix) : [digit]).map((value) => head * radix + value));
+    }, [0])]));
   }
 
   tensorDims(/** @type {string} */ tensor) { return TENSOR_DIMS[base(tensor)].filter((dim) => dim in this.grid); }
@@ -273,8 +259,7 @@ class MeshMap {
       range(this.ranks).map((rank) => this.blocks(tensor, this.at(phase, rank, step))));
   }
 
-  /** @param {string} tensor
-   * @returns {Set<number>[]} */
+  /** @param {string} tensor @returns {Set<number>[]} */
   home(tensor) {
     return this.once(`home ${tensor}`, () => range(this.ranks).map((rank) =>
       this.hasHomes ? this.blocks(tensor, this.slices[base(tensor)][rank]) : new Set()));
@@ -311,8 +296,7 @@ class MeshMap {
     return left;
   }
 
-  /** @param {string} phase
-   * @returns {PhaseMoves} */
+  /** @param {string} phase @returns {PhaseMoves} */
   moves(phase) {
     return this.once(`moves ${phase}`, () => {
       const { reads, writes } = PRODUCTS[phase];
@@ -414,11 +398,8 @@ class MeshMap {
    * @param {Set<number>[]} now
    * @param {Set<number>[]} home */
   partialHops(tensor, ranksOf, now, home) {
-    /** @type {Map<number, Set<number>>} */
-    const leaving = new Map();
-    for (const [block, ranks] of ranksOf) {
-      leaving.set(block, new Set([...ranks].filter((rank) => !now[rank].has(block) && !home[rank].has(block))));
-    }
+    const leaving = new Map([...ranksOf].map(([block, ranks]) =>
+      [block, new Set([...ranks].filter((rank) => !now[rank].has(block) && !home[rank].has(block)))]));
     /** @type {Hop[]} */
     const hops = [];
     now.forEach((blocks, target) => {
@@ -434,20 +415,16 @@ class MeshMap {
   }
 }
 
-/** @param {Set<number>[]} one
- * @param {Set<number>[]} other */
+/** @param {Set<number>[]} one @param {Set<number>[]} other */
 const both = (one, other) => one.map((blocks, rank) => new Set([...blocks, ...other[rank]]));
-/** @param {Set<number>[]} one
- * @param {Set<number>[]} other */
+/** @param {Set<number>[]} one @param {Set<number>[]} other */
 const less = (one, other) => one.map((blocks, rank) => new Set([...blocks].filter((block) => !other[rank].has(block))));
 /** @param {Iterable<number>} values */
 const sorted = (values) => [...values].sort((a, b) => a - b);
-/** @param {number[]} a
- * @param {number[]} b */
+/** @param {number[]} a @param {number[]} b */
 const compareLists = (a, b) => a.map((value, i) => value - b[i]).find((difference) => difference) ?? 0;
 
-/** The ranks of every block.
- * @param {Set<number>[]} holdings */
+/** The ranks of every block. @param {Set<number>[]} holdings */
 function holders(holdings) {
   /** @type {Map<number, Set<number>>} */
   const ranksOf = new Map();

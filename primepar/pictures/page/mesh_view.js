@@ -354,8 +354,7 @@ function bend(from, to) {
   return { x: (from.x + to.x) / 2 + reach * down, y: (from.y + to.y) / 2 - reach * across };
 }
 
-/** @param {Spot} from
- * @param {Spot} to */
+/** @param {Spot} from @param {Spot} to */
 function curve(from, to) {
   const middle = bend(from, to);
   return `M${from.x.toFixed(1)} ${from.y.toFixed(1)}Q${middle.x.toFixed(1)} ${middle.y.toFixed(1)} ${to.x.toFixed(1)} ${to.y.toFixed(1)}`;

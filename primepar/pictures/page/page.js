@@ -4,7 +4,7 @@
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
 
 class Page {
-  /** @param {{targets: Target[], first: string, prover?: string, puzzles?: Puzzle[]}} data */
+  /** @param {{targets: Target[], first: string, prover?: string, puzzles?: string}} data */
   constructor(data) {
     this.data = data;
     this.tick = 0;
@@ -31,7 +31,7 @@ class Page {
     });
     byId("mesh").addEventListener("pointerleave", () => this.choose(null, null));
     this.isPlaying = false;
-    if (data.puzzles?.length) this.gallery = new Gallery(byId("gallery"), data.puzzles);
+    if (data.puzzles) unpack(data.puzzles).then((puzzles) => new Gallery(byId("gallery"), puzzles));
     const wanted = decodeURIComponent(location.hash.slice(1));
     this.show(data.targets.some((target) => target.name === wanted) ? wanted : data.first);
   }
@@ -60,8 +60,7 @@ class Page {
     }
   }
 
-  /** The meshes that can be chosen: those with a run, and of one side all up to 6.
-   * @param {Target} target */
+  /** The meshes that can be chosen: those with a run, and of one side all up to 6. @param {Target} target */
   sideChoices(target) {
     if (!target.axes) return [];
     const names = [...new Set(Object.values(target.axes))];
@@ -176,8 +175,7 @@ class Page {
     this.frame = requestAnimationFrame(frame);
   }
 
-  /** @param {number} tick
-   * @param {number} pause milliseconds before the next */
+  /** @param {number} tick @param {number} pause milliseconds before the next */
   arrive(tick, pause) {
     this.go(tick);
     if (this.isPlaying) this.timer = setTimeout(() => this.isPlaying && this.fly(this.tick), pause);
@@ -194,8 +192,7 @@ class Page {
     else this.go(this.tick);
   }
 
-  /** @param {number | null} rank
-   * @param {string | null} block */
+  /** @param {number | null} rank @param {string | null} block */
   choose(rank, block) {
     this.selected = rank === null ? null : { rank, block };
     this.mark();

@@ -1,8 +1,7 @@
 // "Prove it here": the map as a Python file, and the project's own prover of it in a worker. Where
 // the page has no prover next to it, it shows the command.
 
-/** The file `mine.py` that a map is: what the prover and the command read.
- * @param {MapSource} source */
+/** The file `mine.py` that a map is: what the prover and the command read. @param {MapSource} source */
 function pythonOf(source) {
   const sides = [...new Set(Object.values(source.axes))], axes = Object.keys(source.axes);
   const names = [...axes, "t", ...sides].join(", ");
@@ -23,8 +22,7 @@ function pythonOf(source) {
 }
 
 class Prover {
-  /** @param {HTMLElement} host
-   * @param {string | undefined} folder where the worker is served */
+  /** @param {HTMLElement} host @param {string | undefined} folder where the worker is served */
   constructor(host, folder) {
     this.folder = location.protocol.startsWith("http") ? folder : undefined;
     /** @type {Worker | undefined} */

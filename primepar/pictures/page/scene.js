@@ -70,8 +70,7 @@ class Scene {
     return `${phases.join(" + ")} t=${starts.sort((a, b) => a - b).indexOf(Math.floor(start))}`;
   }
 
-  /** For each tick and rank the bytes sent and held until then.
-   * @returns {Amounts[][]} */
+  /** For each tick and rank the bytes sent and held until then. @returns {Amounts[][]} */
   count() {
     const now = range(this.ranks).map(() => ({ sent: 0, held: 0, peak: 0 }));
     const sends = this.run.events.filter((event) => event.elements > 0).sort((a, b) => a.end - b.end);
@@ -90,8 +89,7 @@ class Scene {
     });
   }
 
-  /** Stays of a time, each with whether it is still arriving.
-   * @param {number} time */
+  /** Stays of a time, each with whether it is still arriving. @param {number} time */
   held(time) {
     const isLast = time >= this.end;
     return this.stays.filter((stay) => stay.from <= time && (stay.to > time || (isLast && stay.to >= this.end)));

@@ -16,8 +16,7 @@ function meshText(mesh) {
   return `${sides} (${mesh.lengths.join("x") || "1"} device${many ? "s" : ""})`;
 }
 
-/** @param {MeshMap} mesh
- * @returns {Fault | null} */
+/** @param {MeshMap} mesh @returns {Fault | null} */
 function coverageFault(mesh) {
   const count = Object.values(mesh.grid).reduce((a, b) => a * b, 1);
   for (const phase of PHASES) {
@@ -64,8 +63,7 @@ const homeFix = (/** @type {string} */ tensor) => `let the home of ${tensor} ass
 const firstOf = (/** @type {Set<number>} */ blocks) => Math.min(...blocks);
 const union = (/** @type {Set<number>[]} */ sets) => new Set(sets.flatMap((set) => [...set]));
 
-/** @param {MeshMap} mesh
- * @returns {Fault | null} */
+/** @param {MeshMap} mesh @returns {Fault | null} */
 function placementFault(mesh) {
   for (const phase of PHASES) {
     for (let step = mesh.hasHomes ? 0 : 1; step < mesh.steps; step++) {
@@ -88,8 +86,7 @@ function placementFault(mesh) {
   return null;
 }
 
-/** @param {MeshMap} mesh
- * @returns {Fault | null} */
+/** @param {MeshMap} mesh @returns {Fault | null} */
 function completionFault(mesh) {
   for (const phase of mesh.hasHomes ? PHASES : []) {
     const output = PRODUCTS[phase].writes, homes = union(mesh.home(output));
@@ -106,8 +103,7 @@ function completionFault(mesh) {
   return null;
 }
 
-/** @param {MeshMap} mesh
- * @returns {Fault | null} */
+/** @param {MeshMap} mesh @returns {Fault | null} */
 function alignmentFault(mesh) {
   if (mesh.hasHomes) {
     for (const tensor of ["I", "W", "O"]) {

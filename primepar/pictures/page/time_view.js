@@ -10,8 +10,7 @@ class TimeView {
     this.select = select;
   }
 
-  /** @param {Scene} scene
-   * @param {Palette} palette */
+  /** @param {Scene} scene @param {Palette} palette */
   show(scene, palette) {
     this.scene = scene;
     const room = this.host.clientWidth - 40;
@@ -66,8 +65,7 @@ class TimeView {
     this.host.replaceChildren(picture);
   }
 
-  /** A word above the first tick of each phase.
-   * @param {(time: number) => number} x */
+  /** A word above the first tick of each phase. @param {(time: number) => number} x */
   phaseLabels(x) {
     const scene = /** @type {Scene} */ (this.scene);
     /** @type {SVGElement[]} */

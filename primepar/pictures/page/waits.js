@@ -3,9 +3,9 @@
 
 // A line is an instruction; each of its posts is a send, recv or call, with its channel or group.
 /** @typedef {{text: string, posts: [string, string][], request: string | null, awaits: string | null, reads: string[], writes: string[]}} Line */
-/** @typedef {{name: string, title: string, story: string, hint: string, ranks: Line[][], answer: number[][]}} Puzzle */
+/** @typedef {{name: string, title: string, story: string, hint: string, ranks: Line[][], answer: number[][], boards?: (Judgement & {orders: number[][], change: string})[]}} Puzzle */
 /** @typedef {{rank: number, line: number, post: number}} Side */
-/** @typedef {{kind: "order" | "cycle" | "ends", text: string, places: [number, number][]}} Judgement */
+/** @typedef {{kind: "order" | "cycle" | "refuted" | "ends", text: string, places: [number, number][]}} Judgement */
 
 /** Whether two lines of a rank must stay in their order: one makes, or waits for, what the other uses.
  * @param {Line[]} lines
