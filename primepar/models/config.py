@@ -112,13 +112,14 @@ _GPT = {
 }
 _GPT2 = _GPT | {"attention_bias": True, "mlp_bias": True, "tied": True}
 _LLAMA = {"norm": "rms", "epsilon": 1e-6, "activation": "silu", "gated": True}
-_FAMILIES: dict[str, dict[str, Any]] = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "gpt": _GPT,
     "gpt2": _GPT2,
     "opt": _GPT2 | {"activation": "relu"},
     "llama": _GPT | _LLAMA | {"positions": "rotary"},
     "bloom": _GPT2 | {"positions": "alibi", "embedding_norm": True},
 }
+"""Family -> values of the fields that are not sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +170,7 @@ class ModelConfig:
         if "head_dim" not in fields and hidden % heads:
             raise ConfigError(f"heads: expected a divisor of hidden={hidden}, got {heads}")
         derived = {"kv_heads": heads, "head_dim": hidden // heads, "ffn": 4 * hidden}
-        return ModelConfig(family=family, **{**_FAMILIES[family], **derived, **sizes, **fields})
+        return ModelConfig(family=family, **{**FAMILIES[family], **derived, **sizes, **fields})
 
     def __post_init__(self) -> None:
         _check({field.name: getattr(self, field.name) for field in fields(ModelConfig)})
@@ -183,7 +184,7 @@ class ModelConfig:
             )
         if self.family == "gpt":
             return  # It mixes parts freely; the others' files have names for their own alone.
-        expected = {name: _FAMILIES[self.family][name] for name in _FIXED}
+        expected = {name: FAMILIES[self.family][name] for name in _FIXED}
         if self.family != "llama":
             expected["kv_heads"] = self.heads
             if self.heads * self.head_dim != self.hidden:

@@ -1,6 +1,7 @@
 """Sizes of a model from any `config.json` of today's decoders: what a plan needs, without weights.
 
-`KEYS` has for each size the keys that families spell it with. `FAMILIES` has for each `model_type`
+`KEYS` has for each size the keys that families spell it with: those of the table of `config_json`,
+by which models are trained, and more. `FAMILIES` has for each `model_type`
 what its architecture fixes, and the values of keys that a file may leave out. What no field here
 has, a few biases and norms, is counted as `small` parameters by `_small`.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -22,26 +23,21 @@ import msgspec
 from msgspec.structs import replace
 
 from primepar.errors import ConfigError, nearest
+from primepar.models.config import FAMILIES as OF_FAMILY
 from primepar.models.config import KINDS, Count, Experts, Latent, ModelConfig, PricedParts
 from primepar.models.config_json import ACTIVATIONS, CONFIG, read_config
+from primepar.models.config_json import FAMILIES as SPELT
 from primepar.reading import read_json
 from primepar.schedule.program_method import allowed
 
 PUBLISHED: Final = Path(__file__).parent / "published.json"
 """Published models: of each its name, and the keys of its `config.json` that are sizes."""
-KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "n_embed"),
-    "heads": ("num_attention_heads", "n_head"),
-    "kv_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "ffn": ("intermediate_size", "ffn_dim", "n_inner"),
-    "context": ("max_position_embeddings", "n_positions", "seq_length"),
-    "vocabulary": ("vocab_size",),
-    "tied": ("tie_word_embeddings",),
-    "activation": ("hidden_act", "hidden_activation", "activation_function"),
-    "attention_bias": ("attention_bias", "enable_bias"),
-    "mlp_bias": ("mlp_bias", "enable_bias"),
+TRAINED: Final = ("llama", "opt", "gpt2", "bloom")
+"""Model types that are families of `ModelConfig`; their spellings come in this order."""
+_MORE: Final[dict[str, tuple[str, ...]]] = {
+    "layers": ("num_layers",),
+    "activation": ("hidden_activation",),
+    "epsilon": ("layer_norm_eps",),
     "window": ("sliding_window",),
     "windows": ("use_sliding_window",),
     "whole_layers": ("max_window_layers",),
@@ -60,11 +56,21 @@ KEYS: Final[dict[str, tuple[str, ...]]] = {
     "rotary": ("qk_rope_head_dim",),
     "unrotated": ("qk_nope_head_dim",),
     "value": ("v_head_dim",),
-    "epsilon": ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"),
-    "rope_theta": ("rope_theta",),
     "projected": ("word_embed_proj_dim",),
     "norms_before": ("do_layer_norm_before",),
 }
+"""Size -> its keys, in addition to those that the trainer reads."""
+
+
+def _keys() -> Iterator[tuple[str, tuple[str, ...]]]:
+    tables = [*(SPELT[family].spellings for family in TRAINED), _MORE]
+    for size in dict.fromkeys(size for table in tables for size in table):
+        keys = (key for table in tables for key in table.get(size, ()) if "." not in key)
+        if not size.endswith("dropout"):  # a plan has none
+            yield size, tuple(dict.fromkeys(keys))
+
+
+KEYS: Final = dict(_keys())
 """Size -> its keys; the first that a file has counts."""
 
 _TYPES: Final[dict[str, Any]] = {
@@ -73,20 +79,17 @@ _TYPES: Final[dict[str, Any]] = {
     **{name: KINDS[name] for name in KEYS if name in KINDS}, "activation": str,
 }  # fmt: skip
 
-_RMS = {
-    "norm": "rms", "gated": True, "positions": "rotary", "activation": "silu",
-    "attention_bias": False, "mlp_bias": False, "tied": False,
-}  # fmt: skip
-_LAYER = {
-    "norm": "layer", "gated": False, "positions": "learned", "activation": "gelu_tanh",
-    "attention_bias": True, "mlp_bias": True, "tied": True,
-}  # fmt: skip
+_STATED = ("norm", "gated", "positions", "activation", "attention_bias", "mlp_bias", "tied")
+_RMS, _LAYER, _OPT, _BLOOM = (
+    {name: OF_FAMILY[family][name] for name in _STATED}
+    for family in ("llama", "gpt2", "opt", "bloom")
+)
 _GEMMA = _RMS | {"activation": "gelu_tanh", "tied": True, "head_dim": 256}
 _DEEPSEEK = _RMS | {"dense": 0, "shared": 0, "sparse_step": 1}
 FAMILIES: Final[dict[str, dict[str, Any]]] = {
     "gpt2": _LAYER,
-    "opt": _LAYER | {"activation": "relu"},
-    "bloom": _LAYER | {"positions": "alibi", "embedding_norm": True, "context": 2048},
+    "opt": _OPT,
+    "bloom": _BLOOM | {"embedding_norm": True, "context": 2048},
     "llama": _RMS,
     "mistral": _RMS,
     "mixtral": _RMS,
@@ -110,8 +113,6 @@ FAMILIES: Final[dict[str, dict[str, Any]]] = {
 
 
 _REQUIRED: Final = ("layers", "hidden", "heads", "ffn", "context", "vocabulary")
-_TRAINED: Final = ("gpt2", "opt", "llama", "bloom")
-"""Model types that are families of `ModelConfig`."""
 
 
 def find_model(name_or_path: str) -> ModelConfig:
@@ -182,7 +183,7 @@ def read_sizes(content: Any) -> ModelConfig:
     if parts.latent:
         values |= {"head_dim": values["unrotated"] + values["rotary"], "kv_heads": values["heads"]}
     sizes = {name: value for name, value in values.items() if name in KINDS}
-    family = kind if kind in _TRAINED else "llama" if values["norm"] == "rms" else "gpt"
+    family = kind if kind in TRAINED else "llama" if values["norm"] == "rms" else "gpt"
     model = ModelConfig.of(**({"family": family} | sizes))
     parts = replace(parts, small=sum(_small(name, model, parts.experts) for name in small))
     return model if parts == PricedParts() else dataclasses.replace(model, priced=parts)
