@@ -21,7 +21,19 @@ from hashlib import sha256
 from itertools import chain
 from pathlib import Path
 
-from primepar.errors import OutputError, PrimeParError
+from primepar.errors import OutputError, PrimeParError, TargetError
+
+
+def check_ending(option: str, path: str | Path | None, **endings: str) -> None:
+    """Raise `TargetError` unless an output has one of these endings, or there is none.
+
+    `svg="the picture"` allows `x.svg`, and is what the message then calls it.
+    """
+    if path is None or Path(path).suffix[1:] in endings:
+        return
+    *others, last = (f".{ending}" + f" ({what})" * bool(what) for ending, what in endings.items())
+    expected = f"{', '.join(others)} or {last}" if others else last
+    raise TargetError(f"{option}: expected a name that ends with {expected}, got {path}")
 
 
 class _Command:

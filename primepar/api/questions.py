@@ -64,6 +64,7 @@ def verify_target(
     target = asked.target
     if isinstance(target, Nesting | type) or (isinstance(target, Primitive) and side is None):
         asked.refuse(OF_A_STEP, batch=batch, positions=positions)
+        asked.refuse("as Z3 proves every side anyway", solver="z3" if solver == "z3" else None)
     if isinstance(target, type):
         from primepar.verify.every_size.proof import verify_method
 
@@ -74,6 +75,8 @@ def verify_target(
     if isinstance(target, Nesting):
         from primepar.verify.nesting.proof import verify_nesting
 
+        like = target.of((2,) * len(target.side_names))
+        asked.refuse(f"as a sequence has a length for each member, like {like}", side=side)
         asked.refuse(reason, buffered=buffered or None)
         return verify_nesting(target, asked.name, timeout), target
     if isinstance(target, Primitive) and side is None:

@@ -367,7 +367,7 @@ def priced_plan(
     """
     text = str(target) if isinstance(target, str | Path) else ""
     if text and not text.endswith(".json") and (names_preset(text) or model or devices):
-        return _preset(text, model, devices, spelling)
+        return preset_of(text, model, devices, spelling)
     asked = replace(AskedTarget.of(target), spelling=spelling)
     if not isinstance(asked.target, Plan):
         raise TargetError(
@@ -378,9 +378,14 @@ def priced_plan(
     return asked.target
 
 
-def _preset(
-    name: str, model: str | Path | ModelConfig | None, devices: int | None, spelling: Spelling
+def preset_of(
+    name: str,
+    model: str | Path | ModelConfig | None,
+    devices: int | None,
+    spelling: Spelling,
+    batch: int | None = None,
 ) -> Plan:
+    """The preset plan of a name. Raises `TargetError`, and what `preset_plan` raises."""
     if model is None or devices is None:
         option, example = ("model", "opt-6.7b") if model is None else ("devices", 8)
         raise TargetError(
@@ -388,4 +393,4 @@ def _preset(
             f"{spelling.name(option)}: write {spelling.given(option, example)}"
         )
     sizes = find_model(str(model)) if isinstance(model, str | Path) else model
-    return preset_plan(name, sizes, devices)
+    return preset_plan(name, sizes, devices, batch)

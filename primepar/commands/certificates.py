@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import Struct
 
-from primepar.api.target import Target
-from primepar.commands.options import Making, on_mesh
-from primepar.errors import CertificateError, ClaimError, TargetError
+from primepar.api.target import COMMAND_LINE, AskedTarget, Target
+from primepar.commands.options import Making, file_option
+from primepar.errors import CertificateError, ClaimError
 from primepar.plan import Plan
 from primepar.schedule import Linear, Primitive, Program, lower
 from primepar.schedule.sequence import Nesting
@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 CertificateOption = Annotated[
     Path | None,
-    typer.Option(
+    file_option(
+        "Write the certificate of the verdict; one that is there is checked, without Z3.",
         "--certificate",
         metavar="FILE.JSON",
-        help="Write the certificate of the verdict; one that is there is checked, without Z3.",
-        show_default=False,
     ),
 ]
 
@@ -49,7 +48,7 @@ class Checked(Struct, frozen=True):
 
 def lowered(target: str, placed: Target, side: str | None) -> Program:
     """The program of a target that is no plan."""
-    on = on_mesh(target, placed, side)
+    on = AskedTarget(target, placed, COMMAND_LINE).on_mesh(side)
     return on if isinstance(on, Program) else lower(on, Linear.smallest(on.grid))
 
 
@@ -98,14 +97,6 @@ def _made(
     program = lowered(report.target, placed, side)
     verified = verify_program(program, report.target, timeout=timeout)
     return certificate(program, verified, side=side)
-
-
-def check_name(output: Path | None) -> None:
-    """Raise `TargetError` unless a certificate can have this name."""
-    if output is not None and output.suffix != ".json":
-        raise TargetError(
-            f"--certificate: expected a name that ends with .json (the certificate), got {output}"
-        )
 
 
 def program_of(

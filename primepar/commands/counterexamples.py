@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primepar.api.target import Target
+from primepar.commands.options import file_option
 from primepar.errors import TargetError
 from primepar.files import write_text
 from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
@@ -21,34 +22,16 @@ if TYPE_CHECKING:
 
 CounterexampleOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Write a picture of the counterexamples (.svg).",
-        show_default=False,
-    ),
+    file_option("Write a picture of the counterexamples (.svg).", "--output", "-o"),
 ]
 MinimalOption = Annotated[
     Path | None,
-    typer.Option(
+    file_option(
+        "Write the smallest program that is refuted in the same way.",
         "--minimal",
         metavar="OUT.JSON",
-        help="Write the smallest program that is refuted in the same way.",
-        show_default=False,
     ),
 ]
-
-
-def check_names(output: Path | None, smallest: Path | None) -> None:
-    """Raise `TargetError` unless a picture and a program can have these names."""
-    for option, path, ending, what in (
-        ("--output", output, ".svg", "picture"),
-        ("--minimal", smallest, ".json", "program"),
-    ):
-        if path is not None and path.suffix != ending:
-            raise TargetError(
-                f"{option}: expected a name that ends with {ending} (the {what}), got {path}"
-            )
 
 
 def write_picture(report: Report, output: Path) -> None:

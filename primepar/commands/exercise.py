@@ -21,9 +21,10 @@ from primepar.commands.exercise_catalog import (
     unfilled,
     verify,
 )
+from primepar.commands.options import file_option
 from primepar.commands.verify import EXIT_CODES
 from primepar.errors import TargetError
-from primepar.files import write_text
+from primepar.files import check_ending, write_text
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Primitive, Program, Sequence, load_program, lower
 from primepar.schedule.program_file import instruction_text
@@ -64,9 +65,7 @@ def exercise(
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the broken schedule, to fix it.", show_default=False
-        ),
+        file_option("Write the broken schedule, to fix it.", "--output", "-o"),
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="With -o: overwrite a file that exists.")
@@ -167,10 +166,7 @@ def _diagnose(broken: Exercise, diagnosis: str) -> int:
 
 
 def _write(broken: Exercise, output: Path, force: bool) -> None:
-    if output.suffix != broken.path.suffix:
-        raise TargetError(
-            f"--output: expected a name that ends with {broken.path.suffix}, got {output}"
-        )
+    check_ending("--output", output, **{broken.path.suffix[1:]: ""})
     if output.is_dir() or (output.exists() and not force):
         kind, advice = "file", ", or write --force to overwrite it"
         if output.is_dir():

@@ -11,20 +11,29 @@ import typer
 
 from primepar.api.target import (
     COMMAND_LINE,
-    AskedTarget,
     Target,
     TrainingStep,
     of_every_length,
+    preset_of,
     resolve,
 )
 from primepar.api.target import MOST_DEVICES as MOST_DEVICES
 from primepar.errors import TargetError
-from primepar.files import write_text
-from primepar.plan import Plan, preset_plan, save_plan
+from primepar.files import check_ending, write_text
+from primepar.plan import Plan, save_plan
 from primepar.plan.description import describe, plan_svg, words
-from primepar.schedule import Primitive, Program, Sequence
+from primepar.schedule import Primitive
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Nesting
+
+
+def file_option(text: str, *names: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    """An option that names a file, with its help."""
+    option: typer.models.OptionInfo = typer.Option(
+        *names, metavar=metavar, help=text, show_default=False
+    )
+    return option
+
 
 PlanTargetArgument = Annotated[
     str,
@@ -86,20 +95,6 @@ ShapeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def on_mesh(name: str, target: Target, side: str | None) -> Sequence | Program:
-    """Put a primitive on the mesh of `--side`; return a sequence or a program as it is.
-
-    Raises `TargetError` if the side is missing, is no length, or does not apply to the target.
-    """
-    if isinstance(target, Plan):
-        raise TargetError(
-            f"{name}: expected a primitive, a sequence or a program, got a plan: only "
-            "`primepar show`, `primepar check`, `primepar verify`, `primepar simulate` and "
-            "`primepar train --plan` take one"
-        )
-    return AskedTarget(name, target, COMMAND_LINE).on_mesh(side)
-
-
 def likely_cause(target: object, side: str | None) -> list[str]:
     """A line with the likeliest mistake in the maps of a primitive, or no line."""
     if not isinstance(target, Primitive):
@@ -140,35 +135,20 @@ class Making:
         Of a plan whose `step` is meant, a batch and positions are its sizes. Raises `TargetError`
         for options that have no effect on the target, and `PlanError` and `ConfigError`.
         """
-        if any(value is not None for value in (self.model, self.devices)):
-            resolved: Target = self._made(target)
+        if self.model is not None or self.devices is not None:
+            resolved: Target = preset_of(target, self.model, self.devices, COMMAND_LINE, self.batch)
         else:
             resolved = resolve(target)
-            if self.batch is not None and not (isinstance(resolved, Plan) and step):
-                resolved = self._made(target)
-        if self.positions is not None and not (isinstance(resolved, Plan) and step):
+        if not (isinstance(resolved, Plan) and step):
             instead = ", or write --program" if isinstance(resolved, Plan) else ""
-            raise TargetError(
-                f"{target}: expected no --positions, which the step of a plan has, got "
-                f"--positions {self.positions}: leave it out{instead}"
-            )
+            batch = None if self.model else self.batch  # else it is that of the preset
+            for option, value in (("--positions", self.positions), ("--batch", batch)):
+                if value is not None:
+                    raise TargetError(
+                        f"{target}: expected no {option}, which the step of a plan has, got "
+                        f"{option} {value}: leave it out{instead}"
+                    )
         return resolved
-
-    def _made(self, target: str) -> Plan:
-        given = {"--devices": self.devices, "--batch": self.batch}
-        if self.model is None:
-            option = next(name for name, value in given.items() if value is not None)
-            raise TargetError(
-                f"{option}: expected --model config.json too, which makes a preset plan, got "
-                "none: name the model"
-            )
-        if self.devices is None:
-            raise TargetError(
-                f"{target}: expected the number of devices of the plan, got none: write --devices 4"
-            )
-        from primepar.models.config_json import load_config
-
-        return preset_plan(target, load_config(self.model), self.devices, self.batch)
 
     def step(self, plan: Plan) -> TrainingStep:
         """The step that is meant: of the plan's batch or the smallest, and of whole contexts."""
@@ -189,24 +169,9 @@ def show_plan(plan: Plan, output: Path | None, json: bool) -> None:
         columns = shutil.get_terminal_size((100, 24)).columns
         typer.echo(json_text(description) if json else words(description, columns), nl=False)
         return
+    check_ending("--output", output, json="the plan", svg="the picture")
     if output.suffix == ".json":
         save_plan(plan, output)
-    elif output.suffix == ".svg":
-        write_text(output, plan_svg(describe(plan)))
     else:
-        raise TargetError(
-            f"--output: expected a name that ends with .json (the plan) or .svg (the picture), "
-            f"got {output}"
-        )
+        write_text(output, plan_svg(describe(plan)))
     typer.echo(f"wrote {output}")
-
-
-def refuse_for_plan(target: str, options: dict[str, object]) -> None:
-    """Raise `TargetError` if an option is given that has no effect on a plan."""
-    for option, value in options.items():
-        if value:
-            given = option if value is True else f"{option} {value}"
-            raise TargetError(
-                f"{target}: expected no {option}, as a plan has its own sequences, got {given}: "
-                "leave it out"
-            )

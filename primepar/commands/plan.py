@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption, file_option, json_text
 from primepar.commands.plan_objective import Goal, Question, Recompute, Shard, Space
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError
@@ -130,9 +130,7 @@ def plan(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the plan, plan.json.", show_default=False
-        ),
+        file_option("Write the plan, plan.json.", "--output", "-o", metavar="FILE"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

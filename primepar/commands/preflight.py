@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 import typer
 
 from primepar.commands.counterexamples import write_picture
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption, file_option, json_text
 from primepar.commands.verify import EXIT_CODES, LONGEST, paint, report_json
 from primepar.errors import ConfigError, TargetError
-from primepar.files import write_text
+from primepar.files import check_ending, write_text
 from primepar.schedule import Program, load_program, save_program
 from primepar.schedule.deadline import TIMEOUT
 from primepar.schedule.transport import Order, Transport
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from primepar.verify.report import Report
 
 MOST_RANKS = 4096
-
-
-def _file(long: str, name: str, text: str, *short: str) -> typer.models.OptionInfo:
-    option: typer.models.OptionInfo = typer.Option(
-        long, *short, metavar=name, help=text, show_default=False
-    )
-    return option
 
 
 def preflight(
@@ -65,17 +58,20 @@ def preflight(
         str, typer.Option(metavar="K", help="Sends that a receiver may be behind, or any.")
     ] = "0",
     output: Annotated[
-        Path | None, _file("--output", "OUT.JSON", "Write the program.", "-o")
+        Path | None, file_option("Write the program.", "--output", "-o", metavar="OUT.JSON")
     ] = None,
     picture: Annotated[
-        Path | None, _file("--picture", "OUT.SVG", "Draw the counterexamples.")
+        Path | None, file_option("Draw the counterexamples.", "--picture", metavar="OUT.SVG")
     ] = None,
     repaired: Annotated[
         Path | None,
-        _file("--repair", "OUT.JSON", "Find the fewest moves that make it pass, and write it."),
+        file_option(
+            "Find the fewest moves that make it pass, and write it.", "--repair", metavar="OUT.JSON"
+        ),
     ] = None,
     sarif: Annotated[
-        Path | None, _file("--sarif", "OUT.SARIF", "Write the findings for code scanning.")
+        Path | None,
+        file_option("Write the findings for code scanning.", "--sarif", metavar="OUT.SARIF"),
     ] = None,
     github: Annotated[
         bool, typer.Option("--github", help="Print annotations of GitHub's workflows too.")
@@ -135,9 +131,8 @@ def _check(limit: float, timeout: float, files: dict[str, Path | None]) -> None:
                 f"{option}: expected seconds from 0.001 to {LONGEST}, got {seconds:g}"
             )
     for option, path in files.items():
-        ending = {"--picture": ".svg", "--sarif": ".sarif"}.get(option, ".json")
-        if path is not None and path.suffix != ending:
-            raise TargetError(f"{option}: expected a name that ends with {ending}, got {path}")
+        ending = {"--picture": "svg", "--sarif": "sarif"}.get(option, "json")
+        check_ending(option, path, **{ending: ""})
 
 
 def _transport(order: str, slots: str) -> Transport:

@@ -7,19 +7,14 @@ from typing import Annotated
 
 import typer
 
+from primepar.commands.options import file_option
 from primepar.distributed.training.settings import DeviceChoice, Dtype
 
 
 def profile(
     output: Annotated[
         Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the cluster file, cluster.toml.",
-            show_default=False,
-        ),
+        file_option("Write the cluster file, cluster.toml.", "--output", "-o", metavar="FILE"),
     ],
     ranks: Annotated[
         int | None,

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primepar.api.target import COMMAND_LINE, operator_of, resolve
-from primepar.commands.options import JsonOption, json_text
+from primepar.commands.options import JsonOption, file_option, json_text
 from primepar.commands.progress import progress
 from primepar.commands.verify import EXIT_CODES, paint
 from primepar.errors import TargetError
-from primepar.files import write_text
+from primepar.files import check_ending, write_text
 from primepar.schedule import Primitive
 
 if TYPE_CHECKING:
@@ -45,12 +45,11 @@ def search(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
+            "Write the classes into a Python file, which the other commands take.",
             "--output",
             "-o",
             metavar="FOUND.PY",
-            help="Write the classes into a Python file, which the other commands take.",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
@@ -64,8 +63,7 @@ def search(
     if axes not in SIDES:
         raise TargetError(f"--axes: expected 1, 2 or 3, got {axes}: write --axes 3")
     side = side or SIDES[axes]
-    if output is not None and output.suffix != ".py":
-        raise TargetError(f"--output: expected a name that ends with .py, got {output}")
+    check_ending("--output", output, py="")
     product = operator_of(shape, COMMAND_LINE)
     sizes = product.B * product.M, product.N, product.K
     if target is not None:

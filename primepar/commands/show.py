@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
-from primepar.api.target import COMMAND_LINE, OF_A_METHOD, AskedTarget, TrainingStep
+from primepar.api.target import COMMAND_LINE, OF_A_METHOD, OF_A_PLAN, AskedTarget, TrainingStep
 from primepar.commands.options import (
     BatchOption,
     DevicesOption,
@@ -20,19 +20,17 @@ from primepar.commands.options import (
     PlanTargetArgument,
     PositionsOption,
     SideOption,
+    file_option,
     json_text,
-    on_mesh,
-    refuse_for_plan,
     show_plan,
 )
 from primepar.errors import TargetError
-from primepar.files import write_text
+from primepar.files import check_ending, write_text
 from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import SpaceTime, grid_text
+from primepar.pictures.space_time import grid_text
 from primepar.pictures.timeline import chrome_trace
 from primepar.plan import Plan
-from primepar.schedule import Program, Sequence, lower, program_text, save_program
-from primepar.schedule.operators import PHASES, Phase
+from primepar.schedule import Program, Sequence, program_text, save_program
 from primepar.schedule.program_file import program_json
 from primepar.schedule.program_method import ProgramMethod
 
@@ -60,20 +58,18 @@ def show(
     positions: PositionsOption = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
+            "Write the picture (.svg), the Chrome trace of an emulated run (.json) or, "
+            "with --program, the program (.json); of a plan, its picture or the plan (.json).",
             "--output",
             "-o",
-            help="Write the picture (.svg), the Chrome trace of an emulated run (.json) or, "
-            "with --program, the program (.json); of a plan, its picture or the plan (.json).",
-            show_default=False,
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
+            "Write one page that moves: blocks that fly, a map to edit. It needs no network.",
             "--html",
-            help="Write one page that moves: blocks that fly, a map to edit. It needs no network.",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
@@ -91,19 +87,21 @@ def show(
                  "--json": json}  # fmt: skip
         _show_page(target, resolved, side, html, given)
         return
+    asked = AskedTarget(target, resolved, COMMAND_LINE)
     if isinstance(resolved, Plan):
-        refuse_for_plan(target, {"--side": side, "--phase": phase})
+        asked.refuse(OF_A_PLAN, side=side, phase=phase)
         if passes:
             _show_passes(target, making.step(resolved), output, program, json)
         elif program:
             _check_output(output, program)
-            _show_step(making.step(resolved), output, json)
+            step = making.step(resolved)
+            _show_program(step.program, output, json, f": {step}")
         else:
             show_plan(resolved, output, json)
         return
     if isinstance(resolved, ProgramMethod) and not (passes or program):
         _check_output(output, program)
-        AskedTarget(target, resolved, COMMAND_LINE).refuse(OF_A_METHOD, side=side, phase=phase)
+        asked.refuse(OF_A_METHOD, side=side, phase=phase)
         _show_method(resolved, output, json)
         return
     if passes:
@@ -112,19 +110,21 @@ def show(
             "step, got no plan: name one, such as megatron-sp with --model and --devices"
         )
     _check_output(output, program)
-    placed = on_mesh(target, resolved, side)
-    lowered = _lowered(target, placed, phase)
+    lowered = asked.program(side, None, phase, None, None)
+    if program:
+        _show_program(lowered, output, json)
+        return
+    placed = asked.on_mesh(side)
     if output is None:
+        columns = shutil.get_terminal_size((100, 24)).columns
         grid = grid_of(target, placed, lowered)
-        typer.echo(_text(grid, lowered, program, json), nl=False)
-    elif program:
-        save_program(lowered, output)
-    elif output.suffix == ".svg":
+        typer.echo(json_text(grid) if json else grid_text(grid, columns), nl=False)
+        return
+    if output.suffix == ".svg":
         write_text(output, grid_svg(grid_of(target, placed, lowered)))
     else:
         write_text(output, json_text(_trace(placed, lowered)))
-    if output is not None:
-        typer.echo(f"wrote {output}")
+    typer.echo(f"wrote {output}")
 
 
 def _show_page(
@@ -140,8 +140,7 @@ def _show_page(
             f"{target}: expected --html alone, got {more}: leave one of them out, as the page has "
             "all phases"
         )
-    if page.suffix != ".html":
-        raise TargetError(f"--html: expected a name that ends with .html, got {page}")
+    check_ending("--html", page, html="")
     if isinstance(resolved, Plan):
         raise TargetError(
             f"{target}: expected a map, a method or a program with --html, got a plan: write "
@@ -188,40 +187,20 @@ def _show_method(method: ProgramMethod, output: Path | None, json: bool) -> None
         typer.echo(f"wrote {output}")
 
 
-def _show_step(step: TrainingStep, output: Path | None, json: bool) -> None:
-    """The program of a training step, as text, as JSON or into a file."""
+def _show_program(program: Program, output: Path | None, json: bool, what: str = "") -> None:
+    """A program as text, as JSON or into a file."""
     if output is not None:
-        save_program(step.program, output)
-        typer.echo(f"wrote {output}: {step}")
+        save_program(program, output)
+        typer.echo(f"wrote {output}{what}")
     else:
-        text = program_json(step.program) if json else program_text(step.program)
-        typer.echo(text, nl=False)
+        typer.echo(program_json(program) if json else program_text(program), nl=False)
 
 
 def _check_output(output: Path | None, program: bool) -> None:
-    allowed = (".json",) if program else (".svg", ".json")
-    if output is not None and output.suffix not in allowed:
-        expected = ".json (the program)" if program else ".svg (the picture) or .json (the trace)"
-        raise TargetError(f"--output: expected a name that ends with {expected}, got {output}")
-
-
-def _lowered(name: str, placed: Sequence | Program, phase: Phase | None) -> Program:
-    if isinstance(placed, Sequence):
-        return lower(placed, phases=PHASES if phase is None else (phase,))
-    if phase is not None:
-        raise TargetError(
-            f"{name}: expected no --phase, as a program is shown as given, got --phase "
-            f"{phase}: leave it out"
-        )
-    return placed
-
-
-def _text(grid: SpaceTime, program: Program, lowered: bool, json: bool) -> str:
-    if lowered:
-        return program_json(program) if json else program_text(program)
-    if json:
-        return json_text(grid)
-    return grid_text(grid, shutil.get_terminal_size((100, 24)).columns)
+    if program:
+        check_ending("--output", output, json="the program")
+    else:
+        check_ending("--output", output, svg="the picture", json="the trace")
 
 
 def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:

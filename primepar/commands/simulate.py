@@ -11,7 +11,7 @@ import typer
 
 from primepar.api.drawings import in_readable_unit
 from primepar.api.questions import simulate_target
-from primepar.api.target import COMMAND_LINE, AskedTarget, TrainingStep
+from primepar.api.target import COMMAND_LINE, OF_A_PLAN, AskedTarget, TrainingStep
 from primepar.commands.amounts import amount, amounts
 from primepar.commands.options import (
     BatchOption,
@@ -23,12 +23,12 @@ from primepar.commands.options import (
     PositionsOption,
     ShapeOption,
     SideOption,
+    file_option,
     json_text,
-    refuse_for_plan,
 )
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, TargetError
-from primepar.files import write_bytes, write_text
+from primepar.files import check_ending, write_bytes, write_text
 from primepar.pictures.timeline import chrome_trace, timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
@@ -78,11 +78,10 @@ def simulate(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
+        file_option(
+            "Write the timeline (.svg, .txt), a Chrome trace (.json) or Chakra traces (.et).",
             "--output",
             "-o",
-            help="Write the timeline (.svg, .txt), a Chrome trace (.json) or Chakra traces (.et).",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = False,
@@ -92,14 +91,11 @@ def simulate(
     The program is the one that `primepar verify` proves and `primepar train` executes. Of a plan it
     is a whole training step.
     """
-    if output is not None and output.suffix not in (".svg", ".json", ".txt", ".et"):
-        raise TargetError(
-            "--output: expected a name that ends with .svg (the picture), .json (the trace), .txt "
-            f"(the text) or .et (a Chakra trace for each rank), got {output}"
-        )
+    check_ending("--output", output, svg="the picture", json="the trace", txt="the text",
+                 et="a Chakra trace for each rank")  # fmt: skip
     making = Making(model, devices, batch, positions)
     resolved, machine = making.resolved(target, step=True), load_cluster(cluster)
-    kind = dtype or next(iter(machine.rates))
+    kind, asked = dtype or next(iter(machine.rates)), AskedTarget(target, resolved, COMMAND_LINE)
     machine.rate(kind)
     if average_every is not None:
         if not isinstance(resolved, Plan):
@@ -112,7 +108,7 @@ def simulate(
                 "--output: expected none together with --average-every, which simulates two "
                 f"programs, got {output}: leave one of the two out"
             )
-        refuse_for_plan(target, {"--side": side, "--shape": shape})
+        asked.refuse(OF_A_PLAN, side=side, shape=shape)
         whole = making.step(resolved)
         averaged = simulate_period(
             resolved, whole.batch, whole.positions, machine, kind, average_every, _chunks(chunks)
@@ -121,7 +117,7 @@ def simulate(
         text = "\n".join(_period_lines(target, machine, kind, averaged, whole)) + "\n"
         typer.echo(json_text(summary) if json else text, nl=False)
         return
-    asked, count = AskedTarget(target, resolved, COMMAND_LINE), _chunks(chunks)
+    count = _chunks(chunks)
     all_layers = output is not None and output.suffix == ".et"
     with progress() as tick:
         run, step = simulate_target(

@@ -13,13 +13,11 @@ from primepar.api.target import COMMAND_LINE, AskedTarget, EveryTarget, Training
 from primepar.commands.certificates import (
     CertificateOption,
     check_certificate,
-    check_name,
     write_certificate,
 )
 from primepar.commands.counterexamples import (
     CounterexampleOption,
     MinimalOption,
-    check_names,
     write_picture,
     write_smallest,
 )
@@ -34,10 +32,9 @@ from primepar.commands.options import (
     SideOption,
     json_text,
     likely_cause,
-    refuse_for_plan,
 )
 from primepar.errors import ConfigError, TargetError, one_line
-from primepar.files import announce
+from primepar.files import announce, check_ending
 from primepar.partition.registry import labelled
 from primepar.plan import Plan
 from primepar.schedule import Primitive
@@ -93,13 +90,17 @@ def verify(
     """
     if not 0.001 <= timeout <= LONGEST:
         raise ConfigError(f"--timeout: expected seconds from 0.001 to {LONGEST}, got {timeout:g}")
-    check_names(output, smallest)
-    check_name(certificate)
+    check_ending("--output", output, svg="the picture")
+    check_ending("--minimal", smallest, json="the program")
+    check_ending("--certificate", certificate, json="the certificate")
+    if solver not in (None, "z3"):
+        raise TargetError(
+            f"--solver: expected z3, got {solver!r}: leave it out for the linear search"
+        )
     if certificate is not None and not certificate.exists():
         announce(certificate)
     making = Making(model, devices, batch, positions)
     resolved = making.every_length(target) or making.resolved(target, step=True)
-    _check_meant(target, resolved, side, buffered, solver)
     if isinstance(resolved, type) and (smallest or certificate):
         option = "--minimal" if smallest else "--certificate"
         raise TargetError(
@@ -152,37 +153,6 @@ def _end_checked(
     else:
         typer.echo(f"{file}: does not hold: {one_line(seen.reason or '')}")
     raise typer.Exit(EXIT_CODES[seen.verdict if seen.holds else "unknown"])
-
-
-def _check_meant(
-    target: str, resolved: EveryTarget, side: str | None, buffered: bool, solver: str | None
-) -> None:
-    """Raise `TargetError` for options that do not apply to what a target names."""
-    if solver not in (None, "z3"):
-        raise TargetError(
-            f"--solver: expected z3, got {solver!r}: leave it out for the linear search"
-        )
-    if isinstance(resolved, Plan):
-        refuse_for_plan(target, {"--side": side})
-        return
-    every = isinstance(resolved, Nesting | type)
-    if every or (isinstance(resolved, Primitive) and side is None):
-        if solver is not None:
-            raise TargetError(
-                f"--solver: expected a program, a sequence with its lengths or one --side, got "
-                f"{target} for every side, which Z3 proves anyway: leave it out"
-            )
-        if buffered and not isinstance(resolved, type):
-            raise TargetError(
-                f"--buffered: expected a program, a sequence with its lengths or one --side, got "
-                f"{target} for every side: what a map moves is posted at once and needs no buffer"
-            )
-        if isinstance(resolved, Nesting) and side is not None:
-            raise TargetError(
-                f"{target}: expected no --side, as a sequence has a length for each member, got "
-                f"--side {side}: leave it out to prove every length, or write lengths like "
-                f"{resolved.of((2,) * len(resolved.side_names))}"
-            )
 
 
 def _scope(report: Report, step: TrainingStep | None, side: str | None) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
-from primepar.errors import TargetError
-from primepar.files import write_text
+from primepar.files import check_ending, write_text
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +30,8 @@ class Drawing:
 
         Raises `TargetError` for another ending, `PrimeParError` if it cannot be written.
         """
-        suffix = Path(path).suffix
-        if suffix not in (".svg", ".txt"):
-            raise TargetError(
-                f"save: expected a name that ends with .svg or .txt, got {str(path)!r}"
-            )
-        write_text(Path(path), self.svg if suffix == ".svg" else self.text)
+        check_ending("save", path, svg="", txt="")
+        write_text(Path(path), self.svg if Path(path).suffix == ".svg" else self.text)
         return self
 
     def __str__(self) -> str:

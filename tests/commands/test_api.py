@@ -198,7 +198,7 @@ WRONG: list[tuple[Callable[[], object], str]] = [
      "P2x2: expected the operator's shape, of which its time is, got none: write "
      "shape=(4096, 4096, 4096)"),
     (lambda: primepar.show("P2x2").save("picture.png"),
-     "save: expected a name that ends with .svg or .txt, got 'picture.png'"),
+     "save: expected a name that ends with .svg or .txt, got picture.png"),
 ]  # fmt: skip
 
 

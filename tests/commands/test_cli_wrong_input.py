@@ -195,7 +195,7 @@ def test_a_program_has_its_own_shape_and_phases(folder: Path) -> None:
         '4,4,4: write it into the file, "shape": {"M": 4, "N": 4, "K": 4}\n'
     )
     assert run("show", "p.json", "--phase", "forward").err == (
-        "primepar: error: p.json: expected no --phase, as a program is shown as given, got "
+        "primepar: error: p.json: expected no --phase, as a program is read as given, got "
         "--phase forward: leave it out\n"
     )
 
@@ -209,15 +209,14 @@ def test_a_solver_or_buffers_are_of_one_program() -> None:
     assert run("verify", "primepar", "--solver", "z3") == (
         2,
         "",
-        "primepar: error: --solver: expected a program, a sequence with its lengths or one --side, "
-        "got primepar for every side, which Z3 proves anyway: leave it out\n",
+        "primepar: error: primepar: expected no --solver, as Z3 proves every side anyway, got "
+        "--solver z3: leave it out\n",
     )
     assert run("verify", "primepar", "--buffered") == (
         2,
         "",
-        "primepar: error: --buffered: expected a program, a sequence with its lengths or one "
-        "--side, got primepar for every side: what a map moves is posted at once and needs no "
-        "buffer\n",
+        "primepar: error: primepar: expected no --buffered, as what a map moves is posted at once "
+        "and needs no buffer, got --buffered: leave it out\n",
     )
 
 

@@ -262,7 +262,7 @@ def test_every_reader_of_json_refuses_a_key_twice(folder: Path) -> None:
     program = PROGRAM.replace('"version": 1', '"version": 1, "version": 1')
     plan = Path("plan.json").read_text().replace('"ranks"', '"ranks": 2, "ranks"', 1)
     config = json.dumps(CONFIG).replace('"n_layer"', '"n_layer": 1, "n_layer"')
-    assert run("verify", "primepar", "--certificate", "c.json").code == 0
+    assert run("verify", "by-input", "--certificate", "c.json").code == 0
     certificate = Path("c.json").read_text().replace('"version"', '"version":3,"version"', 1)
     for way, text, key in (("verify", program, "version"), ("verify", plan, "ranks"),
                            ("config", config, "n_layer"), ("certificate", certificate, "version"),

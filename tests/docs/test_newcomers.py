@@ -118,10 +118,10 @@ CALLS = {
     "neither: write megatron --model config.json --devices 4, to show it or to verify it",
     "show megatron --model none.json --devices 4": "none.json: expected a config.json, got no such "
     "file or directory",
-    "show megatron --devices 4": "--devices: expected --model config.json too, which makes a "
-    "preset plan, got none: name the model",
-    "show megatron --model config.json": "megatron: expected the number of devices of the plan, "
-    "got none: write --devices 4",
+    "show megatron --devices 4": "megatron: expected the model and the devices of a preset, "
+    "got no --model: write --model opt-6.7b",
+    "show megatron --model config.json": "megatron: expected the model and the devices of a "
+    "preset, got no --devices: write --devices 8",
     "show megatron --model config.json --ranks 4": "--ranks: expected an option of primepar show, "
     "got no such one: write --devices",
     "show megatron --model config.json --devices four": "--devices: expected an integer, got "

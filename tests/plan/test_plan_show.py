@@ -187,10 +187,10 @@ def test_show_writes_the_picture(plan: str, tmp_path: Path) -> None:
          "sequences, got --phase forward: leave it out"),
         (("PLAN", "-o", "plan.png"), "--output: expected a name that ends with .json (the plan) "
          "or .svg (the picture), got plan.png"),
-        (("PLAN", "--devices", "4"), "--devices: expected --model config.json too, which makes "
-         "a preset plan, got none: name the model"),
-        (("megatron", "--model", "CONFIG"), "megatron: expected the number of devices of the "
-         "plan, got none: write --devices 4"),
+        (("PLAN", "--devices", "4"), "PLAN: expected the model and the devices of a preset, got no "
+         "--model: write --model opt-6.7b"),
+        (("megatron", "--model", "CONFIG"), "megatron: expected the model and the devices of a "
+         "preset, got no --devices: write --devices 8"),
         (("megatron", "--model", "CONFIG", "--devices", "-4"), "megatron: expected 1 to 4096 "
          "devices, got -4"),
         (("summa", "--model", "CONFIG", "--devices", "6"), "summa: expected q x q devices, got 6: "

@@ -139,14 +139,14 @@ def test_what_is_refuted_is_replayed_by_the_commands_that_it_prints(plan: str) -
          "slices of the rows in blocks.0.attention, got 3: take 4"),
         (("verify", "PLAN", "--positions", "5"), "positions: expected 1 to context=4, got 5: cut "
          "the sequences"),
-        (("verify", "megatron", "--model", "CONFIG"), "megatron: expected the number of devices "
-         "of the plan, got none: write --devices 4"),
+        (("verify", "megatron", "--model", "CONFIG"), "megatron: expected the model and the "
+         "devices of a preset, got no --devices: write --devices 8"),
         (("verify", "K,P2x2", "--positions", "2"), "K,P2x2: expected no --positions, which the "
          "step of a plan has, got --positions 2: leave it out"),
-        (("verify", "K,P2x2", "--batch", "2"), "--batch: expected --model config.json too, "
-         "which makes a preset plan, got none: name the model"),
-        (("show", "PLAN", "--batch", "2"), "--batch: expected --model config.json too, "
-         "which makes a preset plan, got none: name the model"),
+        (("verify", "K,P2x2", "--batch", "2"), "K,P2x2: expected no --batch, which the step of a "
+         "plan has, got --batch 2: leave it out"),
+        (("show", "PLAN", "--batch", "2"), "PLAN: expected no --batch, which the step of a plan "
+         "has, got --batch 2: leave it out, or write --program"),
         (("show", "PLAN", "--positions", "2"), "PLAN: expected no --positions, which the step of "
          "a plan has, got --positions 2: leave it out, or write --program"),
         (("show", "PLAN", "--program", "-o", "step.svg"), "--output: expected a name that ends "

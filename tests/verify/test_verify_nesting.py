@@ -277,10 +277,9 @@ def test_a_refuted_sequence_reports_how_to_replay_it(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("M,P", "--side", "2"), "M,P: expected no --side, as a sequence has a length for each "
-         "member, got --side 2: leave it out to prove every length, or write lengths like M2,P2x2"),
-        (("M,P", "--buffered"), "--buffered: expected a program, a sequence with its lengths or "
-         "one --side, got M,P for every side: what a map moves is posted at once and needs no "
-         "buffer"),
+         "member, like M2,P2x2, got --side 2: leave it out"),
+        (("M,P", "--buffered"), "M,P: expected no --buffered, as what a map moves is posted at "
+         "once and needs no buffer, got --buffered: leave it out"),
         (("M,nobody.py:Nobody",), "nobody.py: expected a Python file, found none: check the path"),
     ],
 )  # fmt: skip
