@@ -42,6 +42,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from primepar.commands.amounts import aligned
 from primepar.commands.progress import progress
 from primepar.errors import PrimeParError
 from primepar.files import write_text
@@ -275,7 +276,7 @@ def text(rows: Iterable[BenchRow]) -> str:
     parts = []
     for (kind, title), group in groupby(rows, key=lambda row: (type(row), row.title)):
         some = list(group)
-        parts.append("\n".join([*([title] if title else []), *aligned(_lines(some)),
+        parts.append("\n".join([*([title] if title else []), *in_columns(_lines(some)),
                                 *kind.notes(some)]))  # fmt: skip
     return "\n\n".join(parts)
 
@@ -297,17 +298,11 @@ def _lines(rows: Sequence[BenchRow]) -> list[list[str]]:
     return [list(rows[0].cells), *([str(cell) for cell in row.cells.values()] for row in rows)]
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> Iterator[str]:
+def in_columns(lines: Sequence[Sequence[str]]) -> list[str]:
     """Columns in equal width: the first one, and those without digits, at the left."""
-    columns = list(zip(*lines, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    at_left = [not any(map(str.isdigit, "".join(column[1:]))) for column in columns]
-    for line in lines:
-        cells = (
-            cell.ljust(width) if left or not place else cell.rjust(width)
-            for place, (cell, width, left) in enumerate(zip(line, widths, at_left, strict=True))
-        )
-        yield "  ".join(cells).rstrip()
+    columns = enumerate(zip(*lines, strict=True))
+    return aligned(lines, {place for place, (_, *cells) in columns
+                           if not place or not any(map(str.isdigit, "".join(cells)))})  # fmt: skip
 
 
 OF_RANKS: list[float] = []

@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Cells, Column, aligned, bench, cpu_seconds
+from benchmarks.bench import BenchRow, BenchRun, Case, Cells, Column, bench, cpu_seconds, in_columns
 from benchmarks.contenders import (
     Contender,
     ListFacts,
@@ -101,7 +101,7 @@ class ContenderRow(BenchRow, frozen=True, kw_only=True):
     def notes(cls, rows: Sequence[ContenderRow]) -> Iterator[str]:
         known = list(targets(rows))
         if known:
-            yield from ("", *aligned([[*known[0]], *([*line.values()] for line in known)]))
+            yield from ("", *in_columns([[*known[0]], *([*line.values()] for line in known)]))
 
 
 class LeftOut(BenchRow, frozen=True):

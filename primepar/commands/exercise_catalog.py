@@ -14,7 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primepar.api.target import Target, resolve
+from primepar.api.questions import verify_target
+from primepar.api.target import COMMAND_LINE, AskedTarget, Target, resolve
 from primepar.errors import TargetError
 from primepar.partition.primitive_file import definitions, last_line
 from primepar.schedule import Primitive, Program, Sequence
@@ -103,11 +104,8 @@ def exercise_number(number: int) -> Exercise:
 
 def verify(schedule: Program | Primitive, target: str, timeout: float = 30.0) -> Report:
     """Verify a program as given, or a primitive for every side."""
-    from primepar.verify import verify_primitive, verify_program
-
-    if isinstance(schedule, Program):
-        return verify_program(schedule, target, timeout=timeout)
-    return verify_primitive(schedule, target, timeout)
+    asked = AskedTarget(target, schedule, COMMAND_LINE)
+    return verify_target(asked, None, False, timeout, None, None)[0]
 
 
 def unfilled(blank: Blank, file: str) -> str | None:

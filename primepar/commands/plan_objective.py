@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from primepar.api.target import COMMAND_LINE, SEQUENCES, priced_plan
+from primepar.commands.amounts import aligned
 from primepar.errors import ConfigError, PlanError, UndecidedError
 from primepar.plan.plan import is_plan, save_plan
 from primepar.plan.presets import names_preset
@@ -366,7 +367,4 @@ def split_words(rows: list[SplitRow]) -> str:
             f"{1e3 * row.seconds:,.1f}", f"{row.bubble:.0%}", f"{row.memory / 2**20:,.1f}",
             remark if row.fits else "too much",
         ))  # fmt: skip
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-             for row in cells]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(aligned(cells)) + "\n"

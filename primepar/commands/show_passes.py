@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from primepar.api.target import TrainingStep
+from primepar.commands.amounts import aligned
 from primepar.operators import lower_step
 from primepar.passes import PASSES, apply
 from primepar.passes.liveness import peaks
@@ -54,11 +55,8 @@ def passes_text(title: str, results: list[PassResult]) -> str:
     rows.append(("live on a rank", [max(stage.peak) for stage in results]))
     texts = [["", *(stage.name for stage in results)]]
     texts += [[name, *(f"{count:,}" for count in counts)] for name, counts in rows]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    lines = [
-        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in texts
-    ]
-    return "\n".join([f"{title}: instructions of all ranks, most elements of a rank", *lines, ""])
+    heading = f"{title}: instructions of all ranks, most elements of a rank"
+    return "\n".join([heading, *aligned(texts, {0}), ""])
 
 
 def _kind(node: object) -> str:

@@ -219,11 +219,6 @@ def paint(text: str, verdict: str) -> str:
     return typer.style(text, fg=_COLOURS[verdict])
 
 
-def styled(verdict: str, width: int = 0) -> str:
-    """A verdict in its colour."""
-    return paint(f"{verdict:{width}}", verdict)
-
-
 def _replay_of(target: str, nesting: Nesting, report: Report) -> str:
     """The command for the smallest mesh of a sequence, by its name if it can be spelt."""
     sides = report.smallest_sides

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from primepar import Primitive, where
 from primepar.partition import PrimePar
-from primepar.partition.summa import Summa
 from primepar.schedule.expression import Value
 from primepar.schedule.primitive import Slices
 
@@ -77,13 +76,3 @@ class ResidentSums(PrimePar):
 
     def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
         return dict(M=r, N=(r + t) % s, K=c)
-
-
-class FetchesMore(Summa):
-    """SUMMA that keeps W of forward; backward exchanges rows and columns, and needs other W."""
-
-    sent, held = Primitive.sent, Primitive.held
-    keeps = ("W",)
-
-    def backward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
-        return dict(M=c, N=t, K=r)
