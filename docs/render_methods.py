@@ -30,8 +30,8 @@ from primepar.schedule.ledger import moves, moves_text, peak, sent_by_ranks
 from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import Phase
+from primepar.schedule.sequence import Nesting
 from primepar.schedule.tracing import home_equations, map_equations
-from primepar.verify.primitive.proof import scope
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "docs" / "methods"
@@ -168,7 +168,7 @@ def section(name: str, folder: Path) -> Iterator[str]:
     yield f"A training step under `{large}` moves, counted on one device: {moved}."
     yield "\n".join(table(name, primitive))
     # tests/verify/test_verify_primitive.py proves each of the library, in as many seconds.
-    yield f"`primepar verify {name}`: proved for {scope(primitive)}."
+    yield f"`primepar verify {name}`: proved for {Nesting((primitive,), (name,)).scope}."
 
 
 def summary(primitive: Primitive) -> str:

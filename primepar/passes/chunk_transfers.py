@@ -32,7 +32,7 @@ those that do not use its result.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
@@ -122,16 +122,14 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
             continue
         pair = _pair(finder, phase, sites[0], dim, line, meaning)
         number = min(pair.most, chunks(pair) if callable(chunks) else int(chunks))
-        if number < (1 if isinstance(sites[0], GatherSite) else 2):
+        if number < (1 if sites[0].gathers else 2):
             continue
         chunked = Chunked(tables, phase, dim, refined(line, number), number)
         for site in sites:
-            if isinstance(site, GatherSite):
-                edits[site.rank] |= {place: [] for place in range(site.first, site.product)}
-                edits[site.rank][site.product] = list(ring(chunked, site))
-            else:
-                edits[site.rank] |= {place: [] for place in (site.place, *site.removed)}
-                edits[site.rank][site.product] = list(reduced(chunked, site))
+            edits[site.rank] |= {place: [] for place in site.removed}
+            written = ring(chunked, site) if site.gathers else reduced(chunked, site)
+            edits[site.rank][site.product] = list(written)
+            if not site.gathers:
                 place, join = _join(chunked, site, finder.lines[site.rank])
                 joins[site.rank].setdefault(place, []).append(join)
         chunked.sign()
@@ -156,16 +154,14 @@ def refined(line: Line, chunks: int) -> Line:
     return (*cuts, line[-1])
 
 
-def _cut(tables: Tables, phase: str, site: Site) -> tuple[str, Line]:
+def _cut(tables: Tables, phase: str, site: TransferSite) -> tuple[str, Line]:
     """Return the dim to be cut and the cuts of the parts that devices have.
 
     No cuts where a tensor of the phase has others. A gather is cut along the dim in which its parts
     differ, a reduction along another one: what a reduce-scatter gives to each rank stays whole.
     """
-    *reads, writes = tables.phases[phase].templates
-    template = writes
-    if isinstance(site, GatherSite):
-        template = reads[site.node.reads.index(site.whole)]
+    blocks = (*site.node.reads, site.node.accumulates)
+    template = tables.phases[phase].templates[blocks.index(site.whole)]
     dims = [dim for dim, _ in template.entries]
     known = tables.tensors.get(site.parts[0].rpartition("[")[0])
     if known is None or len(known.cuts) != len(dims) or "" in dims:
@@ -174,7 +170,7 @@ def _cut(tables: Tables, phase: str, site: Site) -> tuple[str, Line]:
     differing = [place for place, numbers in enumerate(indices) if len(set(numbers)) > 1]
     if len(differing) > 1:
         return "", ()
-    scatters = isinstance(site, ReductionSite) and len(site.parts) > 1
+    scatters = not site.gathers and len(site.parts) > 1
     kept = [place for place in range(len(dims)) if (place in differing) != scatters]
     place = kept[0] if differing else 0
     dim, line = dims[place], known.cuts[place]
@@ -187,25 +183,23 @@ def _cut(tables: Tables, phase: str, site: Site) -> tuple[str, Line]:
 
 
 def _pair(
-    finder: SiteFinder, phase: str, site: Site, dim: str, line: Line, meaning: Meaning
+    finder: SiteFinder, phase: str, site: TransferSite, dim: str, line: Line, meaning: Meaning
 ) -> TransferPair:
-    tables, about = finder.tables, finder.lines[site.rank]
-    *reads, writes = tables.phases[phase].templates
+    reads, writes = finder.tables.phases[phase].templates[:-1], site.node.accumulates
     sizes = [meaning.elements(block) or 0 for block in site.node.reads]
     first, second = sizes if dim in reads[0].dims else sizes[::-1]
-    transfer: Transfer = "all_gather"
-    earlier = later = HidingWork()
-    if isinstance(site, GatherSite):
-        earlier = work_before(site, about, tables, meaning)
-    else:
-        transfer = "all_reduce" if isinstance(site.call, AllReduce) else "reduce_scatter"
-        later = work_after(site, about, tables, meaning)
-    result = meaning.elements(site.node.accumulates) or 0
-    most = min(end - start for start, end in pairwise(line))
+    kinds: dict[bool, Transfer] = {True: "all_reduce", False: "reduce_scatter"}
+    work = finder.hiding_work(site, meaning)
     return TransferPair(
-        phase, transfer, site.ranks, (first, second), result, dim in writes.dims, most, earlier,
-        later,
-    )  # fmt: skip
+        phase,
+        "all_gather" if site.gathers else kinds[isinstance(site.call, AllReduce)],
+        site.ranks,
+        (first, second),
+        meaning.elements(writes) or 0,
+        dim in finder.tables.phases[phase].templates[-1].dims,
+        min(end - start for start, end in pairwise(line)),
+        **{"earlier" if site.gathers else "later": work},
+    )
 
 
 @dataclass
@@ -290,7 +284,7 @@ class Chunked:
         self.tables.grid[self.phase][self.dim] = len(self.line) - 1
 
 
-def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
+def ring(chunked: Chunked, site: TransferSite) -> Iterator[Instruction]:
     """Yield what replaces a gather and its product on one rank: a ring of chunks.
 
     One member's part is multiplied after another, the own one first. Rank 0 of three, one chunk
@@ -304,6 +298,7 @@ def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
     blocks = [product.reads[gathered] for product in products]
     first = (products[0].sub_operator or {})[chunked.dim]
     operator, _, phase = chunked.phase.rpartition(".")
+    line = site.call.communicator
 
     def request(way: str, chunk: int) -> str:
         """`blocks.0.fc1 forward<3`: the operator comes first."""
@@ -324,10 +319,10 @@ def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
             if step < count - 1:
                 # What is multiplied next comes from the next member, who multiplies it now.
                 arriving = (member + step + 1) % count * chunks + number
-                line, source, target = site.communicator, owners[(member + 1) % count], member - 1
+                source, target = owners[(member + 1) % count], owners[member - 1]
                 yield IRecv(source, blocks[arriving], first + arriving, line,
                             request=request("<", arriving))  # fmt: skip
-                yield ISend(owners[target], blocks[chunk], first + chunk, line,
+                yield ISend(target, blocks[chunk], first + chunk, line,
                             request=request(">", chunk))  # fmt: skip
                 sent.append(Wait(request(">", chunk)))
             yield products[chunk]
@@ -336,7 +331,7 @@ def ring(chunked: Chunked, site: GatherSite) -> Iterator[Instruction]:
         yield Join(chunked.parts(block, position), block, in_place=True)
 
 
-def reduced(chunked: Chunked, site: ReductionSite) -> Iterator[Instruction]:
+def reduced(chunked: Chunked, site: TransferSite) -> Iterator[Instruction]:
     """Yield what replaces a product on one rank: products and reductions of chunks in turn.
 
     An all-reduce needs no other memory, and is posted by the pass `overlap`. A reduce-scatter of a
@@ -354,7 +349,7 @@ def reduced(chunked: Chunked, site: ReductionSite) -> Iterator[Instruction]:
         if isinstance(call, AllReduce):
             yield replace(call, block=chunk)
             continue
-        kept = blocks[site.parts.index(site.kept)]
+        kept = blocks[site.parts.index(call.block)]
         request = f"reduce_scatter {kept}"
         yield Cut(chunk, blocks, in_place=True)
         yield replace(call, blocks=blocks, block=kept, request=request)
@@ -365,13 +360,14 @@ def reduced(chunked: Chunked, site: ReductionSite) -> Iterator[Instruction]:
     yield from ends
 
 
-def _join(chunked: Chunked, site: ReductionSite, line: RankList) -> tuple[int, Instruction]:
+def _join(chunked: Chunked, site: TransferSite, line: RankList) -> tuple[int, Instruction]:
     """Return the join of the reduced chunks, and the position of the next use, in front of it."""
     position = chunked.position(chunked.templates[-1])
     assert position is not None
-    use = line.after(site.kept, site.place)
-    parts = chunked.parts(site.kept, position)
-    return len(line.nodes) if use is None else use, Join(parts, site.kept, in_place=True)
+    kept = site.call.block
+    use = line.after(kept, site.place)
+    parts = chunked.parts(kept, position)
+    return len(line.nodes) if use is None else use, Join(parts, kept, in_place=True)
 
 
 def _index(block: str) -> tuple[int, ...]:
@@ -381,50 +377,28 @@ def _index(block: str) -> tuple[int, ...]:
 # Sites
 
 
-Meets = tuple[object, ...]
-"""The same on all members of a transfer, if their calls match."""
-
-
 @dataclass(frozen=True)
-class GatherSite:
-    """On one rank: the positions of a gather, and of the product that reads what it gathers."""
+class TransferSite:
+    """On one rank: the positions of a transfer, and of the product that is next to it."""
 
-    rank: int
-    first: int
-    """Position of the first post; from there to the product nothing else is in the list."""
-    product: int
-    node: Compute
-    whole: str
-    """The joined block."""
-    parts: tuple[str, ...]
-    """Its parts, by their place in it."""
-    ranks: tuple[int, ...]
-    """The rank that has each part."""
-    communicator: str
-    meets: Meets
-
-
-@dataclass(frozen=True)
-class ReductionSite:
-    """On one rank: the positions of a product, and of the reduction of its result."""
-
+    gathers: bool
+    """Whether the product reads what is gathered before it; else its result is reduced after it."""
     rank: int
     product: int
     node: Compute
     place: int
-    """Position of the call."""
-    call: AllReduce | ReduceScatter
+    """Position of the first post of a gather, or of the call of a reduction."""
+    call: AllGather | ISend | AllReduce | ReduceScatter
+    whole: str
+    """The operand that is gathered and joined, or the result."""
     parts: tuple[str, ...]
-    """The blocks that a reduce-scatter takes; the result itself for an all-reduce."""
-    kept: str
-    """The block with the sum."""
-    removed: tuple[int, ...]
-    """Positions of the cut of the result, and of the frees of other members' parts."""
+    """Its parts by their place in it; the result itself for an all-reduce."""
     ranks: tuple[int, ...]
-    meets: Meets
-
-
-Site = GatherSite | ReductionSite
+    """The members; of a gather the rank that has each part."""
+    removed: tuple[int, ...]
+    """Positions of the transfer with its waits, cut and join, and of frees of others' parts."""
+    meets: tuple[object, ...]
+    """The same on all members of a transfer, if their calls match."""
 
 
 class SiteFinder:
@@ -435,9 +409,9 @@ class SiteFinder:
         self.lines = rank_lists(tables.program)
         self._met = [list(meetings(line.nodes, line.rank.rank)) for line in self.lines]
 
-    def sites(self) -> Iterator[tuple[str, list[Site]]]:
+    def sites(self) -> Iterator[tuple[str, list[TransferSite]]]:
         """Yield the phases with products at sites of one kind alone, on every rank that has any."""
-        products: dict[str, list[Site | None]] = {
+        products: dict[str, list[TransferSite | None]] = {
             phase: []
             for phase, signature in self.tables.phases.items()
             if multiplies(signature.kernel) and divides_nothing(signature)
@@ -453,14 +427,14 @@ class SiteFinder:
                 continue
             # Of one kind, of one tensor, and with a site on every member that meets this one: were
             # one of them to keep its all-gather, the others would wait for it in the ring.
-            kinds = {(type(site), site.parts[0].rpartition("[")[0]) for site in known}
+            kinds = {(site.gathers, site.parts[0].rpartition("[")[0]) for site in known}
             meets = {(site.rank, site.meets) for site in known}
             if len(kinds) == 1 and all(
                 (member, site.meets) in meets for site in known for member in site.ranks
             ):
                 yield phase, known
 
-    def _gather(self, rank: int, place: int, node: Compute) -> GatherSite | None:
+    def _gather(self, rank: int, place: int, node: Compute) -> TransferSite | None:
         nodes, met = self.lines[rank].nodes, self._met[rank]
         join = nodes[place - 1] if place else None
         if not isinstance(join, Join) or not join.in_place or join.block not in node.reads:
@@ -492,12 +466,13 @@ class SiteFinder:
         if len(waits) != len(requests) or {*waits} != {Wait(request) for request in requests}:
             return None
         both: set[Meeting] = {meeting for start in met[first : place - 1] for meeting in start}
-        return GatherSite(
-            rank, first, place, node, join.block, join.blocks, owners, call.communicator,
-            (frozenset(both), owners),
-        )  # fmt: skip
+        removed = tuple(range(first, place))
+        meets = (frozenset(both), owners)
+        return TransferSite(
+            True, rank, place, node, first, call, join.block, join.blocks, owners, removed, meets
+        )
 
-    def _reduction(self, rank: int, place: int, node: Compute) -> ReductionSite | None:
+    def _reduction(self, rank: int, place: int, node: Compute) -> TransferSite | None:
         line = self.lines[rank]
         kernel = self.tables.phases[str(node.phase)].kernel
         if kernel == "linear.gradient" or not line.is_absent(node.accumulates, place):
@@ -517,7 +492,7 @@ class SiteFinder:
         meets = (type(call), *self._met[rank][after])
         if isinstance(call, AllReduce):
             is_result = cut is None and call.reduced == (node.accumulates,)
-            removed = list[int]()
+            removed = [after]
         else:
             is_result = (
                 cut is not None
@@ -527,56 +502,44 @@ class SiteFinder:
             uses = [line.after(name, after) for name in call.blocks if name != call.block]
             frees = [use for use in uses if use is not None and type(line.nodes[use]) is Free]
             is_result = is_result and len(frees) == len(uses)
-            removed = [place + 1, *frees]
+            removed = [place + 1, after, *frees]
         if not is_result:
             return None
         parts = (call.block,) if isinstance(call, AllReduce) else call.blocks
-        return ReductionSite(
-            rank, place, node, after, call, parts, call.block, tuple(removed), call.group, meets
-        )
+        return TransferSite(
+            False, rank, place, node, after, call, node.accumulates, parts, call.group,
+            tuple(removed), meets,
+        )  # fmt: skip
 
+    def hiding_work(self, site: TransferSite, meaning: Meaning) -> HidingWork:
+        """Return the work of a rank that can hide its gather whole, or the end of its reduction.
 
-def work_after(site: ReductionSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
-    """Return the work of a rank that can hide the end of its reduction.
-
-    It ends where something waits for the reduction, or communicates.
-    """
-    computes = list[Compute]()
-    for node in line.nodes[site.place + 1 : line.after(site.kept, site.place)]:
-        if type(node) not in LOCAL:
-            break
-        computes += [node] if isinstance(node, Compute) else []
-    return _work(computes, tables, meaning)
-
-
-def work_before(site: GatherSite, line: RankList, tables: Tables, meaning: Meaning) -> HidingWork:
-    """Return the work of a rank that can hide its gather, if that stays whole.
-
-    It begins where the rank has its own part, or after another message. The pass `needed_first`
-    posts the gather before collectives whose results are needed later: the gather of I for dW
-    before the reduction of dI.
-    """
-    span = range(site.first, site.product - 1)
-    posts = [place for place in span if type(line.nodes[place]) is not Wait]
-    computes = list[Compute]()
-    for place in range(site.first - 1, line.ready(posts), -1):
-        node = line.nodes[place]
-        # A collective whose result is needed after the product can be posted after the gather.
-        is_call = isinstance(node, Collective) and node.request is None
-        is_later = is_call and line.needed([place]) > site.product
-        if type(node) not in LOCAL and not is_later:
-            break
-        computes += [node] if isinstance(node, Compute) else []
-    return _work(computes, tables, meaning)
-
-
-def _work(nodes: Iterable[Compute], tables: Tables, meaning: Meaning) -> HidingWork:
-    computes = elements = operations = 0
-    for node in nodes:
-        sizes = [meaning.elements(name) or 0 for name in (*node.reads, node.accumulates)]
-        computes, elements = computes + 1, elements + sum(sizes)
-        known = tables.phases.get(str(node.phase))
-        if known is not None and multiplies(known.kernel):
-            # Each dim is in two of the three blocks of a product.
-            operations += 2 * isqrt(prod(sizes))
-    return HidingWork(computes, elements, operations)
+        After a reduction it ends where something waits for the result, or communicates. Before a
+        gather it begins where the rank has its own part, or after another message: `needed_first`
+        posts the gather before collectives whose results are needed later, such as that of I for dW
+        before the reduction of dI.
+        """
+        line = self.lines[site.rank]
+        if site.gathers:
+            posts = [place for place in site.removed[:-1] if type(line.nodes[place]) is not Wait]
+            places = range(site.place - 1, line.ready(posts), -1)
+        else:
+            end = line.after(site.call.block, site.place)
+            places = range(site.place + 1, len(line.nodes) if end is None else end)
+        computes = elements = operations = 0
+        for place in places:
+            node = line.nodes[place]
+            # A collective whose result is needed after the product can be posted after the gather.
+            is_call = isinstance(node, Collective) and node.request is None
+            is_later = site.gathers and is_call and line.needed([place]) > site.product
+            if type(node) not in LOCAL and not is_later:
+                break
+            if not isinstance(node, Compute):
+                continue
+            sizes = [meaning.elements(name) or 0 for name in (*node.reads, node.accumulates)]
+            computes, elements = computes + 1, elements + sum(sizes)
+            known = self.tables.phases.get(str(node.phase))
+            if known is not None and multiplies(known.kernel):
+                # Each dim is in two of the three blocks of a product.
+                operations += 2 * isqrt(prod(sizes))
+        return HidingWork(computes, elements, operations)

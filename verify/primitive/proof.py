@@ -21,6 +21,7 @@ from primepar.errors import CertificateError, ClaimError, SymbolicError
 from primepar.schedule.deadline import UnansweredError, deadline, share_of_time
 from primepar.schedule.primitive import Primitive
 from primepar.schedule.properties import BASES
+from primepar.schedule.sequence import Nesting
 from primepar.verify.certificate.answers import answers
 from primepar.verify.counterexample.primitive import MeshFault, refuted
 from primepar.verify.primitive.decide import Decision, decisions, is_idle
@@ -102,11 +103,12 @@ def verify_primitive(
                 wrong = faults(proof.subject, proof.decisions, proof.open_names)
             else:
                 formulas = list(formula_results(primitive))
+    scope = Nesting((primitive,), (target,)).scope
     if proof is None:
-        return Report.of(target, list(_without_claims(reason, wrong)), scope(primitive))
+        return Report.of(target, list(_without_claims(reason, wrong)), scope)
     results = [_result(proof, name, wrong.get(name)) for name in PROPERTIES
                if name != "races" or not proof.open_names]  # fmt: skip
-    return Report.of(target, [*results, *formulas], scope(primitive), proof.certificate)
+    return Report.of(target, [*results, *formulas], scope, proof.certificate)
 
 
 def prove(primitive: Primitive, repeats: bool = False) -> Proof:
@@ -137,24 +139,6 @@ def _certified(decision: Decision) -> tuple[Answer, ...] | None:
     except (CertificateError, ClaimError, UnansweredError):
         return None
     return given
-
-
-def scope(primitive: Primitive) -> str:
-    """The scope of a proof: all sides, and their axes.
-
-    `every s >= 1 (axes r, c)`, or, of two sides, `every q, d >= 1 (axes r, c: q; e: d)`.
-    """
-    names, axes = primitive.side_names, primitive.axis_sides
-    if not names:
-        return "one device"
-    along = [
-        ", ".join(f"{'virtual ' * (axis in primitive.virtual)}{axis}"
-                  for axis, side in axes.items() if side == name) for name in names
-    ]  # fmt: skip
-    if len(names) > 1:
-        along = [f"{listed}: {name}" for listed, name in zip(along, names, strict=True)]
-    word = "axis" if len(axes) == 1 else "axes"
-    return f"every {', '.join(names)} >= 1 ({word} {'; '.join(along)})"
 
 
 def _result(proof: Proof, name: str, fault: MeshFault | None) -> PropertyResult:
