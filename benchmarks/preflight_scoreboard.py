@@ -22,7 +22,7 @@ from benchmarks.bench import BenchRow, Case, Cells, Column, bench, cpu_seconds
 
 SEEDED = Path(__file__).parent / "seeded"
 _NOTES = ("such as a clip by", "were taken for different layers")
-FILES = ("pairs.txt", "threads.txt", "everyday.txt")
+FILES = ("pairs.txt", "threads.txt", "everyday.txt", "methods.txt")
 
 
 class PublicScript(NamedTuple):
@@ -69,7 +69,7 @@ def seeded_scripts() -> Iterator[SeededScript]:
         for section in sections:
             first, _, body = section.partition("\n")
             if first == "head":
-                head = body.rstrip("\n") + "\n\n\n"
+                head += body.rstrip("\n") + "\n\n\n"
                 continue
             title, _, count = first.rpartition(", ")
             title, ranks = (title, int(count)) if count.isdecimal() else (first, 2)

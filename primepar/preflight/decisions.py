@@ -148,7 +148,7 @@ def _forks(recorded: Sequence[RankRecording]) -> Iterator[Fork]:
         together = {rank: asked[0] for rank, asked in by_rank.items()}
         forks = [
             Fork(together, dict.fromkeys(together, value))
-            for value in _others(list(chain(*by_rank.values())))
+            for value in other_values(list(chain(*by_rank.values())))
         ]
         if forks:
             of_line[forks[0].line, tuple(together)].append(forks)
@@ -158,7 +158,7 @@ def _forks(recorded: Sequence[RankRecording]) -> Iterator[Fork]:
             yield from several[-1]
 
 
-def _others(asked: list[MarkedDecision]) -> Iterator[float | None]:
+def other_values(asked: list[MarkedDecision]) -> Iterator[float | None]:
     """Values for which the comparisons of one value come out otherwise, each way once.
 
     Of `x < 0` and `x < 3` for x = 1, these are -1 and 4: both, and neither.

@@ -8,7 +8,6 @@ than it did here.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -66,15 +65,6 @@ class MarkedDecision(Struct, frozen=True, array_like=True):
     def holds(self, value: float) -> bool:
         """Whether the comparison holds for another value."""
         return bool(getattr(operator, self.comparison)(value, self.constant))
-
-    def other(self) -> float | None:
-        """A value for which it goes the other way; None is a truth value that is turned round."""
-        if not self.comparison:
-            return None
-        constant = self.constant
-        tried = (constant, constant - 1, constant + 1, -sys.float_info.max, sys.float_info.max)
-        now = self.holds(self.value)
-        return next((value for value in tried if self.holds(value) != now), None)
 
 
 class RankRecording(Struct):

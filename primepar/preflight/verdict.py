@@ -22,7 +22,7 @@ from primepar.preflight.decisions import ScriptRecorder, decisions
 from primepar.preflight.meaning.adjoint import adjoint
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
-from primepar.preflight.meaning.replication import replication
+from primepar.preflight.meaning.replicas import replication
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
@@ -85,7 +85,9 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
     """
     values = TermValues(program, terms)
     if any(
-        of_rank.claims or any(parameter.start != parameter.end for parameter in of_rank.trained)
+        of_rank.claims
+        or of_rank.idle
+        or any(parameter.start != parameter.end for parameter in of_rank.trained)
         for of_rank in terms
     ):
         yield gradients(values, terms)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from primepar.preflight.meaning.recorder import TermRecorder
+from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.watched_operations import WatchedOperations
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.verdict import captured_properties
 from primepar.schedule.program import AllGather, AllReduce, Instruction, Program, ReduceScatter
@@ -17,7 +19,10 @@ class HandMadeRank:
     """One rank, with the recorder of its terms and the instructions that it calls."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.recorder = rank, TermRecorder(lambda: "step.py:7")
+        link: Any = None  # of a rank that gives no values to others
+        self.operations = WatchedOperations(recorder := RankRecorder(link, rank))
+        self.rank, self.recorder = rank, recorder.terms
+        self.recorder.source = lambda: "step.py:7"
         self.instructions: list[Instruction] = []
 
     def call(
@@ -38,10 +43,10 @@ class HandMadeRank:
         gathered = tuple(f"c{place}" for place in range(len(group)))
         self.call(AllGather(group=group, block="b", blocks=gathered), [part], [tensor])
 
-    def local_gradient(self, size: int, seed: int) -> torch.Tensor:
+    def local_gradient(self, size: int, seed: int, name: str = "") -> torch.Tensor:
         """A gradient that this rank computes from data of its own."""
         gradient = torch.randn(size, generator=torch.Generator().manual_seed(seed))
-        self.recorder.gradient(gradient)
+        self.recorder.gradient(gradient, name)
         return gradient
 
 
@@ -53,7 +58,7 @@ def verdict_on(step: Step, ranks: int) -> PropertyResult:
     every = [HandMadeRank(rank) for rank in range(ranks)]
     results: list[RankTerms] = []
     for recorded in every:
-        with recorded.recorder:
+        with recorded.operations:
             step(recorded)
         results.append(recorded.recorder.result())
     lists = tuple(tuple(recorded.instructions) for recorded in every)

@@ -321,7 +321,7 @@ if not IS_LONG:
     for table in TABLES:
         for name in LONG & table.keys():
             del table[name]
-    for name in ("fsdp.py", "pipeline.py"):
+    for name in ("fsdp.py", "mlp.py", "pipeline.py"):
         del REFUTED[name]
 CHOICES = {name: Case(DDP, TWO, (change,)) for name, (change, _) in DECIDES.items()}
 OWN_READS = Case(

@@ -15,7 +15,7 @@ from random_reductions import RandomStep
 
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.meaning.values import meant
-from primepar.schedule.program import Recv, ReduceScatter, Send
+from primepar.schedule.program import AllGather, Recv, ReduceScatter, Send
 from primepar.verify.report import PropertyResult
 
 RANKS = 4
@@ -231,6 +231,82 @@ def test_a_partial_sum_that_is_labelled_as_replicated(reduced: bool) -> None:
             "data that is computed otherwise: label it Partial or Shard, or reduce it over ranks "
             "0,1,2,3 before"
         )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_flat_vector_that_is_cut_in_another_order(right: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        gradients = [
+            rank.local_gradient(8, rank.rank, "a"),
+            rank.local_gradient(4, 9 + rank.rank, "b"),
+        ]
+        flat = torch.cat(gradients)
+        rank.all_reduce(flat, EVERYBODY)
+        first, second = (flat[:8], flat[8:]) if right else (flat[4:], flat[:4])
+        rank.recorder.claim("a", 0, parameter(), first.clone())
+        rank.recorder.claim("b", 0, parameter(4), second.clone())
+
+    if right:
+        assert decided(step).verdict == "proved"
+    else:
+        assert sentence(decided(step)) == (
+            "rank 0, gradient of a at step.py:7: expected elements 0 to 3 to be gradients of the "
+            "same elements, got those of a or of other elements: take the gradients apart as they "
+            "were put together"
+        )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_parameters_that_are_summed_after_local_steps(right: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        weight = parameter()
+        rank.recorder.trained("w", weight)
+        weight.add_(rank.local_gradient(8, rank.rank), alpha=-0.1)
+        rank.all_reduce(weight, EVERYBODY)
+        if right:
+            weight.div_(RANKS)
+
+    if right:
+        assert decided(step).verdict == "proved"
+    else:
+        assert sentence(decided(step)) == (
+            "rank 0, w at the end: expected a mean over ranks, in which the data of before the "
+            "steps count once, got a sum in which they count 4 times: divide by the number of ranks"
+        )
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_parts_that_are_updated_by_gradients_that_nobody_has_reduced(right: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        weight, mine = parameter(), slice(2 * rank.rank, 2 * rank.rank + 2)
+        rank.recorder.trained("w", weight)
+        gradient = rank.local_gradient(8, rank.rank)
+        if right:
+            rank.all_reduce(gradient, EVERYBODY)
+        part = weight[mine].add(gradient[mine], alpha=-0.1)
+        rank.call(AllGather(group=EVERYBODY, block="b", blocks=tuple("cdef")), [part], [weight])
+
+    if right:
+        assert decided(step).verdict == "proved"
+    else:
+        assert sentence(decided(step)) == (
+            "rank 0, w: expected elements 0 to 1 to be updated by the gradients of ranks 0,1,2,3, "
+            "as others are, got those of ranks 0 alone: reduce the gradients before each rank "
+            "updates its part"
+        )
+
+
+def test_a_step_that_finds_no_gradient_is_not_proved() -> None:
+    def step(rank: HandMadeRank) -> None:
+        rank.recorder.trained("w", parameter())
+        rank.recorder.idle = "step.py:9"
+
+    result = decided(step)
+    assert (result.verdict, result.reason) == (
+        "unknown",
+        "rank 0, the optimizer's step at step.py:9: expected gradients, as a backward pass has "
+        "computed some, got none: synchronise them before the step",
+    )
 
 
 @pytest.mark.parametrize("seed", range(2_000 if IS_LONG else 60))

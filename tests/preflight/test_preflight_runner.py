@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from captured import SCRIPTS
 
 from primepar.errors import CaptureError
-from primepar.preflight.capture import runner
+from primepar.preflight.capture import runner, torch_script
 from primepar.preflight.capture.runner import GivenValue, NeverComesError, RankLink, run_ranks
+from primepar.preflight.capture.torch_capture import capture_torch
 from primepar.preflight.recording import RankRecording
 
-RANKS = 12
+RANKS = 6
 
 
 @pytest.fixture(autouse=True)
 def few_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than three ranks that wait have to end and start anew."""
-    monkeypatch.setattr(runner, "MOST_WAITING", 3)
+    """More than two ranks that wait have to end and start anew."""
+    monkeypatch.setattr(runner, "MOST_WAITING", 2)
 
 
 def gathered(rank: int, link: RankLink) -> RankRecording:
@@ -62,3 +66,19 @@ def test_a_rank_that_does_otherwise_when_it_starts_anew_is_refused() -> None:
     )
     with pytest.raises(CaptureError, match=message):
         run_ranks(RANKS, changing, 20)
+
+
+@pytest.mark.parametrize("script", ["ring.py", "fsdp.py"])
+def test_ranks_import_nothing(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a script and the capture need is imported once, before ranks are forked."""
+    run = torch_script.run_script
+
+    def counted(*given: object, **named: object) -> RankRecording:
+        before = set(sys.modules)
+        recording: RankRecording = run(*given, **named)  # type: ignore[arg-type]
+        recording.lost = sorted(set(sys.modules) - before)
+        return recording
+
+    monkeypatch.setattr(torch_script, "run_script", counted)
+    recorded, _ = capture_torch(SCRIPTS / script, [], 2, 60)
+    assert [rank.lost for rank in recorded] == [[], []]

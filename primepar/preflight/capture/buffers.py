@@ -172,15 +172,20 @@ class BufferTable:
         return mixed
 
     def computed(
-        self, tensor: torch.Tensor, block: str, inherited: StorageContents | None
-    ) -> Compute | None:
-        """The computation that made a buffer of received blocks, once, or None."""
+        self, tensor: torch.Tensor, block: str, inherited: StorageContents | None,
+        changing: set[str],
+    ) -> Compute | None:  # fmt: skip
+        """The computation that made a buffer of received blocks, once; None if there is none.
+
+        Blocks that are `changing` by now are left out: they were read before.
+        """
         contents = inherited or self.contents(tensor)
         others = contents.depends - {block}
         if not others:
             return None
         self.hold(tensor, StorageContents(frozenset({block}), contents.unknown))
-        return Compute(reads=tuple(sorted(others)), accumulates=block)
+        reads = tuple(sorted(others - changing))
+        return Compute(reads=reads, accumulates=block) if reads else None
 
 
 def content_number(tensor: torch.Tensor) -> int:

@@ -20,7 +20,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,7 +97,7 @@ class PretendedGpus:
 
     def install(self) -> None:
         """Let torch answer as if the GPUs were there."""
-        default_device._device_constructors()  # collects the originals, before they are replaced
+        constructors()  # collects the originals, before they are replaced
         torch.jit._state.disable()
         self._replace_of_tensors()
         self._replace_constructors()
@@ -184,13 +184,8 @@ class PretendedGpus:
 
     def _replace_constructors(self) -> None:
         """Functions that take a device: a GPU's is the CPU here, and is noted of the result."""
-        constructors = default_device._device_constructors()
-        for place in (torch, torch.Tensor):
-            for name in dir(place):
-                function = getattr(place, name)
-                creates = function in constructors if callable(function) else False
-                if creates or (name.startswith("new_") or name.endswith("_like")):
-                    setattr(place, name, self._constructor(function, creates))
+        for place, name, creates in constructors():
+            setattr(place, name, self._constructor(getattr(place, name), creates))
         generator = torch.Generator
 
         class Generator(generator):  # type: ignore[misc,valid-type]
@@ -373,6 +368,22 @@ class PretendedGpus:
         with _disable_current_modes():
             self.place(torch.empty(0, dtype=torch.uint8).set_(storage), index, "tensors")
         return storage
+
+
+@cache
+def constructors() -> list[tuple[Any, str, bool]]:
+    """What makes tensors: where it is, its name, and whether it makes one of nothing.
+
+    Asked once, before ranks fork.
+    """
+    create = default_device._device_constructors()
+    return [
+        (place, name, function in create)
+        for place in (torch, torch.Tensor)
+        for name in dir(place)
+        if callable(function := getattr(place, name))
+        and (name.startswith("new_") or name.endswith("_like") or function in create)
+    ]
 
 
 def _always(answer: Any) -> Callable[..., Any]:

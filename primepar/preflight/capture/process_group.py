@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import asdict
 from torch.distributed.distributed_c10d import GroupName
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import storage_id
-from primepar.preflight.capture.recorder import RankRecorder, posted_form
+from primepar.preflight.capture.recorder import RankRecorder
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.works import (
     Arrival,
@@ -38,6 +39,8 @@ from primepar.schedule.program import (
     Gather,
     Group,
     Instruction,
+    IRecv,
+    ISend,
     Recv,
     Reduce,
     ReduceScatter,
@@ -383,7 +386,12 @@ class RecordedGroup(_Group):  # type: ignore[misc]
                 ))  # fmt: skip
         request = self._recorder.request()
         body = tuple(message for message, _ in posted)
-        instruction = Group(body=body, request=request) if batch else posted_form(body[0], request)
+        post = ISend if isinstance(body[0], Send) else IRecv
+        instruction = (
+            Group(body=body, request=request)
+            if batch
+            else post(**asdict(body[0]), request=request)
+        )
         return self._post(instruction, reads, writes, arrivals)
 
     def _post(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -208,7 +209,10 @@ class RankRecorder:
         If it is sent in parts, its first part stands for all of them.
         """
         block = self.buffers.names(tensor, 1)[0] if parts else self.buffers.name(tensor)
-        computed = self.buffers.computed(tensor, block, self.inherited)
+        # What it was computed of may be on its way again by now, as a bucket of DDP is.
+        flights = chain(*self.buffers.flights.values())
+        changing = {flight.block for flight in flights if flight.receives}
+        computed = self.buffers.computed(tensor, block, self.inherited, changing)
         if computed is not None:
             self.add(computed)
         return block
@@ -270,9 +274,3 @@ def blocking(instruction: Instruction) -> Instruction:
             del fields["request"]
             return Send(**fields) if isinstance(instruction, ISend) else Recv(**fields)
     return replace(instruction, request=None)
-
-
-def posted_form(message: Send | Recv, request: str) -> Instruction:
-    """The posted form of a message."""
-    kind = ISend if isinstance(message, Send) else IRecv
-    return kind(**asdict(message), request=request)

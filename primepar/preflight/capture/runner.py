@@ -13,18 +13,18 @@ what follows would be the doing of a value that nobody meant for it.
 
 from __future__ import annotations
 
+import gc
 import os
 import selectors
 import signal
-import socket
-import struct
 import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from time import monotonic
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
@@ -32,8 +32,6 @@ from primepar.errors import CaptureError
 from primepar.preflight.capture.source_lines import line_of
 from primepar.preflight.recording import Gap, RankRecording
 from primepar.schedule.program import Instruction
-
-_HEAD = struct.Struct("<Q")
 
 
 class NeverComesError(BaseException):
@@ -95,25 +93,25 @@ class RankLink:
     With `stepwise` every instruction is reported at once.
     """
 
-    def __init__(self, connection: socket.socket, limit: float, stepwise: bool = False) -> None:
+    def __init__(self, connection: Connection, limit: float, stepwise: bool = False) -> None:
         self._connection, self.stepwise = connection, stepwise
         signal.signal(signal.SIGALRM, self._late)
         signal.setitimer(signal.ITIMER_REAL, limit)
 
     def give(self, key: str, value: GivenValue) -> None:
         """Give a value to every rank that asks for its key."""
-        _write(self._connection, ValueMessage(key, value))
+        self._connection.send_bytes(_ENCODER.encode(ValueMessage(key, value)))
 
     def step(self, place: int, instruction: Instruction) -> None:
         """Report an instruction, which may take the place of an earlier one."""
         if self.stepwise:
-            _write(self._connection, RankStep(place, instruction))
+            self._connection.send_bytes(_ENCODER.encode(RankStep(place, instruction)))
 
     def ask(self, keys: list[str]) -> list[GivenValue]:
         """Return the values of these keys. Raises `NeverComesError` if one is never given."""
         left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-        _write(self._connection, ValueRequest(keys))
-        values = _VALUES.decode(_received(self._connection))
+        self._connection.send_bytes(_ENCODER.encode(ValueRequest(keys)))
+        values = _VALUES.decode(self._connection.recv_bytes())
         signal.setitimer(signal.ITIMER_REAL, left)
         if values is None:
             raise NeverComesError
@@ -122,41 +120,11 @@ class RankLink:
     def end(self, end: RankEnd) -> NoReturn:
         """Report the end, and end the process without any clean-up of the script's libraries."""
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _write(self._connection, end)
+        self._connection.send_bytes(_ENCODER.encode(end))
         os._exit(0)
 
     def _late(self, number: int, frame: FrameType | None) -> None:
         self.end(RankEnd(late=True, source=line_of(frame)))
-
-
-def _write(connection: socket.socket, message: Any) -> None:
-    """Write one message."""
-    data = _ENCODER.encode(message)
-    connection.sendall(_HEAD.pack(len(data)) + data)
-
-
-def _read(connection: socket.socket) -> FromRank | None:
-    """Return the next message of a rank; None if its process died."""
-    try:
-        return _DECODER.decode(_received(connection))
-    except EOFError:
-        return None
-
-
-def _received(connection: socket.socket) -> bytes:
-    """Return the next message as it was written. Raises `EOFError` at the end."""
-    size = _HEAD.unpack(_exactly(connection, _HEAD.size))[0]
-    return _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = bytearray()
-    while len(data) < size:
-        part = connection.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise EOFError
-        data += part
-    return bytes(data)
 
 
 Body = Callable[[int, RankLink], RankRecording]
@@ -227,12 +195,14 @@ class _Run:
         self.missing: dict[str, set[int]] = {}
         """Ranks that wait for a key."""
         self.processes: dict[int, int] = {}
-        self.connections: dict[int, socket.socket] = {}
+        self.connections: dict[int, Connection] = {}
         self.deadlines: dict[int, float] = {}
         """When a running rank is ended from outside."""
         self.selector = selectors.DefaultSelector()
 
     def results(self) -> list[RankRecording]:
+        # A rank that collected garbage would touch, and so copy, what torch has loaded.
+        gc.freeze()
         try:
             while len(self.recordings) < (self.ranks if self.alone is None else 1):
                 self._step()
@@ -240,6 +210,7 @@ class _Run:
             for rank in list(self.processes):
                 self._close(rank, kill=True)
             self.selector.close()
+            gc.unfreeze()
         return [self.recordings[rank] for rank in sorted(self.recordings)]
 
     def _step(self) -> None:
@@ -259,7 +230,7 @@ class _Run:
                 self._fail(rank, self._late(""))
 
     def _start(self, rank: int) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         process = os.fork()
@@ -283,7 +254,12 @@ class _Run:
             self._reply(rank, None)
 
     def _hear(self, rank: int) -> None:
-        match _read(self.connections[rank]):
+        try:
+            message = _DECODER.decode(self.connections[rank].recv_bytes())
+        except EOFError:
+            self._died(rank, self._close(rank))
+            return
+        match message:
             case ValueMessage(key=key, value=value):
                 differs = self.values.setdefault(key, value) != value
                 differs &= not key.startswith(FILE)  # of several ranks that write it
@@ -310,8 +286,6 @@ class _Run:
                 self.steps[rank][place] = instruction
             case RankEnd() as end:
                 self._end(rank, end)
-            case None:
-                self._died(rank, self._close(rank))
 
     def _died(self, rank: int, status: int) -> None:
         """Start a rank whose process died once more, step by step; then take what it did."""
@@ -351,7 +325,7 @@ class _Run:
         for key in self.asked.pop(rank):
             self.missing.get(key, set()).discard(rank)
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
-        _write(self.connections[rank], values)
+        self.connections[rank].send_bytes(_ENCODER.encode(values))
 
     def _end(self, rank: int, end: RankEnd) -> None:
         self._close(rank)

@@ -22,7 +22,7 @@ from primepar.preflight.capture.runner import (
     RankLink,
     run_ranks,
 )
-from primepar.preflight.decisions import ScriptRecorder
+from primepar.preflight.decisions import ScriptRecorder, other_values
 from primepar.preflight.recording import RankRecording, Turns
 
 _TRAINS = re.compile(rb"\b(nn|optim|backward)\b")
@@ -47,11 +47,13 @@ def capture_torch(
     import torch.testing
     import torch.utils.data  # noqa: F401
 
+    from primepar.preflight.capture.pretended_gpu import constructors
     from primepar.preflight.capture.torch_script import importers, run_script
 
     import_libraries(script)
     importers.cache_clear()  # an earlier script may have imported less
     importers()
+    constructors()
 
     started: dict[int, Turns] = {}
     before = GivenValues({}, set())
@@ -90,7 +92,8 @@ def capture_torch(
         before.asked.clear()
         recorded = run_ranks(ranks, body({}), limit, str(script), given=before)
         raised = [(rank, of_rank.last) for rank, of_rank in enumerate(recorded) if of_rank.ended]
-        turns = {rank: {last.lineage: last.other()} for rank, last in raised if last is not None}
+        turns = {rank: {last.lineage: next(other_values([last]), None)}
+                 for rank, last in raised if last is not None}  # fmt: skip
         if not turns or any(turn.keys() & started.get(rank, {}) for rank, turn in turns.items()):
             break
         started |= {rank: {**started.get(rank, {}), **turn} for rank, turn in turns.items()}

@@ -35,7 +35,7 @@ from primepar.preflight.capture.runner import NeverComesError, RankLink
 from primepar.preflight.capture.source_lines import is_users, line_of, shown, source_line
 from primepar.preflight.capture.user_code import run_user_code
 from primepar.preflight.capture.watched_operations import WatchedOperations
-from primepar.preflight.meaning.hooks import follow_gradients, follow_labels
+from primepar.preflight.meaning.hooks import GradientHooks
 from primepar.preflight.recording import GroupCreation, RankRecording, Turns
 
 BACKEND = "preflight"
@@ -56,7 +56,7 @@ def run_script(
     sys.path.insert(0, str(script.parent))
     torch.set_num_threads(1)
     # Ranks are forked from one process; those of a run do not draw the same numbers by themselves.
-    torch.manual_seed(2**32 + rank)
+    torch.default_generator.manual_seed(2**32 + rank)
     np.random.seed(rank)
     random.seed(rank)
     _StandIns(recorder, rank, ranks).install()
@@ -70,10 +70,8 @@ def run_script(
         files.install()
         recorder.publish = files.publish
     try:
-        follow_gradients(recorder.terms)
-        follow_labels(recorder.terms)
-        recorder.terms.run = WatchedOperations(recorder, gpus).run
-        with recorder.terms, numbers:
+        GradientHooks(recorder.terms).install()
+        with WatchedOperations(recorder, gpus), numbers:
             run_user_code(script, recorder)
     except NeverComesError:
         pass

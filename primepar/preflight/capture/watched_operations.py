@@ -1,4 +1,4 @@
-"""Sees every tensor operation of a rank: what its result depends on, and what it must not touch.
+"""Sees every tensor operation of a rank: what its result is made of, and what it must not touch.
 
 A value that another rank computed is not there, as ranks run apart. Tensors that depend on it are
 marked. Where the script turns such a tensor into a number of Python's, or into a shape, its further
@@ -7,19 +7,24 @@ way may be another one than in a real run: that is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from primepar.preflight.capture.buffers import content_number
+from primepar.preflight.capture.buffers import content_number, storage_id
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
-from primepar.preflight.meaning.recorder import COMMUNICATES
 from primepar.preflight.meaning.storages import NUMPY
 
+COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
+"""Namespaces of functional collectives."""
+_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+Lane = tuple[Sequence[Any], dict[str, Any]]
+"""The arguments of one operation, or of one place of an operation on lists of tensors."""
 _SHAPES_ONLY = frozenset(
     f"aten::{name}"
     for name in (
@@ -86,24 +91,50 @@ def _kind(operator: Any) -> _Kind:
     )
 
 
-class WatchedOperations:
-    """Runs every operation as it is, and keeps the table of buffers up to date."""
+class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every operation as it is, below autograd and DTensor, and notes what it makes of what.
+
+    That is what its outputs depend on (the table of buffers), and their terms.
+    """
 
     def __init__(self, recorder: RankRecorder, gpus: PretendedGpus | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder, self._gpus = recorder, gpus
-        self._table = recorder.buffers
+        self._table, self._terms = recorder.buffers, recorder.terms
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on plain tensors."""
-        kind = _kind(func)
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: that would import torch._dynamo, two seconds, though nothing is compiled here."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation on plain tensors; one of wrappers comes again with what they hold."""
+        kwargs = kwargs or {}
+        if FakeTensor in types:
+            return func(*args, **kwargs)
+        if any(kind not in _PLAIN for kind in types):
+            return NotImplemented
+        trace = self._terms.trace
+        if trace is None or func.namespace == "c10d":
+            return self._run(_kind(func), func, args, kwargs)
+        if func.namespace in COMMUNICATES:
+            trace.why = "it calls a functional collective"
+        done = trace.operation(func, args, kwargs)
+        result = self._run(_kind(func), func, args, kwargs)
+        done(result)
+        return result
+
+    def _run(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operation; with pretended GPUs on the CPU, its result on the GPU of its inputs."""
+        gpus = self._gpus
         if kind.views:
             return func(*args, **kwargs)
-        if self._gpus is not None:
-            return self._on_gpu(self._gpus, kind, func, args, kwargs)
-        return self._watch(kind, func, args, kwargs)
-
-    def _on_gpu(self, gpus: PretendedGpus, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operation on the CPU, whose result is on the GPU of its inputs."""
+        if kind.communicates:
+            return self._communicate(func, args, kwargs)
+        if gpus is None:
+            return self._watch(kind, func, args, kwargs)
         index = gpus.index(kwargs.get("device"))
         if index is not None:
             kwargs = kwargs | {"device": torch.device("cpu")}
@@ -119,35 +150,67 @@ class WatchedOperations:
             gpus.place(result, index)
         return result
 
+    def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A functional collective: it copies its inputs unseen, and then calls the group."""
+        inputs = list(_tensors((*args, *kwargs.values())))
+        self._recorder.inherited = self._table.mix(inputs)
+        if any(map(self._terms.tracked, inputs)):
+            self._terms.functional = [self._terms.storages.read(tensor) for tensor in inputs]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._recorder.inherited, self._terms.functional = None, []
+
     def _watch(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
-        if kind.communicates:
-            inputs = list(_tensors((*args, *kwargs.values())))
-            self._recorder.inherited = self._table.mix(inputs)
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self._recorder.inherited = None
+        recorder, terms = self._recorder, self._terms
         inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
-        named = dict(zip(kind.names, args, strict=False)) | kwargs
-        written = [tensor for name in kind.writes for tensor in _tensors((named.get(name),))]
+        lanes = list(_lanes(kind, args, kwargs))
+        changed = [list(_written(kind, *lane)) for lane in lanes]
+        written = [tensor for some in changed for tensor in some]
         if self._table.flights:
-            self._recorder.access(inputs, written)
-        if self._recorder.pending:
-            self._recorder.settle(inputs, kind.steers or kind.asks)
+            recorder.access(inputs, written)
+        if recorder.pending:
+            recorder.settle(inputs, kind.steers or kind.asks)
         number = self._number(kind, func, args, kwargs, inputs)
-        if kind.steers and not self._recorder.quiet and _may_steer(func, args):
-            return self._steer(func, args, kwargs, inputs, number)
-        result = func(*args, **kwargs)
-        if kind.allocates and isinstance(result, torch.Tensor):
-            result.zero_()
+        drawn = number if kind.random else 0
+        tracked = any(map(terms.tracked, inputs))
+        before = [terms.term(func, *lane, outputs, drawn) if tracked else 0
+                  for lane, outputs in zip(lanes, changed, strict=True)]  # fmt: skip
+        if kind.steers and not recorder.quiet and _may_steer(func, args):
+            result = self._steer(func, args, kwargs, inputs, number)
+        else:
+            result = func(*args, **kwargs)
+            if kind.allocates and isinstance(result, torch.Tensor):
+                result.zero_()
+            self._derive(inputs, written, result, number)
+            outputs = list(_tensors((result,)))
+            together = len(lanes) == 1 or len(outputs) not in (0, len(lanes))
+            for place, (lane, some) in enumerate(zip(lanes, changed, strict=True)):
+                made = outputs if together else outputs[place : place + 1]
+                reads = inputs if len(lanes) == 1 else list(_tensors((*lane[0], *lane[1].values())))
+                self._follow(kind, reads, (*some, *made))
+        if not tracked:
+            return result
+        if written:
+            for term, some in zip(before, changed, strict=True):
+                terms.made(term, some)
+            return result
+        known = {storage_id(tensor) for tensor in inputs}
+        fresh = [one for one in _tensors((result,)) if storage_id(one) not in known]
+        of_lanes = [(lane, [one]) for lane, one in zip(lanes, fresh, strict=False)]
+        for lane, some in of_lanes if len(fresh) == len(lanes) else [((args, kwargs), fresh)]:
+            terms.made(terms.term(func, *lane, some, drawn), some)
+        return result
+
+    def _derive(
+        self, inputs: list[torch.Tensor], written: list[torch.Tensor], result: Any, number: int
+    ) -> None:
+        """Note how outputs were computed, and whether their size depends on a value."""
         sizes = self._sizes(inputs) if self._recorder.sizes else None
         for place, tensor in enumerate(written or _tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
             if sizes is not None and not written and tensor.dim() and len(tensor) == sizes[0]:
                 self._recorder.sized(tensor, sizes[1])
-        for reads, outputs, changed in _lanes(kind, named, inputs, written, result):
-            self._follow(kind, reads, outputs, changed)
-        return result
 
     def _sizes(self, inputs: list[torch.Tensor]) -> tuple[int, Mark] | None:
         """The first length of inputs that depends on values, and its mark."""
@@ -232,20 +295,13 @@ class WatchedOperations:
         return result
 
     def _follow(
-        self,
-        kind: _Kind,
-        inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-        changed: list[torch.Tensor],
+        self, kind: _Kind, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> None:
         """Note what the results of one operation depend on."""
-        table = self._table
-        if kind.overwrites and changed and _is_all(changed[0]):
-            mixed = table.mix(inputs[1:])
-        else:
-            mixed = table.mix(inputs)
-        for tensor in (*changed, *outputs):
-            table.hold(tensor, mixed)
+        whole = kind.overwrites and inputs and _is_all(inputs[0])
+        mixed = self._table.mix(inputs[bool(whole) :])
+        for tensor in outputs:
+            self._table.hold(tensor, mixed)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
@@ -256,23 +312,20 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
 
 
-def _lanes(
-    kind: _Kind,
-    named: dict[str, Any],
-    inputs: list[torch.Tensor],
-    written: list[torch.Tensor],
-    result: Any,
-) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]]:
-    """What is read, returned and changed together; for lists, one entry for each place."""
-    outputs = list(_tensors((result,)))
-    lists = [value for value in named.values() if isinstance(value, list | tuple)]
-    lists = [value for value in lists if value and isinstance(value[0], torch.Tensor)]
+def _lanes(kind: _Kind, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
+    """The arguments of an operation on lists of tensors, place by place; of others as they are."""
+    lists = [value for value in args if isinstance(value, list | tuple)]
     if not kind.lanes or len({len(value) for value in lists}) != 1:
-        yield inputs, outputs, written
+        yield args, kwargs
         return
     for place in range(len(lists[0])):
-        reads = [value[place] for value in lists]
-        yield reads, outputs[place : place + 1], written[place : place + 1]
+        yield [value[place] if isinstance(value, list | tuple) else value for value in args], kwargs
+
+
+def _written(kind: _Kind, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation writes, of those that it is given."""
+    named = dict(zip(kind.names, args, strict=False)) | kwargs if kind.writes else {}
+    return _tensors(named.get(name) for name in kind.writes)
 
 
 def _drawn_by_default(args: Any, kwargs: Any) -> bool:

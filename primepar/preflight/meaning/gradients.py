@@ -11,7 +11,7 @@ what it cannot see.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, combinations
@@ -35,7 +35,14 @@ def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
     asked = _GradientQuestions(values, terms)
     wrong = asked.first_certain()
     compared = asked.compared() if wrong is None else []
+    idle = [(rank, one) for rank, one in enumerate(terms) if one.idle and not one.claims]
     seconds = perf_counter() - start
+    if wrong is None and idle:
+        reason = (
+            f"rank {idle[0][0]}, the optimizer's step at {idle[0][1].idle}: expected gradients, as "
+            "a backward pass has computed some, got none: synchronise them before the step"
+        )
+        return PropertyResult(NAME, "unknown", seconds, reason=reason)
     if wrong is None and compared:
         return PropertyResult(NAME, "proved", seconds, reason="; ".join(compared + asked.notes()))
     if wrong is None:
@@ -61,6 +68,8 @@ class _GradientQuestions:
         self.replicas = ReplicaQuestions(values, terms)
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
+        self.made_for: dict[str, set[str]] = {}
+        """Digest of a gradient as it was computed -> the parameters that it is of."""
         self.stages = False
         """Whether equal data on several ranks were taken for different layers."""
         self.averaged: set[str] = set()
@@ -72,6 +81,7 @@ class _GradientQuestions:
                 if isinstance(node, Gradient):
                     atom = values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
+                    self.made_for.setdefault(atom, set()).update({node.parameter} - {""})
                     data = of_rank.nodes[node.input]
                     if isinstance(data, Leaf) and data.constant:
                         self.constant.add(atom)
@@ -80,8 +90,9 @@ class _GradientQuestions:
         """The first fault that is certain, else the first one, if there is any."""
         first: Wrong | None = None
         for wrong in chain(
-            self.unequal(), self.misplaced(), self.apart(), self.wrong_scale(), self.lost()
-        ):
+            self.unequal(), self.exchanged(), self.misplaced(), self.apart(), self.wrong_scale(),
+            self.lost(), self.left_out(), self.weighed(),
+        ):  # fmt: skip
             first = first or wrong
             if wrong.certain:
                 return wrong
@@ -176,6 +187,97 @@ class _GradientQuestions:
                 )
                 yield Wrong(sentence, _details(claim.name, {rank: claim}), True)
 
+    def left_out(self) -> Iterator[Wrong]:
+        """Yield replicas of which some elements lack the gradients of ranks that are in others.
+
+        As where each rank updates the part that it sends by its own gradient, unreduced.
+        """
+        made = {rank for ranks in self.made.values() for rank in ranks}
+        by_ranks: dict[tuple[int, ...], list[tuple[ReplicaHolder, int, int, set[int]]]] = {}
+        for holders in self.replicas.groups:
+            first = holders[min(holders)]
+            if not all(self._reunited(first, other) for other in holders.values()):
+                continue
+            place = 0
+            for segment in self.values.of(first.rank, first.parameter.end):
+                used = self._updates((segment,), self.made.keys())
+                ranks = {rank for atom, _ in used for rank in self.made[atom]} & holders.keys()
+                known = by_ranks.setdefault(tuple(sorted(holders.keys() & made)), [])
+                known.append((first, place, place + segment.length - 1, ranks))
+                place += segment.length
+        for parts in by_ranks.values():
+            every = {rank for *_, ranks in parts for rank in ranks}
+            for holder, start, end, ranks in parts:
+                if ranks and ranks != every:
+                    name = holder.parameter.name
+                    claims = {holder.rank: holder.last} if holder.claims else {}
+                    line = "".join(f" at {claim.source}" for claim in claims.values())
+                    sentence = (
+                        f"rank {holder.rank}, {name}{line}: expected elements {start} to {end} to "
+                        f"be updated by the gradients of ranks {ranks_text(sorted(every))}, as "
+                        f"others are, got those of ranks {ranks_text(sorted(ranks))} alone: reduce "
+                        "the gradients before each rank updates its part"
+                    )
+                    yield Wrong(sentence, _details(name, claims), True)
+
+    def weighed(self) -> Iterator[Wrong]:
+        """Yield parameters that are a sum over ranks where a mean is meant.
+
+        Two replicas `p - g0` and `p - g1` make `2 p - g0 - g1`, in which `p` counts twice.
+        """
+        starts: dict[str, set[str]] = {}
+        for holder in self.replicas.holders:
+            if not self.replicas.constant(holder):
+                start = self.values.of(holder.rank, holder.parameter.start)
+                names = {name for _, form in start for (name, _), _ in form}
+                starts.setdefault(holder.parameter.name, set()).update(names)
+        for holder in self.replicas.holders:
+            rank, name, end = holder.rank, holder.parameter.name, holder.parameter.end
+            if self.replicas.constant(holder) or not any(self.replicas.sources(rank, end)):
+                continue
+            for _, form in self.values.of(rank, end):
+                of_start = [number for (atom, _), number in form if atom in starts[name]]
+                times = sum(of_start, Fraction(0))
+                if times >= Fraction(3, 2):
+                    sentence = (
+                        f"rank {rank}, {name} at the end: expected a mean over ranks, in which the "
+                        f"data of before the steps count once, got a sum in which they count "
+                        f"{float(times):.3g} times: divide by the number of ranks"
+                    )
+                    yield Wrong(sentence, _details(name, {}), True)
+                    break
+
+    def exchanged(self) -> Iterator[Wrong]:
+        """Yield gradients that an optimizer reads for a parameter and that are of other ones.
+
+        As where a flat vector is cut in another order than it was put together. Tied parameters
+        have gradients of several names, of which one is their own.
+        """
+        named = {name for names in self.made_for.values() for name in names}
+        claims = [(rank, claim) for rank, of_rank in enumerate(self.terms)
+                  for claim in of_rank.claims if claim.name in named]  # fmt: skip
+        for rank, claim in claims:
+            place = 0
+            for length, form in self._gradient(rank, claim):
+                origins = {(self.values.origins.get(atom, atom), atom, first)
+                           for (atom, first), _ in form}  # fmt: skip
+                known = [one for one in origins if self.made_for.get(one[0])]
+                right = any(
+                    claim.name in self.made_for[origin] and (origin != atom or first == place)
+                    for origin, atom, first in known
+                )
+                if known and not right:
+                    names = sorted({name for one in known for name in self.made_for[one[0]]})
+                    sentence = (
+                        f"{_place(rank, claim.name, claim)}: expected elements {place} to "
+                        f"{place + length - 1} to be gradients of the same elements, got those of "
+                        f"{' and '.join(names)} or of other elements: take the gradients apart as "
+                        "they were put together"
+                    )
+                    yield Wrong(sentence, _details(claim.name, {rank: claim}), True)
+                    break
+                place += length
+
     def misplaced(self) -> Iterator[Wrong]:
         """Yield parameters that were updated by gradients of other elements or parameters.
 
@@ -212,7 +314,7 @@ class _GradientQuestions:
                         break
                     place += length
 
-    def _updates(self, value: Value, known: set[str]) -> set[tuple[str, int | None]]:
+    def _updates(self, value: Value, known: Set[str]) -> set[tuple[str, int | None]]:
         """The gradients that a value is computed from, with the element that is its first one.
 
         For example, what Adam writes is `p - lr * m / (sqrt(v) + eps)`, of the same elements of `m`

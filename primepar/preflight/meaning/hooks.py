@@ -26,32 +26,9 @@ from primepar.preflight.meaning.terms import Pullback
 from primepar.preflight.meaning.traces import MOST_APPLICATIONS, FunctionTrace
 
 
-def follow_gradients(recorder: TermRecorder) -> None:
-    """Have a recorder see the gradients of this process from now on."""
-    _Hooks(recorder).install()
+class GradientHooks:
+    """What a recorder sees of the gradients of this process, and of labels of DTensor."""
 
-
-def follow_labels(recorder: TermRecorder) -> None:
-    """Have a recorder see which tensors `DTensor.from_local` labels as replicated."""
-    original = DTensor.from_local
-
-    @wraps(original)
-    def from_local(
-        local_tensor: torch.Tensor, device_mesh: Any = None, placements: Any = None, **named: Any
-    ) -> DTensor:
-        result = original(local_tensor, device_mesh, placements, **named)
-        mesh = result.device_mesh
-        for dim, placement in enumerate(result.placements):
-            if placement.is_replicate() and mesh.get_coordinate() is not None:
-                group = tuple(get_process_group_ranks(mesh.get_group(dim)))
-                recorder.replica(group, local_tensor)
-        return result
-
-    vars_of_class: Any = DTensor
-    vars_of_class.from_local = staticmethod(from_local)
-
-
-class _Hooks:
     def __init__(self, recorder: TermRecorder) -> None:
         self.recorder = recorder
         self.names: dict[int, str] = {}
@@ -67,6 +44,7 @@ class _Hooks:
         """Backward passes that are under way; one within another is of activations anew."""
 
     def install(self) -> None:
+        """See them from now on."""
         register_module_forward_pre_hook(self._name)
         register_optimizer_step_pre_hook(self._step)
         register_optimizer_step_post_hook(self._stepped)
@@ -74,6 +52,23 @@ class _Hooks:
         vars(torch.autograd)["_engine_run_backward"] = self._with_hooks(original)
         function: Any = torch.autograd.Function
         function.apply = classmethod(self._traced(function.apply.__func__))
+        dtensor: Any = DTensor
+        dtensor.from_local = staticmethod(self._labelled(DTensor.from_local))
+
+    def _labelled(self, original: Callable[..., DTensor]) -> Callable[..., DTensor]:
+        """See which tensors `DTensor.from_local` labels as replicated."""
+
+        @wraps(original)
+        def from_local(local_tensor: torch.Tensor, *args: Any, **named: Any) -> DTensor:
+            result = original(local_tensor, *args, **named)
+            mesh = result.device_mesh
+            for dim, placement in enumerate(result.placements):
+                if placement.is_replicate() and mesh.get_coordinate() is not None:
+                    group = tuple(get_process_group_ranks(mesh.get_group(dim)))
+                    self.recorder.replica(group, local_tensor)
+            return result
+
+        return from_local
 
     def _name(self, module: torch.nn.Module, _: Any) -> None:
         for name, parameter in module.named_parameters():
@@ -130,7 +125,7 @@ class _Hooks:
             return gradient
         if isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.names:
             gradient = gradient.clone()
-            self.recorder.gradient(gradient)
+            self.recorder.gradient(gradient, self.names.get(id(leaf), ""))
         elif not self.depth and self.recorder.storages.tracked(local_part(leaf)):
             gradient = self.recorder.cotangent(leaf, gradient)
         return gradient
@@ -176,7 +171,7 @@ class _Hooks:
         if isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.names:
             for gradient in gradients:
                 if gradient is not None:
-                    self.recorder.gradient(gradient)
+                    self.recorder.gradient(gradient, self.names.get(id(leaf), ""))
         elif (
             self.depth == 1
             and not torch.is_grad_enabled()
@@ -191,6 +186,8 @@ class _Hooks:
     def _step(self, optimizer: torch.optim.Optimizer, _: Any, __: Any) -> None:
         self.recorder.stepping()
         parameters = [tensor for group in optimizer.param_groups for tensor in group["params"]]
+        if self.known and all(parameter.grad is None for parameter in parameters):
+            self.recorder.idle = self.recorder.idle or self.recorder.source()
         for place, parameter in enumerate(parameters):
             if parameter.grad is None:
                 continue

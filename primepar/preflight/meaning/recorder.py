@@ -1,62 +1,155 @@
 """Follows the operations of one rank: what each tensor is made of, as terms.
 
-The recorder sees every operation of torch, as a dispatch mode below autograd and DTensor. An
-operation on data that is there is left alone. An operation with an input that depends on received
-data makes a term. Sums and exact factors stay visible in the terms; other operations are opaque.
+An operation on data that is there is left alone. An operation with an input that depends on
+received data makes a term. Sums and exact factors stay visible in the terms; other operations are
+opaque.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 from hashlib import sha256
 from typing import Any
 
 import torch
 from msgspec.structs import replace
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from primepar.preflight.meaning.linear import LinearTerms
 from primepar.preflight.meaning.storages import (
-    NUMPY,
     Storages,
     is_there,
     local_part,
     span,
 )
 from primepar.preflight.meaning.terms import (
+    Added,
     Applied,
     CapturedCall,
     Cotangent,
     Gradient,
     GradientClaim,
+    Joined,
+    Mapped,
     Pullback,
     RankTerms,
     Received,
     ReplicaClaim,
+    Scaled,
     TrainedParameter,
+    WeightedTerm,
 )
 from primepar.preflight.meaning.traces import FunctionTrace
+from primepar.preflight.meaning.values import meant
 
-COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
-"""Namespaces of functional collectives."""
-_PLAIN: set[type] = {torch.Tensor, torch.nn.Parameter, torch.nn.Buffer}
+_ITEM = torch.Tensor.item
+"""As it was before a script's reads are watched: a factor that is read decides nothing."""
+_COPIES = {"aten::clone", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
+_PRODUCTS = {"aten::mul", "aten::mul_"}
+_QUOTIENTS = {"aten::div", "aten::div_"}
+_SUMS = {"aten::add", "aten::add_"}
 
-Lane = tuple[Sequence[Any], dict[str, Any]]
-"""The arguments of one operation, or of one place of an operation on lists of tensors."""
+
+class LinearTerms:
+    """Makes the terms that stay sums: copies, sums, factors, and parts put together or apart.
+
+    Elements are in the order of memory. An operand of another layout than the result is one opaque
+    value of it, which stays linear: `Mapped`.
+    """
+
+    def __init__(self, storages: Storages) -> None:
+        self.storages = storages
+
+    def term(
+        self, name: str, args: Sequence[Any], kwargs: dict[str, Any], output: torch.Tensor
+    ) -> int | None:
+        """The term of an output; None for operations that are not linear."""
+        if span(output) != output.numel():
+            return None
+        if name in _COPIES:
+            return self._as(args[0], output)
+        if name == "aten::copy_":
+            return self._as(args[1], output)
+        if name in _PRODUCTS or name in _QUOTIENTS:
+            return self._product(args, output, name in _QUOTIENTS)
+        if name in _SUMS:
+            return self._sum(args, kwargs, output)
+        if name == "aten::cat" and (args[1:] or (0,))[0] == 0:
+            return self._joined([(tensor, 0, tensor.numel()) for tensor in args[0]])
+        if name == "fsdp::chunk_cat" and args[1] == 0:
+            return self._chunks(args[0], args[2])
+        return None
+
+    def _as(self, tensor: Any, output: torch.Tensor) -> int | None:
+        """An operand in the layout and type of the output."""
+        if not isinstance(tensor, torch.Tensor) or tensor.size() != output.size():
+            return None
+        node = self.storages.read(tensor)
+        if tensor.stride() == output.stride() and tensor.dtype == output.dtype:
+            return node
+        layouts = f"{tuple(tensor.size())} {tensor.stride()} {output.stride()} {output.dtype}"
+        return self.storages.add(Mapped(layouts, node, output.numel()))
+
+    def _product(self, args: Sequence[Any], output: torch.Tensor, divides: bool) -> int | None:
+        node, factor = self._as(args[0], output), _number(self.storages, args[1])
+        if node is None:
+            return None
+        if factor:
+            return self._scaled(node, 1 / factor if divides else factor)
+        if isinstance(args[1], torch.Tensor) and args[1].numel() == 1:
+            weight = self.storages.read(args[1])
+            return self.storages.add(WeightedTerm(node, weight, divides))
+        return None
+
+    def _sum(self, args: Sequence[Any], kwargs: dict[str, Any], output: torch.Tensor) -> int | None:
+        terms = [self._as(tensor, output) for tensor in args[:2]]
+        factor = _number(self.storages, kwargs.get("alpha", 1))
+        if terms[0] is None or terms[1] is None or not factor:
+            return None
+        return self.storages.add(Added((terms[0], self._scaled(terms[1], factor))))
+
+    def _chunks(self, tensors: Sequence[torch.Tensor], chunks: int) -> int | None:
+        """FSDP's copy into a buffer: the first part of every tensor, then the second, and so on."""
+        if any(tensor.size(0) % chunks or not tensor.is_contiguous() for tensor in tensors):
+            return None
+        counts = [tensor.numel() // chunks for tensor in tensors]
+        return self._joined([
+            (tensor, chunk * count, count)
+            for chunk in range(chunks)
+            for tensor, count in zip(tensors, counts, strict=True)
+        ])  # fmt: skip
+
+    def _joined(self, parts: Sequence[tuple[torch.Tensor, int, int]]) -> int | None:
+        if not all(tensor.is_contiguous() for tensor, _, _ in parts):
+            return None
+        nodes = {id(tensor): self.storages.read(tensor) for tensor, _, _ in parts}
+        return self.storages.add(
+            Joined(tuple((nodes[id(tensor)], first, count) for tensor, first, count in parts))
+        )
+
+    def _scaled(self, node: int, factor: Fraction) -> int:
+        return node if factor == 1 else self.storages.add(Scaled(node, str(factor)))
 
 
-class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the terms of one rank, and what its optimizers read.
+def _number(storages: Storages, value: Any) -> Fraction | None:
+    """A factor that is there; None for a tensor that depends on received data."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1 or storages.tracked(value):
+            return None
+        with _disable_current_modes():
+            value = _ITEM(value)
+    return meant(value) if isinstance(value, int | float) else None
 
-    `source` returns the line of the user's text that runs now, `run` does an operation.
+
+class TermRecorder:
+    """The terms of one rank, and what its optimizers read.
+
+    `source` returns the line of the user's text that runs now.
     """
 
     def __init__(self, source: Callable[[], str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
         self.source = source
-        self.run: Callable[..., Any] = lambda func, args, kwargs: func(*args, **kwargs)
         self.storages = Storages()
         self.linear = LinearTerms(self.storages)
         self.claims: list[GradientClaim] = []
@@ -67,10 +160,12 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace: FunctionTrace | None = None
         """The application of a function that runs now."""
         self.traces: list[FunctionTrace] = []
+        self.idle = ""
+        """The first step of an optimizer that found no gradient."""
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Parameter -> the terms of its last claim."""
-        self._functional: list[int] = []
+        self.functional: list[int] = []
         """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
     def call(
@@ -89,18 +184,18 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls.append(CapturedCall(instruction, nodes))
 
     def _input(self, tensor: torch.Tensor) -> int:
-        if self._functional and not self.storages.tracked(tensor):
-            for place, node in enumerate(self._functional):
+        if self.functional and not self.storages.tracked(tensor):
+            for place, node in enumerate(self.functional):
                 if self.storages.length(node) == span(tensor):
-                    return self._functional.pop(place)
+                    return self.functional.pop(place)
         return self.storages.read(tensor)
 
-    def gradient(self, tensor: torch.Tensor) -> None:
+    def gradient(self, tensor: torch.Tensor, name: str = "") -> None:
         """Note that a tensor is a gradient that is about to be added to that of a parameter."""
         with _disable_current_modes():
             local = local_part(tensor)
             node = self.storages.read(local)
-            self.storages.write(local, self.storages.add(Gradient(node, span(local))))
+            self.storages.write(local, self.storages.add(Gradient(node, span(local), name)))
 
     def cotangent(self, copy: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
         """Return a gradient that is noted to be that of a received copy."""
@@ -179,69 +274,15 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return RankTerms(
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
-            tuple([trace.packed() for trace in self.traces if trace.gradients]),
+            tuple([trace.packed() for trace in self.traces if trace.gradients]), self.idle,
         )  # fmt: skip
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """No: that would import torch._dynamo, two seconds, though nothing is compiled here."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Run an operation, and note what its outputs are made of."""
-        kwargs = kwargs or {}
-        if FakeTensor in types:
-            return func(*args, **kwargs)
-        if any(kind not in _PLAIN for kind in types):
-            return NotImplemented
-        trace = self.trace
-        if trace is None or func.namespace == "c10d":
-            return self._followed(func, args, kwargs)
-        if func.namespace in COMMUNICATES:
-            trace.why = "it calls a functional collective"
-        done = trace.operation(func, args, kwargs)
-        result = self._followed(func, args, kwargs)
-        done(result)
-        return result
-
-    def _followed(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if not any(map(self._tracked, tensors)):
-            return self.run(func, args, kwargs)
-        if func.namespace in COMMUNICATES:
-            self._functional = [self.storages.read(tensor) for tensor in tensors]
-            try:
-                return self.run(func, args, kwargs)
-            finally:
-                self._functional = []
-        lanes = list(_lanes(func, args, kwargs))
-        written = [list(_written(func, *lane)) for lane in lanes]
-        if any(written):
-            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
-            result = self.run(func, args, kwargs)
-        else:
-            result = self.run(func, args, kwargs)
-            fresh = self._fresh(result, tensors)
-            together = len(lanes) != len(fresh)
-            lanes = [(args, kwargs)] if together else lanes
-            written = [fresh] if together else [[tensor] for tensor in fresh]
-            terms = [self._term(func, *pair) for pair in zip(lanes, written, strict=True)]
-        for term, outputs in zip(terms, written, strict=True):
-            self._write(term, outputs)
-        return result
-
-    def _tracked(self, tensor: torch.Tensor) -> bool:
+    def tracked(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has a term."""
         return _has_storage(tensor) and self.storages.tracked(tensor)
 
-    def _fresh(self, result: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The outputs that are no views of inputs."""
-        addresses = {_address(tensor) for tensor in inputs}
-        leaves = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        return [leaf for leaf in leaves if _address(leaf) not in addresses]
-
-    def _write(self, node: int, outputs: list[torch.Tensor]) -> None:
+    def made(self, node: int, outputs: Sequence[torch.Tensor]) -> None:
+        """Let the outputs of an operation hold its term."""
         for place, tensor in enumerate(outputs):
             number = node
             if len(outputs) > 1:
@@ -249,11 +290,17 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 number = self.storages.add(term)
             self.storages.write(tensor, number)
 
-    def _term(self, func: Any, lane: Lane, outputs: list[torch.Tensor]) -> int:
-        """The term of an operation's outputs; 0 where there are none."""
+    def term(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any],
+        outputs: Sequence[torch.Tensor], drawn: int = 0,
+    ) -> int:  # fmt: skip
+        """The term of an operation's outputs; 0 where there are none.
+
+        `drawn` names the random numbers that it draws: dropout on two ranks is one operation only
+        where both draw the same ones.
+        """
         if not outputs:
             return 0
-        args, kwargs = lane
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         name = func._schema.name.replace("_foreach_", "")
         linear = self.linear.term(name, args, kwargs, outputs[0])
@@ -261,40 +308,15 @@ class TermRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return linear
         shapes = [(str(tensor.dtype), *tensor.size(), *tensor.stride()) for tensor in tensors]
         rest = [_text(leaf) for leaf in tree_leaves((args, kwargs))]
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            # Dropout on two ranks is one operation only where both draw the same numbers.
-            rest.append(NUMPY(torch.get_rng_state()).tobytes().hex())
-        digest = sha256(repr((str(func), shapes, rest)).encode()).hexdigest()[:32]
+        digest = sha256(repr((str(func), shapes, rest, drawn)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
         pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in func._schema.name
         return self.storages.add(Applied(digest, nodes, span(outputs[0]), pointwise))
-
-
-def _lanes(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
-    """The arguments of an operation on lists of tensors, place by place; of others as they are."""
-    lists = [value for value in args if isinstance(value, list | tuple)]
-    if "::_foreach_" not in func._schema.name or len({len(value) for value in lists}) != 1:
-        yield args, kwargs
-        return
-    for place in range(len(lists[0])):
-        yield [value[place] if isinstance(value, list | tuple) else value for value in args], kwargs
-
-
-def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that an operation writes, of those that it is given."""
-    for place, argument in enumerate(func._schema.arguments):
-        value = args[place] if place < len(args) else kwargs.get(argument.name)
-        if argument.is_write:
-            yield from (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_meta
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata) if _has_storage(tensor) else 0
-
-
 def _text(leaf: object) -> str:
-    return "tensor" if isinstance(leaf, torch.Tensor) else repr(leaf)
+    return "" if isinstance(leaf, torch.Tensor | torch._C.Generator) else repr(leaf)

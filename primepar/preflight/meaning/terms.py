@@ -83,6 +83,8 @@ class Gradient(TermNode, frozen=True):
 
     input: int
     length: int
+    parameter: str = ""
+    """The name of the parameter, where it is known by then."""
 
 
 class Cotangent(TermNode, frozen=True):
@@ -192,3 +194,5 @@ class RankTerms(Struct, frozen=True, array_like=True):
     pullbacks: tuple[Pullback, ...] = ()
     traces: tuple[bytes, ...] = ()
     """What functions of autograd that communicate did, packed."""
+    idle: str = ""
+    """The first step of an optimizer that found no gradient, though a backward pass had run."""
