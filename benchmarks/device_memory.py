@@ -35,8 +35,8 @@ from primepar.passes.offload import (
 )
 from primepar.pictures.methods import residency_svg
 from primepar.plan.cluster import load_cluster
+from primepar.plan.presets import uniform_plan
 from primepar.plan.simulator.step import simulate_step
-from primepar.plan.uniform import uniform_plan
 from primepar.schedule.program import Program
 from primepar.verify import verify_program
 

@@ -1,8 +1,8 @@
 """Programs of one product and one transfer, and how well the number of their chunks is chosen.
 
 Sizes, devices and clusters are drawn at random. Each pair is simulated in every number of chunks
-that `primepar.plan.simulator.chunks` compares, and the fastest one is compared with the one that
-the cost model chooses.
+that `primepar.plan.simulator.chunks` compares, and the fastest one is compared with the one that is
+chosen there.
 """
 
 from __future__ import annotations

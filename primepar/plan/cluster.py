@@ -117,6 +117,15 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
             links=(*levels, network),
         )  # fmt: skip
 
+    def level_between(self, first: int, second: int) -> int:
+        """The innermost level of links that joins two devices."""
+        levels = enumerate(self.links)
+        return next(level for level, link in levels if first // link.joins == second // link.joins)
+
+    def devices_behind(self, level: int) -> int:
+        """Devices that share a port of a level."""
+        return self.links[level - 1].joins if level and self.links[level].shared else 1
+
     def rate(self, dtype: str) -> Rate:
         """Rates of a data type. Raises `ClusterError`, naming those that the cluster has."""
         if dtype not in self.rates:

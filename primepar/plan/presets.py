@@ -1,5 +1,7 @@
 """Presets by name: one method for a whole model, on any model and mesh that it fits.
 
+Or one sequence for all of its linear operators, with one layout for activations: `uniform_plan`.
+
 The layouts of consecutive operators match where the method allows it, so that nothing moves between
 them. The column operators (qkv, fc1, head) leave their output in the layout in which attention,
 activation and loss work and in which the row operators (proj, fc2) take it. The residual stream
@@ -13,13 +15,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isqrt
+from math import isqrt, lcm
 
-from primepar.errors import PlanError, nearest
+from primepar.errors import ConfigError, PlanError, SequenceError, nearest
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators
+from primepar.partition.by_dimension import ByInput, Replicated
+from primepar.plan.operator_layouts import ends_of
 from primepar.plan.pipeline_layout import take_pipeline
 from primepar.plan.plan import MOST_RANKS, Plan
+from primepar.schedule.sequence import Element, Sequence
 
 
 @dataclass(frozen=True)
@@ -252,3 +257,49 @@ def _lengths_of_depth(
             f"{name}: expected q x q x {depth} devices, got {ranks // copies}: take another depth"
         )
     return (*side, depth)
+
+
+def uniform_plan(config: ModelConfig, sequence: Sequence) -> Plan:
+    """Return the plan with one sequence for all linear operators.
+
+    The other operators have the layout of O, and the vocabulary is padded. Raises `ConfigError`
+    unless heads and hidden are multiples of their numbers of slices. Raises `SequenceError` if a
+    device holds several blocks of O, `PlanError` for any other sequence that cannot run the model.
+    """
+    output = Sequence(
+        tuple(
+            Element(Replicated(), element.sides)
+            if isinstance(element.primitive, ByInput)
+            else element
+            for element in sequence.elements
+        )
+    )
+    if "B" not in sequence.grid:
+        _check_uniform(config, sequence)
+    sequences = {
+        operator.name: str(sequence if operator.kind == "linear" else output)
+        for operator in operators(config)
+    }
+    return Plan(model=config, ranks=sequence.ranks, sequences=sequences)
+
+
+def _check_uniform(config: ModelConfig, sequence: Sequence) -> None:
+    output = ends_of("linear", str(sequence)).output
+    most = max(map(len, output.held))
+    if most > 1:
+        raise SequenceError(
+            f"sequence {str(sequence)!r}: expected one block of O on every device, the layout of "
+            f"all other operators, got {most}: put Ks, Ns, C, Cr or D last, or write a plan, "
+            "in which a linear operator may leave several"
+        )
+    columns, inputs = output.grid[1], sequence.grid["N"]
+    needed = {
+        "hidden": (config.hidden, lcm(columns, inputs)),
+        "heads": (config.heads, columns),
+    }
+    for name, (size, slices) in needed.items():
+        if size % slices:
+            raise ConfigError(
+                f"{name}: expected a multiple of {slices} for sequence {str(sequence)!r}, "
+                f"got {size}: take {-(-size // slices) * slices}, or another sequence"
+            )

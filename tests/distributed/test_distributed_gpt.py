@@ -14,7 +14,7 @@ from profiles import IS_LONG
 
 from primepar.models import GPTConfig, ModelConfig
 from primepar.partition import parse_sequence
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 from primepar.reference.oracle.transformer import Transformer
 
 SEQUENCES = ["P2x2"]

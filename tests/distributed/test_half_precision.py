@@ -20,7 +20,7 @@ from primepar.models import GPTConfig
 from primepar.operators import Optimizer, StepOptions, lower_step
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.schedule.program import Compute, Instruction
 

@@ -25,7 +25,7 @@ from primepar.errors import MemoryLimitError
 from primepar.operators import StepInputs, StepSettings
 from primepar.partition import parse_sequence
 from primepar.passes.liveness import peaks
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 
 SMALL = [
     "--set", "training.batch=2", "--steps", "4", "--set", "model.layers=1",

@@ -27,8 +27,8 @@ from primepar.operators import parameter_views
 from primepar.operators.averaging import lower_average
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
+from primepar.plan.presets import uniform_plan
 from primepar.plan.replicas import replicas_of
-from primepar.plan.uniform import uniform_plan
 from primepar.reference.oracle.train import SGD
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule.program import AllReduce, Compute, Instruction

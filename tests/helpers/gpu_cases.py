@@ -16,7 +16,7 @@ from primepar.models import GPTConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 
 MODEL = GPTConfig(layers=2, hidden=32, heads=4, context=8, vocabulary=64)
 BATCH = 4

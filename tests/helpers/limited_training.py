@@ -17,7 +17,7 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepOptions
 from primepar.partition import parse_sequence
 from primepar.plan import preset_plan
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 
 MODEL = GPTConfig(layers=2, hidden=16, heads=2, context=4, vocabulary=32)
 BATCH, STEPS, STATES = 2, 6, 4

@@ -16,7 +16,7 @@ from primepar.partition.patrickstar import PatrickStar
 from primepar.passes import PASSES
 from primepar.passes.liveness import peaks
 from primepar.passes.offload import least_limit, offload
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 from primepar.schedule.program import Evict, Fetch, Free, Instruction, Program
 from primepar.schedule.signature import Bound
 

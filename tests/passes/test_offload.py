@@ -43,7 +43,7 @@ from primepar.passes.offload import (
 )
 from primepar.passes.offload.chunks import candidates
 from primepar.passes.offload.insert import Moments, Residency
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 from primepar.schedule.program import Evict, Fetch, Program
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate

@@ -31,11 +31,10 @@ from primepar.partition.pipeline.formulas import peak_stashes
 from primepar.passes.liveness import sizes_of
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.pipeline_layout import layer_of, layers_by_stage
-from primepar.plan.search.exact_search import Exact
 from primepar.plan.search.options import Numbers
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.result import Given
-from primepar.plan.search.search import search
+from primepar.plan.search.search import Exact, search
 from primepar.plan.search.split_plan import split_plan
 from primepar.plan.search.splits import (
     ChunkAim,

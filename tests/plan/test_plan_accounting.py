@@ -30,9 +30,10 @@ from primepar.plan.simulator.account import (
     step_options,
 )
 from primepar.plan.simulator.step import simulate_step
-from primepar.plan.simulator.work import BlockBytes, live_bytes, sent
+from primepar.plan.simulator.work import BlockBytes, sent
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
+from primepar.schedule.ledger import peak
 from primepar.schedule.program import (
     AllReduce,
     AllToAll,
@@ -80,7 +81,7 @@ def counted(program: Program, dtype: str) -> StepAccount:
             ceil(sum(sent(node, rank, size) for node in nodes))
             for rank, nodes in enumerate(program.programs)
         ),
-        tuple(max(live_bytes(program, rank, size)) for rank in range(program.ranks)),
+        tuple(peak(program, rank, size) for rank in range(program.ranks)),
     )
 
 

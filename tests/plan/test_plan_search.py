@@ -24,10 +24,18 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.sweeps import moving
 from primepar.plan.search import search as search_module
-from primepar.plan.search.exact_search import ChainStep, Exact, Table, cheapest, stretch
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.search import Classes, near_best, search
+from primepar.plan.search.search import (
+    ChainStep,
+    Classes,
+    Exact,
+    Table,
+    cheapest,
+    near_best,
+    search,
+    stretch,
+)
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, orders
 from primepar.schedule.sequence import Element
 

@@ -32,7 +32,7 @@ from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan import Plan, layouts
 from primepar.plan.layouts import logits_layout, padded_shape, padded_vocabulary
-from primepar.plan.uniform import uniform_plan
+from primepar.plan.presets import uniform_plan
 from primepar.schedule import Layout
 from primepar.schedule.layout import Slices
 

@@ -14,9 +14,8 @@ from primepar.errors import ConfigError, MeshError, PlanError, SequenceError
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, load_plan
 from primepar.plan.pipeline_layout import micro_batches
-from primepar.plan.presets import names_preset
+from primepar.plan.presets import names_preset, uniform_plan
 from primepar.plan.replicas import replicas_of
-from primepar.plan.uniform import uniform_plan
 from primepar.schedule import Sequence
 
 

@@ -79,7 +79,7 @@ class ClusterLinks:
             [*range(stage * size, (stage + 1) * size, self.devices)] for stage in range(self.stages)
         ]
         return frozenset(
-            level_between(self.cluster, one, other)
+            self.cluster.level_between(one, other)
             for ring in firsts
             for one, other in pairwise([*ring, ring[0]])
             if self.replicas > 1
@@ -140,10 +140,7 @@ class ClusterLinks:
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""
-        links = self.cluster.links
-        if not links[level].shared or not level:
-            return 1
-        behind = links[level - 1].joins
+        links, behind = self.cluster.links, self.cluster.devices_behind(level)
         inside = sum(links[self.levels[bit]].joins <= behind for bit in bits)
         return max(1, min(self.devices, behind) >> inside)
 
@@ -169,9 +166,3 @@ class ClusterLinks:
         """Seconds of a ring reduce-scatter that leaves `size` bytes on each device."""
         group = self.group(bits)
         return self.ring(bits, (group - 1) * size, group - 1, "reduce_scatter")
-
-
-def level_between(cluster: Cluster, first: int, second: int) -> int:
-    """The innermost level of links that joins two devices."""
-    return next(level for level, link in enumerate(cluster.links)
-                if first // link.joins == second // link.joins)  # fmt: skip

@@ -16,8 +16,8 @@ all plans. Example: B 3 s and R 5 s: h = 1 states the bound, 5 s, and h = 0 only
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,28 +25,6 @@ from numpy.typing import NDArray
 Amount = TypeVar("Amount", float, NDArray[np.float64])
 SHARES = (0.0, 0.5, 1.0)
 """The values of h for which plans are searched."""
-
-
-class PartSeconds(NamedTuple):
-    """Seconds of one operator, with the redistribution of its input and its gradient."""
-
-    forward: float
-    backward: float
-    sums: float
-    starting: float
-    """Seconds of the sums before their bytes move."""
-    update: float
-
-
-def step_seconds(parts: Iterable[PartSeconds]) -> float:
-    """Seconds of a step of operators, which are in the order of forward."""
-    every = tuple(parts)
-    links = clock = 0.0
-    for part in reversed(every):
-        clock += part.backward
-        if part.sums:
-            links = max(links, clock + part.starting) + part.sums - part.starting
-    return sum(part.forward + part.update for part in every) + max(clock, links)
 
 
 def weighed(terms: Mapping[str, Amount], share: float) -> Amount:

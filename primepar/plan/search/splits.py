@@ -28,7 +28,7 @@ from primepar.partition.pipeline.formulas import bubble as bubble_of
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import ClusterLinks, level_between
+from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
@@ -244,9 +244,9 @@ def boundary_seconds(
     cut = {bit for dim in (0, 1) for bit in layouts.line(sender.leaves, dim)}
     devices, part = split.replicas * split.parts, size / split.parts
     first, second = (stage * devices for stage in ends)
-    level = max(level_between(cluster, first + rank, second + rank) for rank in range(devices))
+    level = max(cluster.level_between(first + rank, second + rank) for rank in range(devices))
     link = cluster.links[level]
-    behind = min(devices, cluster.links[level - 1].joins) if level and link.shared else 1
+    behind = min(devices, cluster.devices_behind(level))
     sending = float(link.message(part) + part / min(link.bandwidth / behind, link.alone))
     sending += training.links.all_gather(layouts.others([*cut]), size / split.parts)
     forward, backward = (float(layouts.ways([source], [target]).seconds(size)[0, 0])

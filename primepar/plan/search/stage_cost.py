@@ -25,7 +25,6 @@ from primepar.partition.pipeline.actions import ScheduleName, chunks_of
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.layouts import Layouts
 from primepar.plan.cost.linear import Cost, Training
-from primepar.plan.cost.step_seconds import PartSeconds, step_seconds
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.search.options import Vector
 from primepar.plan.search.planner import Planner
@@ -249,13 +248,6 @@ class Stage:
         return self.chosen[-1].leaves
 
 
-class KeptBytes(NamedTuple):
-    """Bytes of a layer: kept for backward, and made again at once."""
-
-    kept: float
-    again: float
-
-
 @dataclass(frozen=True)
 class LayerActivations:
     """The operators of a layer in the order of execution, and the one `before` the layer.
@@ -289,8 +281,8 @@ class LayerActivations:
             messages += chosen.forward * (chosen.name in runs.received)
         return compute, messages
 
-    def bytes(self, recompute: Recompute) -> KeptBytes:
-        """Bytes of a device for a micro-batch."""
+    def bytes(self, recompute: Recompute) -> tuple[float, float]:
+        """Bytes of a device for a micro-batch: kept for backward, and made again at once."""
         runs = repeated(self.operators, recompute)
         kept = sum(dict(self._inputs(runs)).values())
         most = made = 0.0
@@ -301,7 +293,7 @@ class LayerActivations:
             most = max(most, made)
             if chosen.name not in runs.allowed:
                 made = 0.0
-        return KeptBytes(kept, most)
+        return kept, most
 
     def _freed(self, chosen: ChosenOption, runs: Repeated) -> float:
         """Bytes of an operator's stash that are made again."""
@@ -419,16 +411,18 @@ class StageCost:
 
         Gathers before the operators of forward are sums after those of its reverse.
         """
-        parts = []
-        for chosen in self.stage.chosen:
+        clock = links = added = 0.0
+        for chosen in reversed(self.stage.chosen):
             cost = chosen.cost
             took = chosen.forward + cost.forward + cost.forward_communication
             if not in_forward:
                 took = chosen.forward + chosen.backward + cost.compute + cost.communication - took
             sums = sum(getattr(cost, name) for name in names)
             starting = cost.starting if names == ("reduction",) else 0.0
-            parts.append(PartSeconds(0.0, took, sums, starting, 0.0))
-        return sum(part.backward + part.sums for part in parts) - step_seconds(parts)
+            clock, added = clock + took, added + took + sums
+            if sums:  # the start of a sum is not that of the links: others move their bytes then
+                links = max(links, clock + starting) + sums - starting
+        return added - max(clock, links)
 
     @cached_property
     def layers(self) -> tuple[tuple[LayerActivations, int], ...]:
@@ -485,7 +479,7 @@ class StageCost:
     @cached_property
     def _outside(self) -> float:
         """Bytes of the stash of operators that are in no layer."""
-        inside = sum(count * known.bytes("none").kept for known, count in self.layers)
+        inside = sum(count * known.bytes("none")[0] for known, count in self.layers)
         return self.terms.stash - inside
 
     @cached_property

@@ -33,11 +33,20 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from primepar.errors import PlanError
-from primepar.plan.search.exact_search import Costs, Exact, least_with
 from primepar.plan.search.options import Catalogue, Choices, Options, Vector, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.search import EXACT, FEW, GOAL, MOST, Classes, search
+from primepar.plan.search.search import (
+    EXACT,
+    FEW_CLASSES,
+    GOAL,
+    MOST_CLASSES,
+    Classes,
+    Costs,
+    Exact,
+    least_with,
+    search,
+)
 from primepar.plan.search.sequence_space import SequenceSpace
 
 PARAMETERS = ("parameters", "gradients", "states")
@@ -212,11 +221,11 @@ class WithinLimits:
         More classes are taken until it is near the bound of all plans.
         """
         _, lowest = classes._best(memory, inf)
-        count, best = FEW, None
+        count, best = FEW_CLASSES, None
         costs = classes._costs(lowest.weight, float(classes.peaks[lowest.last]))
         assert isinstance(classes.planner, Classes)
         bounds = least_with(classes.planner, costs)
-        while best is None or (best.gap > GOAL and count <= MOST):
+        while best is None or (best.gap > GOAL and count <= MOST_CLASSES):
             plan = WithinLimits(classes.planner.nearest(self.planner, bounds, count)).fastest(
                 memory
             )

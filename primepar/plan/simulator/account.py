@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import groupby
+from itertools import accumulate, groupby
 from math import ceil, inf
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -38,9 +38,9 @@ from primepar.passes.make_late import made_late
 from primepar.plan.cluster import BYTES
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan
-from primepar.plan.simulator.work import BlockBytes, Size, live_bytes, live_changes, sent
-from primepar.schedule.effects import effects
-from primepar.schedule.program import Compute, Instruction, Program
+from primepar.plan.simulator.work import BlockBytes, Size, live_changes
+from primepar.schedule.ledger import sends
+from primepar.schedule.program import Compute, Program
 from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
 
@@ -155,16 +155,14 @@ def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAcco
     more, item = [rank.left_out(short.runs) for rank in ranks], BYTES[dtype]
     elements = [tuple(added // item for added in of_rank) for of_rank in more]
     late, after = made_late(program, elements)
-    held = tuple(
-        max(
-            live + item * added
-            for live, added in zip(live_bytes(late, rank, size), of_rank, strict=True)
-        )
-        for rank, of_rank in enumerate(after)
-    )
+    held = []
+    for rank, of_rank in enumerate(after):
+        grown = (sum(more for _, more in changes) for _, changes in live_changes(late, rank, size))
+        live = accumulate(grown)
+        held.append(max(now + item * added for now, added in zip(live, of_rank, strict=True)))
     is_equal = all(rank.is_equal(run) for rank in ranks for run in short.runs)
     sent = tuple(ceil(rank.all_sent(short.runs)) for rank in ranks)
-    return StepAccount(sent, held), not short.runs or (is_equal and late is program)
+    return StepAccount(sent, tuple(held)), not short.runs or (is_equal and late is program)
 
 
 def step_options(dtype: str) -> StepOptions:
@@ -202,8 +200,8 @@ class _RankCount:
             running.append(layer)
             for known, amounts in live.items():
                 amounts.append(now[known])
-            for owner, amount in () if node is None else _sent_by_layer(node, rank, size):
-                sent_by[owner] += amount
+            for block, times in () if node is None else sends(node, rank):
+                sent_by[layer_of(block)] += times * size(block)  # a coalesced sum is of several
         return cls(running, live, sent_by)
 
     def is_equal(self, run: ShortRun) -> bool:
@@ -235,26 +233,6 @@ class _RankCount:
                     held = after if is_before else before
                     added[event] += run.left_out * held[event]
         return added
-
-
-def _sent_by_layer(
-    node: Instruction, rank: int, size: Size
-) -> Iterator[tuple[int | None, Fraction | int]]:
-    """Bytes that leave a rank for an instruction, by layers: a coalesced sum is of several."""
-    amount = sent(node, rank, size)
-    if amount:
-        layers = {
-            layer_of(block) for block in (*effects(node, rank).reads, *effects(node, rank).writes)
-        }
-        if len(layers) == 1:
-            yield layers.pop(), amount
-        else:
-            yield from ((layer, sent(node, rank, _size_in(layer, size))) for layer in layers)
-
-
-def _size_in(layer: int | None, size: Size) -> Size:
-    """The size of a layer's blocks; 0 of others."""
-    return lambda block: size(block) if layer_of(block) == layer else 0
 
 
 @lru_cache(maxsize=16)

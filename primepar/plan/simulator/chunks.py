@@ -20,6 +20,7 @@ tiles by measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from math import isqrt
 
 from primepar.passes.chunk_transfers import ChunkCount, HidingWork, TransferPair
@@ -56,7 +57,8 @@ def counts(pair: TransferPair) -> Iterator[int]:
 
 def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) -> float:
     """Return the predicted seconds of a transfer and its product in some chunks."""
-    link, item = _link(pair, cluster), BYTES[dtype]
+    link = cluster.links[cluster.level_between(min(pair.ranks), max(pair.ranks))]
+    item = BYTES[dtype]
     members = len(pair.ranks)
     if pair.transfer == "all_gather":
         part = pair.reads[0] * item / members
@@ -75,12 +77,6 @@ def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) 
     end = _reduced(pieces, seconds, ring.start, sent / pieces / ring.alone)
     later = _hiding(pair.later, cluster, dtype)
     return max(end, pieces * seconds + later) if cluster.overlap else end + later
-
-
-def _link(pair: TransferPair, cluster: Cluster) -> Link:
-    """Return the innermost level of links that joins all ranks of a pair."""
-    first, last = min(pair.ranks), max(pair.ranks)
-    return next(link for link in cluster.links if first // link.joins == last // link.joins)
 
 
 def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> float:
@@ -123,14 +119,14 @@ def _ring(pair: TransferPair, chunks: int, product: float, message: float, on: C
     """
     clock, members, arrived = Clock(), len(pair.ranks), set[int]()
     network, number, is_busy = Network(on, clock, float), 0, False
-    ends = min(pair.ranks), max(pair.ranks)
+    hop = DeviceTransfer(min(pair.ranks), max(pair.ranks), Fraction(message))
 
     def send(chunk: int) -> None:
         def arrive() -> None:
             arrived.add(chunk)
             multiply()
 
-        network.start([DeviceTransfer(*ends, message)], 1, arrive)
+        network.start([hop], 1, arrive)
 
     def multiply() -> None:
         """Multiply the next chunk if it is there; it is sent on, unless it has been everywhere."""

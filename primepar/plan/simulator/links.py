@@ -257,28 +257,18 @@ class Network:
         """Ports between two devices."""
         path = self._paths.get((source, target))
         if path is None:
-            links = self._cluster.links
-            level = next(
-                number
-                for number, link in enumerate(links)
-                if source // link.joins == target // link.joins
-            )
+            level = self._cluster.level_between(source, target)
             path = self._port(level, source, True), self._port(level, target, False)
             self._paths[source, target] = path
         return path
 
     def _port(self, level: int, device: int, out: bool) -> Port:
         link = self._cluster.links[level]
-        owner = device // self.devices_behind(level)
+        owner = device // self._cluster.devices_behind(level)
         if (level, owner, out) not in self._ports:
             bandwidth = self._number(link.bandwidth)
             self._ports[level, owner, out] = Port(level, owner, out, bandwidth)
         return self._ports[level, owner, out]
-
-    def devices_behind(self, level: int) -> int:
-        """Number of devices that share a port of a level."""
-        links = self._cluster.links
-        return links[level - 1].joins if level and links[level].shared else 1
 
 
 def exact(value: float | Fraction) -> Fraction:

@@ -154,7 +154,8 @@ class _Run:
         work: Work,
         number: Callable[[float | Fraction], Scalar],
     ) -> None:
-        self.program, self.overlap, self.work = program, cluster.overlap, work
+        self.program, self.cluster, self.work = program, cluster, work
+        self.overlap = cluster.overlap
         self.clock, self.in_flight = Clock(), PendingEnds()
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]
@@ -180,7 +181,7 @@ class _Run:
         )
 
     def _traffic(self, port: Port) -> PortTraffic:
-        behind = self.network.devices_behind(port.level)
+        behind = self.cluster.devices_behind(port.level)
         return PortTraffic(
             port.level, port.owner * behind, behind, port.out, port.carried, float(port.busy)
         )

@@ -166,6 +166,9 @@ def simulate_equal_layers(
     called with the name of the next part of the work. Raises what `simulate_step` raises.
     """
     longest = Shortened.of(plan)
+    if not longest.runs:
+        with without_cycles(), sharing():
+            return simulate_step(plan, batch, positions, cluster, dtype)
     shorter = [Shortened.of(plan, number) for number in range(len(longest.runs))]
     simulated = []
     with without_cycles(), sharing():

@@ -27,13 +27,10 @@ from primepar.errors import ProgramError
 from primepar.passes.block_uses import Rank
 from primepar.plan.cluster import BYTES, Cluster, Passing
 from primepar.schedule.effects import effects, initial_blocks
+from primepar.schedule.ledger import peak, sends
 from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import (
-    AllGather,
     Alloc,
-    AllReduce,
-    AllToAll,
-    Broadcast,
     Collective,
     Compute,
     Cut,
@@ -47,8 +44,6 @@ from primepar.schedule.program import (
     Join,
     Program,
     Recv,
-    Reduce,
-    ReduceScatter,
     Send,
     Wait,
 )
@@ -97,14 +92,6 @@ class BlockBytes:
         return size
 
 
-def live_bytes(program: Program, rank: int, size: Size) -> Iterator[int]:
-    """Yield what is live on a rank at the start and after each instruction."""
-    live = 0
-    for _, changes in live_changes(program, rank, size):
-        live += sum(grown for _, grown in changes)
-        yield live
-
-
 def live_changes(
     program: Program, rank: int, size: Size
 ) -> Iterator[tuple[Instruction | None, list[tuple[str, int]]]]:
@@ -126,32 +113,8 @@ def live_changes(
 
 
 def sent(node: Instruction, rank: int, size: Size) -> Fraction | int:
-    """Bytes that leave a rank for an instruction.
-
-    An all-reduce, an all-gather and a reduce-scatter are rings. A broadcast and a reduce are chains
-    in the order of the group, from or to the root: all but the last rank of the chain send.
-    """
-    match node:
-        case Send() | ISend():
-            return size(node.block)
-        case Group(body=body):
-            return sum(sent(message, rank, size) for message in body)
-        case AllReduce(group=group):
-            return Fraction(2 * (len(group) - 1) * sum(map(size, node.reduced)), len(group))
-        case ReduceScatter(group=group, blocks=blocks):
-            return Fraction((len(group) - 1) * sum(map(size, blocks)), len(group))
-        case AllGather(group=group, block=block):
-            return (len(group) - 1) * size(block)
-        case AllToAll(group=group, blocks=blocks):
-            pairs = zip(group, blocks, strict=True)
-            return sum(size(block) for member, block in pairs if member != rank)
-        case Broadcast(group=group, block=block, root=root):
-            is_last = group[group.index(root) - 1] == rank
-            return 0 if is_last else size(block)
-        case Reduce(block=block, root=root):
-            return 0 if rank == root else size(block)
-        case _:
-            return 0
+    """Bytes that leave a rank for an instruction, as the ledger of all programs counts them."""
+    return sum(times * size(block) for block, times in sends(node, rank))
 
 
 Scalar = Any
@@ -257,7 +220,7 @@ class Work:
 
     def peak(self, rank: int) -> int:
         """Peak of live bytes on a rank, buffers of posted receives included."""
-        return max(live_bytes(self.program, rank, self.bytes))
+        return peak(self.program, rank, self.bytes)
 
 
 def _is_product(signature: Signature) -> bool:
