@@ -287,8 +287,8 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
          "840,448 bytes, 440,448 too many: take --devices 16"),
         (("--memory", "860000", "--within", "0.0004"),
          "expected a plan with a step within the 0.0004 seconds of --within and within the memory "
-         "of a device, got none: the fastest within the memory takes 0.000610869 seconds: give more "
-         "of one"),
+         "of a device, got none: the fastest within the memory takes 0.000610869 seconds: give "
+         "more of one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_planned_is_refused_in_one_line(

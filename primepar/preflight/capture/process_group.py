@@ -388,9 +388,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         body = tuple(message for message, _ in posted)
         post = ISend if isinstance(body[0], Send) else IRecv
         instruction = (
-            Group(body=body, request=request)
-            if batch
-            else post(**asdict(body[0]), request=request)
+            Group(body=body, request=request) if batch else post(**asdict(body[0]), request=request)
         )
         return self._post(instruction, reads, writes, arrivals)
 
