@@ -56,8 +56,8 @@ ModelOption = Annotated[
     Path | None,
     typer.Option(
         "--model",
-        metavar="CONFIG.JSON",
-        help="Make the preset plan TARGET, like megatron or M2,summa, for this model.",
+        metavar="MODEL",
+        help="Make the preset plan TARGET, as megatron or M2,summa: a config.json, or a name.",
         show_default=False,
     ),
 ]
