@@ -39,7 +39,7 @@ UNTOUCHED = ("view", "_unsafe_view", "alias", "as_strided", "slice", "select", "
 PLAIN = "plain torch, all kinds"
 
 
-class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AtenCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts calls of torch's operators, and the bytes of what they read and write."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def rows_of(executor: Executor, plan: str, runs: int) -> list[KernelRow]:
         numbers = name.startswith(("tokens", "targets"))
         blocks[name] = torch.randint(0, 60, shape) if numbers else 0.02 * torch.randn(shape)
     least = [float("inf")] * len(executor.steps)
-    counts = [Counted() for _ in executor.steps]
+    counts = [AtenCounter() for _ in executor.steps]
     for run in range(runs + 1):
         frame = Frame(dict(blocks), StepInputs(), None)
         executor.bind(frame.blocks)
@@ -139,7 +139,7 @@ def kind(executor: Executor, step: CompiledStep) -> str:
 
 def plain_row(model: ModelConfig, batch: int, plan: str) -> KernelRow:
     """Forward and backward of the model in plain torch."""
-    module, counted = PlainGpt(model), Counted()
+    module, counted = PlainGpt(model), AtenCounter()
     tokens = torch.randint(0, model.vocabulary, (batch, model.context))
     for _ in range(2):  # the first one makes the gradients
         module.zero_grad(set_to_none=True)
