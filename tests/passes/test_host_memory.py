@@ -196,7 +196,7 @@ def _spoil(random: Random, fields: Json) -> None:
 
 def test_all_readers_agree_about_programs_that_begin_and_end_on_hosts() -> None:
     verdicts = Counter[str]()
-    for seed in range(draws(150)):
+    for seed in range(draws(100)):
         made = built(hosted(Random(seed)))
         report = verify_program(made)
         assert disagreement(report, explore(made)) == "", seed
@@ -210,4 +210,4 @@ def test_all_readers_agree_about_programs_that_begin_and_end_on_hosts() -> None:
         except PrimeParError:
             runs = False
         assert runs == (report.verdict == "proved") or "races" in wrong, seed
-    assert min(verdicts["proved"], verdicts["refuted"]) > draws(150) // 5
+    assert min(verdicts["proved"], verdicts["refuted"]) > draws(100) // 5
