@@ -188,7 +188,7 @@ assert all(
 #
 # ```sh
 # python tutorials/exercises/01_cube.py
-# primepar exercise 3
+# primepar exercise 1
 # ```
 #
 # The second command shows a broken schedule: each device makes its row of the output, and one row

@@ -300,7 +300,7 @@ assert sum(isinstance(node, ISend) for rank in between.programs for node in rank
 #
 # ```sh
 # python tutorials/exercises/03_the_other_way_round.py
-# primepar exercise 4
+# primepar exercise 3
 # ```
 #
 # The second command shows three devices whose first step is right. In the second step a block is

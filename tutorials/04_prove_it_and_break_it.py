@@ -294,7 +294,7 @@ for side in (2, 3, 4, 5):
 #
 # ```sh
 # python tutorials/exercises/04_fix_the_ring.py
-# primepar exercise 6
+# primepar exercise 4
 # ```
 #
 # The second command shows a schedule that is right on nearly all runs. Find the block that is

@@ -74,6 +74,31 @@ primepar.show("K2").save(OUT / "05_one_dimension.svg")
 # gathered before the product, and the sum is scattered after it. An all-reduce is a
 # reduce-scatter and an all-gather, so forward and backward together send what they did before.
 # But the gathered `I` is not kept, and the gradient of the weight needs it once more.
+#
+# A home is one more method. It is given the tensor and the device, and returns the slices of that
+# tensor which the device holds between the steps. The gradient of a tensor has the same home. Here
+# is the column operator in full: `I` cut by rows, `W` and `O` by columns.
+
+
+# %%
+class Column(Primitive):
+    axes = ("d",)
+
+    def steps(self, s):
+        return 1
+
+    def forward(self, d, t, s):
+        return dict(K=d)
+
+    def home(self, tensor, d, s):
+        return {"I": dict(M=d), "W": dict(K=d), "O": dict(K=d)}[tensor]
+
+
+print(moves_text(moves(primepar.lower(Sequence.of(Column(), 3)))))
+
+# %% [markdown]
+# The product needs all rows of `I`, its home has a third of them: so there is a gather. Nobody
+# wrote it. `sequence-column` is this map; `sequence-row` is its mirror image, with `O` cut by rows:
 
 # %%
 describe("sequence-column")
@@ -361,7 +386,7 @@ assert [len(blocks) for blocks in cube.held("forward", "I", 0)] == [2] * 8
 #
 # ```sh
 # python tutorials/exercises/05_what_should_stay.py
-# primepar exercise 8
+# primepar exercise 5
 # ```
 #
 # The second command shows a schedule that is right and sends twice as much as its formula.

@@ -265,6 +265,53 @@ assert round(62592 / float(max(sent["megatron"])), 1) == 8.0
 assert 36817 / float(max(sent["stationary"])) < 131537 / float(max(sent["primepar"])) < 8
 
 # %% [markdown]
+# ## Rows over devices: ring attention and Ulysses
+#
+# Under all three plans a device computes whole rows of scores. When a sequence is too long for one
+# device, its rows are cut, and yet a query attends to all keys. What helps is that attention is a
+# quotient of two sums over the keys. Each part of the keys adds its terms to both, in any order:
+
+# %%
+draw = np.random.default_rng(0)
+scores, values = draw.normal(size=12), draw.normal(size=12)
+parts = zip(np.split(np.exp(scores), 3), np.split(values, 3), strict=True)
+above, below = np.sum([(weights @ some, weights.sum()) for weights, some in parts], axis=0)
+print(above / below, np.exp(scores) @ values / np.exp(scores).sum())
+
+# %% [markdown]
+# In *ring attention* (Liu et al., 2023) each device keeps its rows of queries. Keys and values go
+# round, one part a step, and in backward their gradients travel with them. In *Ulysses* (Jacobs et
+# al., 2023) an all-to-all changes rows of all heads into all rows of some heads. Then attention is
+# local, and a second all-to-all sends the output back.
+
+# %%
+rows = {}
+for name in ("ring-attention", "ulysses"):
+    for devices in (2, 4, 8):
+        target = f"{name}:devices={devices},positions=16,heads=8,head_dim=2"
+        report = primepar.check(target)
+        rows[name, devices] = float(max(report.sent))
+        print(f"{target:55} equal: {report.equal}, sent {rows[name, devices]:g}")
+primepar.show("ring-attention:devices=4,positions=16").save(OUT / "06_ring_attention.svg")
+primepar.show("ulysses:devices=4,positions=16,heads=4").save(OUT / "06_ulysses.svg")
+
+# %% [markdown]
+# Round the ring all keys come to every device, however many devices there are. By all-to-all a
+# device gives away all but its own share of what it has, and what it has gets less.
+#
+# Both are proved for every number of devices: `primepar verify ring-attention`, `ulysses`.
+
+# %% [question]
+# Why can Ulysses not use 16 devices here, and ring attention can?
+#
+# Hint: What does a device have after the all-to-all?
+#
+# Answer: All rows of some heads, and there are eight heads. A ring cuts rows alone.
+assert primepar.check("ring-attention:devices=16,positions=16,heads=8,head_dim=2").equal
+assert rows["ring-attention", 8] > rows["ring-attention", 2]
+assert rows["ulysses", 8] < rows["ulysses", 2]
+
+# %% [markdown]
 # ## A plan of your own
 #
 # A preset is only a start. A plan is a file, and any operator in it may have another sequence.
@@ -294,8 +341,11 @@ print(np.allclose(under(plan)[0], expected, rtol=1e-10, atol=0))
 #
 # ```sh
 # python tutorials/exercises/06_two_copies.py
-# primepar exercise 7
+# primepar exercise 6
+# primepar exercise 18
+# primepar exercise 19
 # ```
 #
 # The second command shows a schedule with the same wrong output on every run. Find the block that
-# holds the wrong data.
+# holds the wrong data. The last two ask for functions of the section above: how two parts of a
+# softmax become one, and which piece the all-to-all sends to whom.

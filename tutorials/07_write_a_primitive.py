@@ -214,7 +214,7 @@ assert np.allclose(weight, expected, rtol=1e-12, atol=1e-12)
 #
 # ```sh
 # python tutorials/exercises/07_rows_go_round.py
-# primepar exercise 10
+# primepar exercise 7
 # ```
 #
 # The second command shows a primitive that passes every test on four devices and fails on nine.

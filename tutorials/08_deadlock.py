@@ -206,21 +206,42 @@ ask("tags", program([Send(1, "a", tag=1), Send(1, "b", tag=2)],
 # %% [markdown]
 # ## A pipeline
 #
-# In a pipeline each stage runs some layers. In the order called *1F1B* (one forward, one backward)
-# the last stage turns each micro-batch round at once; the one before is one forward ahead, the one
-# before that two. Activations go down the stages and gradients come up.
+# A pipeline cuts a model by its layers: each device, a *stage*, has some of them. The batch is cut
+# into micro-batches, so that a stage works on one while the next stage works on the one before.
+# Activations go down the stages and gradients come up.
+#
+# A stage has to choose an order of its forwards and backwards. In *1F1B*, one forward one backward,
+# the last stage runs the backward of a micro-batch right after its forward. The stage before is one
+# forward ahead of it, and the one before that two. Then each alternates. Tutorial 10 counts what
+# this order saves and what it costs; here it is only an order of messages. `F2` is the forward of
+# micro-batch 2, `B2` its backward:
+
+
+# %%
+def turns(stage, stages, batches):
+    """The forwards and backwards of a stage, in the order of 1F1B."""
+    ahead = min(stages - 1 - stage, batches)
+    order = [("forward", i) for i in range(ahead)]
+    for i in range(batches):
+        order += [("forward", i + ahead)] if i + ahead < batches else []
+        order.append(("backward", i))
+    return order
+
+
+for stage in range(3):
+    print(f"stage {stage}:", *(f"{turn[0].upper()}{i}" for turn, i in turns(stage, 3, 4)))
+
+# %% [markdown]
+# The last stage has one forward before its first backward, the first stage three. Before a
+# forward a stage receives from the stage above, after it sends to the one below; in a backward the
+# other way round:
 
 
 # %%
 def messages(stage, stages, batches):
     """All messages of a stage, in the order of 1F1B."""
-    ahead = min(stages - 1 - stage, batches)
-    turns = [("forward", i) for i in range(ahead)]
-    for i in range(batches):
-        turns += [("forward", i + ahead)] if i + ahead < batches else []
-        turns.append(("backward", i))
     calls = []
-    for turn, i in turns:
+    for turn, i in turns(stage, stages, batches):
         before, after = (stage - 1, stage + 1) if turn == "forward" else (stage + 1, stage - 1)
         x = "x" if turn == "forward" else "dx"
         calls += [Recv(before, f"{x}{i}.{stage}")] if 0 <= before < stages else []
@@ -261,8 +282,9 @@ assert (one.verdict, two.verdict) == ("proved", "refuted")
 #
 # ```sh
 # python tutorials/exercises/08_pipeline.py
+# primepar exercise 8
 # primepar exercise 9
 # ```
 #
-# The second command shows four devices in a square that hang. `primepar exercise 1` is an easier
-# one, and `primepar exercise` lists all twelve broken schedules.
+# Three devices in a ring hang in the one, four in a square in the other. `primepar exercise` lists
+# all twelve broken schedules; the page that moves has those with instructions as puzzles.

@@ -252,7 +252,7 @@ print(primepar.check(two.plan))
 #
 # ```sh
 # python tutorials/exercises/09_hidden.py
-# primepar exercise 5
+# primepar exercise 10
 # ```
 #
 # The second command shows three devices of which one runs out of memory.

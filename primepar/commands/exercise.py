@@ -27,9 +27,11 @@ from primepar.errors import TargetError
 from primepar.files import check_ending, write_text
 from primepar.pictures.space_time import grid_text, space_time
 from primepar.schedule import Primitive, Program, Sequence, load_program, lower
+from primepar.schedule.matching import Matches
 from primepar.schedule.program_file import instruction_text
 from primepar.schedule.properties import HOLDS
 from primepar.schedule.tracing import map_equations
+from primepar.schedule.waits import WaitGraph, cycle_of
 
 if TYPE_CHECKING:
     from primepar.verify.report import Report
@@ -186,7 +188,8 @@ def _task(broken: Exercise) -> Iterator[str]:
     yield f"{broken.number}. {broken.title}"
     yield f"\n{broken.symptom}\n"
     if isinstance(schedule, Program):
-        yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
+        if cycle_of(WaitGraph(Matches(schedule))) is None:  # else the picture is the diagnosis
+            yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
         yield from _instructions(schedule)
     elif isinstance(schedule, Primitive):
         yield from (f"{phase:9} {text}" for phase, text in map_equations(schedule).items())

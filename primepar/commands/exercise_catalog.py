@@ -86,7 +86,7 @@ class Exercise:
 
 
 def exercises() -> list[Exercise]:
-    """All exercises, from easy to hard."""
+    """All exercises, the schedules in the order in which the tutorials meet them."""
     paths = sorted(path for path in FOLDER.iterdir() if path.suffix in (".json", ".py"))
     return [Exercise(int(path.name[:2]), path) for path in paths]
 

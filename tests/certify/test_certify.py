@@ -16,7 +16,7 @@ from primepar.verify.primitive import proof
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = ROOT / "primepar" / "commands" / "broken"
-WALK = f"{BROKEN / '10_walk.py'}:Walk"
+WALK = f"{BROKEN / '07_walk.py'}:Walk"
 HEAD_ON = str(ROOT / "docs" / "examples" / "head-on.json")
 
 
@@ -108,7 +108,7 @@ def test_neither_a_solver_nor_the_prover_is_loaded(tmp_path: Path) -> None:
 
 
 def test_memory_alone_is_certified_too(tmp_path: Path) -> None:
-    file, target = tmp_path / "proof.json", str(BROKEN / "05_memory.json")
+    file, target = tmp_path / "proof.json", str(BROKEN / "10_memory.json")
     assert run("verify", target, "--certificate", str(file)).code == 1
     done = run("verify", target, "--certificate", str(file))
     assert (done.code, done.out) == (

@@ -28,7 +28,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 PROVER = Path(__file__).resolve().parents[2] / "docs" / "prover"
 PUZZLES = load(PROVER.parent / "puzzles.py")
-WANTED = ("01_ring", "receives-deferred", "scaled-before-the-wait", "step-without-tokens")
+WANTED = ("08_ring", "receives-deferred", "scaled-before-the-wait", "step-without-tokens")
 """Puzzles of the page in this test; test_page_maps.py has them all."""
 WRONG = "M=r, N=(r + c) % s, K=c"
 SENTENCE = (
