@@ -3,9 +3,8 @@
 Ranks that share the rows of a layer norm all-gather the mean and variance of their columns, once.
 Together these give the mean and variance of the row. An RMS norm all-reduces its mean square.
 
-A layer norm whose rows are whole on a rank sends nothing between its phases. Then forward is one
-phase, and backward has the statistics of the rows and one phase for each gradient: those for which
-torch has one kernel each.
+A layer norm whose rows are whole on a rank sends nothing between its phases. Then backward has one
+phase for each gradient, and torch has one kernel for each phase. What backward needs is the same.
 
 Tensors that backward needs have the operator's name, `norm1/normed`; the gradient of the input is
 `norm1/dI`.
@@ -37,46 +36,46 @@ class NormLowering:
 
     def forward(self, *inputs: View) -> View:
         """Lower the normalized rows, times weight plus bias."""
-        (x,) = self.inputs = inputs
+        (x,) = inputs
         if self.is_whole:
-            return self._compute("layer_norm.forward", [x, self.weight, self.bias], self.name)
-        self.statistics = self._moments(x) if self.centred else self._square(x)
-        self.normed = self._wide("normalize", [x, self.statistics], "normed[M,K]")
+            if self.step.trains:  # only backward reads them
+                phase, writes = "layer_norm.statistics", "statistics[0,M]"
+                self.statistics = self._wide(phase, [x], writes, fixed=2)
+            self.normed = self._wide("layer_norm.normalize", [x], "normed[M,K]")
+        else:
+            self.statistics = self._moments(x) if self.centred else self._square(x)
+            self.normed = self._wide("norm.normalize", [x, self.statistics], "normed[M,K]")
         reads = [self.normed, self.weight, *([self.bias] if self.centred else [])]
         return self._compute("norm.forward", reads, self.name)
 
     def backward(self, dy: View) -> tuple[View, ...]:
         """Lower the gradients of weight and bias, summed over the rows, and that of the rows."""
-        if self.is_whole:
-            kernel, writes = "layer_norm.statistics", f"{self.name}/statistics[0,M]"
-            of_rows = self.builder.compute(
-                self.name, kernel, self.space, self.inputs, writes, fixed=2, wide=True
-            )
-            kernel, reads = "layer_norm", [dy, *self.inputs, of_rows]
-        else:
-            kernel, reads = "norm", [dy, self.normed]
-        self.step.add_gradient(f"{self.name}.weight", f"{kernel}.gradient", self.space, reads)
+        kernel = "layer_norm" if self.is_whole else "norm"
+        self.step.add_gradient(
+            f"{self.name}.weight", f"{kernel}.gradient", self.space, [dy, self.normed]
+        )
         if self.centred:
             self.step.add_gradient(f"{self.name}.bias", "bias.gradient", self.space, [dy])
-        reads.insert(1, self.weight)
+        reads = [dy, self.weight, self.normed]
+        sums = []
         if not self.is_whole:
-            sums = self._sum("backward.sums", reads, "dsums[0,M]", fixed=1 + self.centred)
-            reads += [self.statistics, sums]
+            sums = [self._sum("norm.backward.sums", reads, "dsums[0,M]", fixed=1 + self.centred)]
+        reads += [self.statistics, *sums]
         return (self._compute(f"{kernel}.backward", reads, f"{self.name}/dI"),)
 
     def _compute(self, kernel: str, reads: list[View], tensor: str) -> View:
         """Compute a phase whose result has rows and columns."""
         return self.builder.compute(self.name, kernel, self.space, reads, f"{tensor}[M,K]")
 
-    def _wide(self, phase: str, reads: list[View], writes: str, fixed: int = 1) -> View:
+    def _wide(self, kernel: str, reads: list[View], writes: str, fixed: int = 1) -> View:
         """Compute a phase whose result has float32 at least."""
-        kernel, writes = f"norm.{phase}", f"{self.name}/{writes}"
+        writes = f"{self.name}/{writes}"
         return self.builder.compute(
             self.name, kernel, self.space, reads, writes, fixed=fixed, wide=True
         )  # fmt: skip
 
     def _square(self, x: View) -> View:
-        return self._sum("square", [x], "square[M]")
+        return self._sum("norm.square", [x], "square[M]")
 
     def _moments(self, x: View) -> View:
         """Compute mean and variance of every rank's columns, `[2, rows, parts]`, of all parts."""
@@ -89,8 +88,8 @@ class NormLowering:
         view = gathered(self.builder, local, self.sharing, cuts, f"{local.name}.rows")
         return replace(view, dims=("0", "M", "0"))
 
-    def _sum(self, phase: str, reads: list[View], writes: str, fixed: int = 1) -> View:
+    def _sum(self, kernel: str, reads: list[View], writes: str, fixed: int = 1) -> View:
         """Sum over all columns of every row, on all ranks that share it."""
-        total = self._wide(phase, reads, writes, fixed)
+        total = self._wide(kernel, reads, writes, fixed)
         self.builder.all_reduce(total, self.sharing)
         return total

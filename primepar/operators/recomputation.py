@@ -32,7 +32,7 @@ from primepar.schedule.signature import Signature
 Blocks = set[tuple[int, str]]
 """Blocks with their ranks."""
 Phases = Mapping[str, Signature]
-_CHEAP = ("norm.normalize", "norm.forward", "layer_norm.forward", "activation.forward")
+_CHEAP = ("norm.normalize", "norm.forward", "layer_norm.normalize", "activation.forward")
 """Kernels that a selective recomputation runs again."""
 AGAIN = " again"
 """End of the name of a request that is posted again."""

@@ -152,18 +152,10 @@ def row_statistics(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
     return np.stack([x_MH.mean(axis=1), 1 / np.sqrt(variance_M)])
 
 
-def layer_norm(
-    site: Site, inputs: StepInputs, x_MH: Array, weight_H: Array, bias_H: Array
-) -> Array:
-    """Return whole rows normalized, times weight plus bias."""
-    return _normed(x_MH, row_statistics(site, inputs, x_MH)) * weight_H + bias_H
-
-
-def weight_gradient(
-    site: Site, inputs: StepInputs, dy_MH: Array, x_MH: Array, statistics_2M: Array
-) -> Array:
-    """Return these rows' terms in the gradient of the weight: (H)."""
-    return np.asarray((dy_MH * _normed(x_MH, statistics_2M)).sum(axis=0))
+def normalize_rows(site: Site, inputs: StepInputs, x_MH: Array) -> Array:
+    """Return every whole row, minus its mean, divided by its deviation."""
+    mean_M1, scale_M1 = row_statistics(site, inputs, x_MH)[..., None]
+    return np.asarray((x_MH - mean_M1) * scale_M1)
 
 
 def layer_norm_backward(
@@ -171,19 +163,14 @@ def layer_norm_backward(
     inputs: StepInputs,
     dy_MH: Array,
     weight_H: Array,
-    x_MH: Array,
+    normed_MH: Array,
     statistics_2M: Array,
 ) -> Array:
     """Return the gradient of whole rows."""
-    dnormed_MH, normed_MH = dy_MH * weight_H, _normed(x_MH, statistics_2M)
+    dnormed_MH = dy_MH * weight_H
     along_M1 = (dnormed_MH * normed_MH).mean(axis=1, keepdims=True)
     dx_MH = dnormed_MH - dnormed_MH.mean(axis=1, keepdims=True) - normed_MH * along_M1
     return np.asarray(dx_MH * statistics_2M[1][:, None])
-
-
-def _normed(x_MH: Array, statistics_2M: Array) -> Array:
-    mean_M1, scale_M1 = statistics_2M[..., None]
-    return np.asarray((x_MH - mean_M1) * scale_M1)
 
 
 def activation_of(site: Site, inputs: StepInputs, x_MK: Array) -> Array:
@@ -355,9 +342,9 @@ LAYERS: dict[str, Kernel] = {
     "norm.gradient": norm_gradient,
     "norm.backward.sums": norm_backward_sums,
     "norm.backward": norm_backward,
-    "layer_norm.forward": layer_norm,
     "layer_norm.statistics": row_statistics,
-    "layer_norm.gradient": weight_gradient,
+    "layer_norm.normalize": normalize_rows,
+    "layer_norm.gradient": norm_gradient,
     "layer_norm.backward": layer_norm_backward,
     "activation.forward": activation_of,
     "activation.backward": activation_gradient,

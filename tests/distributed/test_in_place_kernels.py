@@ -89,7 +89,7 @@ def test_logits_are_the_same_in_place() -> None:
     program = lower_step(preset_plan("data", SMALL["gpt2"], 1), BATCH, POSITIONS, "logits")
     assert differing(program, "gpt2", None) == []
     kernels = kernels_of(program, taken_in(program, sequence="P1x1"))
-    assert {"activation.forward", "bias.forward"} <= kernels
+    assert {"activation.forward", "norm.forward", "bias.forward"} <= kernels
 
 
 def kernels_of(program: Program, taken: Taken) -> set[str]:
@@ -98,9 +98,10 @@ def kernels_of(program: Program, taken: Taken) -> set[str]:
     return {str(phases[str(node.phase)].kernel) for node in named if isinstance(node, Compute)}
 
 
-def test_a_wrong_operand_changes_numbers() -> None:
+@pytest.mark.parametrize("wrong", [("add.forward", 0), ("embedding.forward", 0)], ids=str)
+def test_a_wrong_operand_changes_numbers(wrong: tuple[str, int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(computes, "IN_PLACE", {**IN_PLACE, "embedding.forward": 0})
+        patch.setattr(computes, "IN_PLACE", {**IN_PLACE, wrong[0]: wrong[1]})
         got = results(passed("data", 1, "gpt2"), "gpt2", Draw(0, 1))
     with apart():
         expected = results(passed("data", 1, "gpt2"), "gpt2", Draw(0, 1))

@@ -186,12 +186,13 @@ def test_a_layer_norm_of_whole_rows(dtype: torch.dtype, rows: int) -> None:
         given(dtype, HIDDEN, seed=1),
     )
     dy, dy_ = given(dtype, *shape, seed=1)
-    y = step.run("layer_norm.forward", "x[M,K] w[K] b[K] -> y[M,K]", x, w, b, shape=shape)
     statistics = step.run("layer_norm.statistics", "x[M,K] -> s[0,M]", x, shape=(2, ROWS),
                           wide=True)  # fmt: skip
-    dw = step.run("layer_norm.gradient", "d[M,K] x[M,K] s[0,M] -> dw[K]", dy, x, statistics,
-                  shape=(HIDDEN,), wide=True)  # fmt: skip
-    dx = step.run("layer_norm.backward", "d[M,K] w[K] x[M,K] s[0,M] -> dx[M,K]", dy, w, x,
+    normed = step.run("layer_norm.normalize", "x[M,K] -> n[M,K]", x, shape=shape, wide=True)
+    y = step.run("norm.forward", "n[M,K] w[K] b[K] -> y[M,K]", normed, w, b, shape=shape)
+    dw = step.run("layer_norm.gradient", "d[M,K] n[M,K] -> dw[K]", dy, normed, shape=(HIDDEN,),
+                  wide=True)  # fmt: skip
+    dx = step.run("layer_norm.backward", "d[M,K] w[K] n[M,K] s[0,M] -> dx[M,K]", dy, w, normed,
                   statistics, shape=shape)  # fmt: skip
     epsilon = SMALL["gpt2"].epsilon
     assert_close(y, layers.layer_norm(x_, w_, b_, epsilon))

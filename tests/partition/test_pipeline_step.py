@@ -120,7 +120,7 @@ def test_a_later_stage_of_1f1b_stashes_fewer_micro_batches() -> None:
     def stashed(schedule: str, micro_batches: int) -> list[int]:
         plan = pipelined(schedule, "data", stages, sizes=f"{stages}x{micro_batches}")
         program = step_of(plan)
-        name = "blocks.{}.add1["
+        name = "blocks.{}.norm1/normed["
         return [most_held(program, stage, name.format(stage)) for stage in range(stages)]
 
     for micro_batches in (least, least + 3):

@@ -17,7 +17,7 @@ from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, 
 from primepar.verify import verify_program
 
 Spoil = Callable[[int, list[Instruction]], None]
-OUTPUT, STASH = "blocks.0.add2", "blocks.0.norm1[0,0]"
+OUTPUT, STASH = "blocks.0.add2", "blocks.0.norm1/normed[0,0]"
 
 
 def swapped(rank: int, nodes: list[Instruction]) -> None:
@@ -39,7 +39,7 @@ def freed_early(rank: int, nodes: list[Instruction]) -> None:
     """Free a stash of micro-batch 0 before its backward."""
     if rank == 0:
         free = nodes.pop(place(nodes, f"free {STASH}"))
-        nodes.insert(place(nodes, "blocks.0.attention.forward blocks.0.attention[0,0]") + 1, free)
+        nodes.insert(place(nodes, "blocks.0.norm1.forward blocks.0.norm1[0,0]") + 1, free)
 
 
 def received_in_another_order(rank: int, nodes: list[Instruction]) -> None:
@@ -72,36 +72,35 @@ def divided_by_a_micro_batch(rank: int, nodes: list[Instruction]) -> None:
                 nodes[number] = replace(node, scale="1/4")
 
 
-NORM = "blocks.1.norm1.forward blocks.1.norm1[{0},0] += blocks.0.add2[{0},0] * "
-OF_NORM = "blocks.1.norm1.weight[0] * blocks.1.norm1.bias[0]"
 WRONG_DATA = (
-    f"rank 1, instruction 85 ({NORM.format(1)}{OF_NORM}): expected the data of "
-    "blocks.0.add2[1,0] in blocks.0.add2[1,0] for the blocks.1.norm1.forward sub-operator (M=1, "
-    "K=0), got that of blocks.0.add2.forward product (M=0, K=0): send blocks.0.add2[1,0] here "
-    "before"
+    "rank 1, instruction 91 (blocks.1.norm1.statistics blocks.1.norm1/statistics[0,1] += "
+    "blocks.0.add2[1,0]): expected the data of blocks.0.add2[1,0] in blocks.0.add2[1,0] for the "
+    "blocks.1.norm1.statistics sub-operator (M=1, K=0), got that of blocks.0.add2.forward product "
+    "(M=0, K=0): send blocks.0.add2[1,0] here before"
 )
 NOT_YET = (
-    f"rank 1, instruction 3 ({NORM.format(0)}{OF_NORM}): expected blocks.0.add2[0,0] in this "
-    "rank's memory, got none there: receive or compute it before, or list it in initial"
+    "rank 1, instruction 3 (blocks.1.norm1.statistics blocks.1.norm1/statistics[0,0] += "
+    "blocks.0.add2[0,0]): expected blocks.0.add2[0,0] in this rank's memory, got none there: "
+    "receive or compute it before, or list it in initial"
 )
 FREED = (
-    "rank 0, instruction 163 (blocks.0.qkv.gradient blocks.0.qkv.weight.grad[0,0] += "
-    "blocks.0.norm1[0,0] * blocks.0.attention/dI[0,0]): expected blocks.0.norm1[0,0] in this "
-    "rank's memory, got none there: free or evict it later"
+    "rank 0, instruction 95 (blocks.0.norm1.weight.gradient blocks.0.norm1.weight.grad[0] += "
+    "blocks.0.qkv/dI[0,0] * blocks.0.norm1/normed[0,0]): expected blocks.0.norm1/normed[0,0] in "
+    "this rank's memory, got none there: free or evict it later"
 )
 TWICE = (
     "blocks.0.fc1.gradient sub-operator (M=1, N=0, K=0): expected one rank to compute it once, got "
-    "rank 0, instruction 141 and rank 0, instruction 142: keep one of them"
+    "rank 0, instruction 149 and rank 0, instruction 150: keep one of them"
 )
 DIVIDED = (
-    "rank 1, instruction 32 (head.backward head/dI[0,0] += loss/dI[0,0] * embedding.token[0,0]), "
+    "rank 1, instruction 41 (head.backward head/dI[0,0] += loss/dI[0,0] * embedding.token[0,0]), "
     "which reads loss/dI[0,0] for the head.backward sub-operator (M=0, N=0, K=0): expected "
     "loss.backward product (M=0, K=0) 1/8 times, got it 1/4 times: it is added twice, or is a mean "
-    "over 4 instead of 8: see rank 1, instruction 29 (loss.backward loss/dI[0,0] += 1/4 * "
+    "over 4 instead of 8: see rank 1, instruction 38 (loss.backward loss/dI[0,0] += 1/4 * "
     "loss/logs[0,0] * targets[0])"
 )
 UNSENT = (
-    "rank 0, instruction 147 (irecv head/dW[0,0] <- 1): expected a send to rank 0 on rank 1 to "
+    "rank 0, instruction 155 (irecv head/dW[0,0] <- 1): expected a send to rank 0 on rank 1 to "
     "match, got none that is left: add it there, or remove this one"
 )
 

@@ -185,7 +185,7 @@ OTHER_ROWS = (
         pytest.param(
             "data", 2, "gpt2", head_twice,
             {
-                "alignment": "rank 0, instruction 114 (embedding.token.fan-in "
+                "alignment": "rank 0, instruction 120 (embedding.token.fan-in "
                 "embedding.token.grad[0,0] += head/dW[0,0] * head/dW[0,0]): expected the data of "
                 "embedding/dtable[0,0] in head/dW[0,0] for the embedding.token.fan-in "
                 "sub-operator (V=0, K=0, R=0), got that of head.gradient product (M=0, N=0, K=0) "

@@ -151,10 +151,11 @@ def test_masters_are_updated_as_parameters_are_without_them(
     }
 
 
-def updated(family: str) -> dict[str, Array]:
-    """What a step leaves in which the family's kernels are used: parts of sequences, clipped."""
-    config = SMALL[family]
-    plan, given = preset_plan("data", config, 4), drawn_parameters(config)
+def updated(name: str) -> dict[str, Array]:
+    """What a step leaves in which a kernel is used: parts of sequences or of rows, clipped."""
+    config = SMALL["llama" if name in RMS_NORM else "gpt2"]
+    preset = "primepar" if name.startswith(("norm.", "loss.")) else "data"
+    plan, given = preset_plan(preset, config, 4), drawn_parameters(config)
     model = EmulatedModel(config, plan, given, masters=True)
     step = model.update(*drawn_batch(config, 2, 4), RATE, Draw(seed=3, step=5), clip=CLIP)
     numbers = {"loss": np.array([step.loss]), "norm": np.array([step.norm])}
@@ -164,13 +165,12 @@ def updated(family: str) -> dict[str, Array]:
 @few
 @pytest.mark.parametrize("name", sorted(KERNELS.keys() - UNSEEN - ELSEWHERE - OVER_DEVICES))
 def test_a_wrong_kernel_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    family = "llama" if name in RMS_NORM else "gpt2"
-    right, kernel, calls = updated(family), KERNELS[name], []
+    right, kernel, calls = updated(name), KERNELS[name], []
 
     def wrong(*arguments: Any) -> Array:
         calls.append(name)
         return kernel(*arguments) * (1 + 1e-6)
 
     monkeypatch.setitem(KERNELS, name, wrong)
-    assert farthest(updated(family), right) > 1e-8
+    assert farthest(updated(name), right) > 1e-8
     assert calls

@@ -68,16 +68,16 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
             "megatron", added_by_every_rank,
             f"reads {BIAS} for the gradient.2.squares sub-operator (X=0): expected "
             "blocks.0.proj.bias.gradient product (M=0, K=0) once, got it 4 times: it is added 4 "
-            "times, so add it once or write scale 1/4: see rank 0, instruction 79 (all_reduce "
+            "times, so add it once or write scale 1/4: see rank 0, instruction 86 (all_reduce "
             f"{BIAS} over 0,1,2,3)",
-            "device 0, programs[0][79]: expected every term once in a sum, got "
+            "device 0, programs[0][86]: expected every term once in a sum, got "
             "blocks.0.proj.bias.gradient M=0 K=0 a second time",
             id="a bias gradient added by every rank",
         ),
         pytest.param(
             "data", divided_twice,
             "rank 0, final loss[0]: expected each loss.forward product 1/32 times, got each 1/1024 "
-            "times: scale 1/32 is applied twice, so leave one out: see rank 0, instruction 28 "
+            "times: scale 1/32 is applied twice, so leave one out: see rank 0, instruction 37 "
             "(all_reduce 1/32 * loss[0] over 0,1,2,3)",
             "device 0: at the end expected loss.forward M=0 K=0 1/32 times in loss[0], got it "
             "1/1024 times",
@@ -85,12 +85,12 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
         ),
         pytest.param(
             "data", of_own_rows,
-            "rank 0, instruction 32 (head.backward head/dI[0,0] += loss/dI[0,0] * "
+            "rank 0, instruction 41 (head.backward head/dI[0,0] += loss/dI[0,0] * "
             "embedding.token[0,0]), which reads loss/dI[0,0] for the head.backward sub-operator "
             "(M=0, N=0, K=0): expected loss.backward product (M=0, K=0) 1/32 times, got it 1/8 "
             "times: it is added 4 times, or is a mean over 8 instead of 32: see rank 0, "
-            "instruction 29 (loss.backward loss/dI[0,0] += 1/8 * loss/logs[0,0] * targets[0])",
-            "device 3, programs[3][28]: expected loss.forward M=0 K=0 1/32 times in a sum, got it "
+            "instruction 38 (loss.backward loss/dI[0,0] += 1/8 * loss/logs[0,0] * targets[0])",
+            "device 3, programs[3][37]: expected loss.forward M=0 K=0 1/32 times in a sum, got it "
             "1/8 times",
             id="a mean over the wrong count",
         ),
@@ -98,9 +98,9 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
             "data", of_one_micro_batch,
             f"reads {BIAS} for the gradient.1.squares sub-operator (X=0): expected each "
             "blocks.0.proj.bias.gradient product once, got each 1/2 times: scale 1/2 is applied "
-            f"to what needs none, so leave it out: see rank 0, instruction 78 "
+            f"to what needs none, so leave it out: see rank 0, instruction 85 "
             f"(all_reduce 1/2 * {BIAS} over 0,1,2,3)",
-            "device 0, programs[0][119], gradient.1.squares: expected "
+            "device 0, programs[0][125], gradient.1.squares: expected "
             f"blocks.0.proj.bias.gradient M=0 K=0 once in {BIAS}, got it 1/2 times: finish the "
             "sum before this instruction",
             id="a gradient divided by the micro-batches once more",

@@ -36,8 +36,8 @@ KERNELS: dict[str, Kernel] = {
     "norm.gradient": norm.gradient,
     "norm.backward.sums": norm.backward_sums,
     "norm.backward": norm.backward,
-    "layer_norm.forward": norm.layer_norm,
     "layer_norm.statistics": norm.row_statistics,
+    "layer_norm.normalize": norm.normalize_rows,
     "layer_norm.gradient": norm.weight_gradient,
     "layer_norm.backward": norm.layer_norm_backward,
     "attention.keys": attention.keys,
@@ -100,7 +100,7 @@ IN_PLACE: Mapping[str, int] = {
 
 Both have one shape and dtype: an activation with a gate is not meant.
 """
-RETURNED = frozenset({"layer_norm.forward", "layer_norm.gradient", "layer_norm.backward"})
+RETURNED = frozenset({"layer_norm.normalize", "layer_norm.gradient", "layer_norm.backward"})
 """Kernels that return their block, new and contiguous: `kernel(site, inputs, *blocks)`."""
 WITHOUT_SETTINGS = frozenset({"workers.average"})
 """Kernels that read no settings of a training step."""

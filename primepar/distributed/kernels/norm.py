@@ -13,6 +13,8 @@ Legend: R rows and C columns of a block, P parts of a row, S rows of sums.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from primepar.distributed.kernels.common import wide_room, widened
@@ -132,38 +134,25 @@ def _mean(mean_RP: torch.Tensor) -> torch.Tensor:
     return mean_RP if mean_RP.shape[1] == 1 else mean_RP.mean(1, keepdim=True)
 
 
-def layer_norm(
-    site: Site,
-    inputs: StepInputs,
-    x_RC: torch.Tensor,
-    weight_C: torch.Tensor,
-    bias_C: torch.Tensor,
-) -> torch.Tensor:
-    """Return whole rows normalized, times weight plus bias."""
-    y_RC, _, _ = _rows(site, x_RC, _as_taken(weight_C), _as_taken(bias_C))
-    return y_RC
-
-
 def row_statistics(
     site: Site, inputs: StepInputs, into_2R: torch.Tensor, x_RC: torch.Tensor
 ) -> None:
     """Write mean, and one over the standard deviation, of every whole row, `[2, R]`."""
     # On a CPU `torch.var_mean` takes 200 times as long.
-    _, mean_R1, scale_R1 = _rows(site, widened(x_RC) if x_RC.is_cpu else x_RC, None, None)
+    _, mean_R1, scale_R1 = _whole_rows(site, x_RC)
     torch.stack((mean_R1[:, 0], scale_R1[:, 0]), out=into_2R)
 
 
+def normalize_rows(site: Site, inputs: StepInputs, x_RC: torch.Tensor) -> torch.Tensor:
+    """Return whole rows, minus their means, times one over their deviation."""
+    return _whole_rows(site, x_RC)[0]
+
+
 def weight_gradient(
-    site: Site,
-    inputs: StepInputs,
-    dy_RC: torch.Tensor,
-    x_RC: torch.Tensor,
-    statistics_2R: torch.Tensor,
+    site: Site, inputs: StepInputs, dy_RC: torch.Tensor, normed_RC: torch.Tensor
 ) -> torch.Tensor:
     """Return the sum over the rows for the weight's gradient, `[C]`, in float32 at least."""
-    # torch gives the sum in the dtype of the rows. Of the weight it needs shape and dtype alone.
-    x_RC = widened(x_RC)
-    return _gradient(1, widened(dy_RC), x_RC, x_RC[0], statistics_2R)
+    return _gradient(1, dy_RC, normed_RC, normed_RC[0])
 
 
 def layer_norm_backward(
@@ -171,41 +160,41 @@ def layer_norm_backward(
     inputs: StepInputs,
     dy_RC: torch.Tensor,
     weight_C: torch.Tensor,
-    x_RC: torch.Tensor,
+    normed_RC: torch.Tensor,
     statistics_2R: torch.Tensor,
 ) -> torch.Tensor:
     """Return the gradient of whole rows."""
-    return _gradient(0, dy_RC, x_RC, _as_taken(weight_C), statistics_2R)
+    dx_RC = _gradient(0, dy_RC, normed_RC, widened(weight_C))
+    return dx_RC.mul_(statistics_2R[1][:, None]).to(dy_RC.dtype)
 
 
-def _rows(
-    site: Site, x_RC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return rows, means and scales."""
-    hidden = site.step.model.hidden
-    return torch.native_layer_norm(x_RC, (hidden,), weight_C, bias_C, site.step.model.epsilon)
+def _whole_rows(site: Site, x_RC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return normalized rows, means `[R, 1]`, and one over the deviations."""
+    model = site.step.model
+    return torch.native_layer_norm(widened(x_RC), (model.hidden,), None, None, model.epsilon)
 
 
 def _gradient(
-    which: int,
-    dy_RC: torch.Tensor,
-    x_RC: torch.Tensor,
-    weight_C: torch.Tensor,
-    statistics_2R: torch.Tensor,
+    which: int, dy_RC: torch.Tensor, normed_RC: torch.Tensor, weight_C: torch.Tensor
 ) -> torch.Tensor:
-    """Return one of the gradients of rows (0) and weight (1)."""
-    mean_R1, scale_R1 = statistics_2R[..., None]
+    """Return the gradient of rows (0) that are normalized already, or of the weight (1).
+
+    Of the weight torch needs shape and dtype alone for its gradient.
+    """
+    rows, hidden = normed_RC.shape
+    zero_R1, one_R1 = _statistics_of_normed(rows, normed_RC.dtype, normed_RC.device)
     mask = [which == 0, which == 1, False]
     gradients = torch.ops.aten.native_layer_norm_backward(
-        dy_RC, x_RC, x_RC.shape[1:], mean_R1, scale_R1, weight_C, None, mask
+        widened(dy_RC), normed_RC, (hidden,), zero_R1, one_R1, weight_C, None, mask
     )
     gradient: torch.Tensor = gradients[which]
     return gradient
 
 
-def _as_taken(parameter_C: torch.Tensor) -> torch.Tensor:
-    """Return a parameter as torch takes it with rows in half precision: on a CPU in float32.
-
-    There the statistics have the parameters' dtype; on a GPU they are in float32 anyway.
-    """
-    return widened(parameter_C) if parameter_C.is_cpu else parameter_C
+@lru_cache(maxsize=64)
+def _statistics_of_normed(
+    rows: int, dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return mean and scale of rows that are normalized, `[R, 1]`."""
+    like = torch.empty(rows, 1, dtype=dtype, device=device)
+    return torch.zeros_like(like), torch.ones_like(like)
