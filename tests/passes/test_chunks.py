@@ -180,10 +180,7 @@ def test_every_pair_is_described_with_what_can_hide_it() -> None:
     )  # fmt: skip
     pairs = pairs_of(merged("megatron"))
     assert pairs["blocks.0.fc2.forward"].later == HidingWork()
-    # The gradient of fc1; the statistics of the norm before it, two numbers a row.
-    assert pairs["blocks.0.fc1.backward"].later == HidingWork(
-        2, product + operands + 2 * rows, 2 * rows * hidden * inner
-    )
+    assert pairs["blocks.0.fc1.backward"].later == HidingWork(1, product, 2 * rows * hidden * inner)
 
 
 @pytest.mark.parametrize("name", ["data", "primepar", "summa", "tesseract"])
