@@ -1,4 +1,4 @@
-"""Names of the buffers that a rank communicates, and what their contents depend on.
+"""Names of the buffers that a rank communicates, and how their contents were computed.
 
 A storage is known by its address. A weak reference to it keeps the address from being used again,
 and shows when it is dead. Two parts of one storage have names of their own: `x3`, and `x3@64+16`
@@ -7,8 +7,6 @@ for the 16 bytes that begin 64 bytes further on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,21 +14,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.meaning.storages import NUMPY
-from primepar.schedule.program import Compute
-
-
-class StorageContents(NamedTuple):
-    """What a storage holds: the received blocks that it depends on.
-
-    `unknown` means that some of these came without their values, so that it holds other numbers
-    here than in a run on all ranks.
-    """
-
-    depends: frozenset[str] = frozenset()
-    unknown: bool = False
-
-
-_NO_CONTENTS = StorageContents()
 
 
 class PostedWork(Protocol):
@@ -57,15 +40,14 @@ class BufferFlight(NamedTuple):
 
 
 class _Storage:
-    """One storage that communicates, or whose contents depend on what others sent."""
+    """One storage that communicates, or whose computation is known."""
 
-    __slots__ = ("contents", "device", "lineage", "number", "reference")
+    __slots__ = ("device", "lineage", "number", "reference")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         self.reference: Any = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         self.number: int | None = None
-        self.contents = _NO_CONTENTS
         self.device: int | None = None
         """The pretended GPU that it is on."""
         self.lineage: int | None = None
@@ -116,16 +98,6 @@ class BufferTable:
         """The names of a buffer's equal parts, in order."""
         return tuple(f"{self.name(tensor)}.{part}" for part in range(parts))
 
-    def contents(self, tensor: torch.Tensor) -> StorageContents:
-        """What a tensor's storage depends on."""
-        known = self._storages.get(storage_id(tensor))
-        return _NO_CONTENTS if known is None else known.contents
-
-    def hold(self, tensor: torch.Tensor, contents: StorageContents) -> None:
-        """Set what a tensor's storage depends on."""
-        if contents.depends or storage_id(tensor) in self._storages:
-            self._storage(tensor).contents = contents
-
     def lineage(self, tensor: torch.Tensor) -> int:
         """How a tensor was computed of the rank's own data: 0 for constants.
 
@@ -162,31 +134,6 @@ class BufferTable:
         if device is not None or storage_id(tensor) in self._storages:
             self._storage(tensor).device = device
 
-    def mix(self, tensors: Iterable[torch.Tensor]) -> StorageContents:
-        """What a result of several tensors depends on."""
-        mixed = _NO_CONTENTS
-        for tensor in tensors:
-            known = self._storages.get(storage_id(tensor))
-            if known is not None and known.contents is not mixed and known.contents.depends:
-                mixed = both(mixed, known.contents)
-        return mixed
-
-    def computed(
-        self, tensor: torch.Tensor, block: str, inherited: StorageContents | None,
-        changing: set[str],
-    ) -> Compute | None:  # fmt: skip
-        """The computation that made a buffer of received blocks, once; None if there is none.
-
-        Blocks that are `changing` by now are left out: they were read before.
-        """
-        contents = inherited or self.contents(tensor)
-        others = contents.depends - {block}
-        if not others:
-            return None
-        self.hold(tensor, StorageContents(frozenset({block}), contents.unknown))
-        reads = tuple(sorted(others - changing))
-        return Compute(reads=reads, accumulates=block) if reads else None
-
 
 def content_number(tensor: torch.Tensor) -> int:
     """A number of what a tensor's storage holds; 0 for a single number, or where nothing is."""
@@ -202,12 +149,6 @@ def content_number(tensor: torch.Tensor) -> int:
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     return bool(tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes())
-
-
-@lru_cache(maxsize=4096)
-def both(one: StorageContents, two: StorageContents) -> StorageContents:
-    """What depends on both; the same few are asked for again and again."""
-    return StorageContents(one.depends | two.depends, one.unknown or two.unknown)
 
 
 def storage_id(tensor: torch.Tensor) -> int:

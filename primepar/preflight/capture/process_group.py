@@ -402,7 +402,10 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         written, read = [tensor for tensor, _ in writes], [tensor for tensor, _ in reads]
         # After a broadcast the root's tensor is what everybody has: it gets the same term.
         shared = read if isinstance(instruction, Broadcast) else []
+        before = [recorder.depends_on(tensor) for tensor in shared]
         recorder.terms.call(place, read, written or shared)
+        for tensor, on in zip(shared, before, strict=True):
+            recorder.terms.storages.depend(tensor, on)
         request = str(getattr(instruction, "request", ""))
         work = RecordedWork(recorder, request, written)
         # What all members receive alike has one lineage, whatever it was made of.

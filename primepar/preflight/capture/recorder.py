@@ -16,14 +16,13 @@ from torch.utils._python_dispatch import _disable_current_modes
 from primepar.preflight.capture.buffers import (
     BufferTable,
     PostedWork,
-    StorageContents,
     extent,
     storage_id,
 )
 from primepar.preflight.capture.runner import RankLink
 from primepar.preflight.capture.source_lines import in_torch, source_line
 from primepar.preflight.meaning.recorder import TermRecorder
-from primepar.preflight.meaning.storages import span
+from primepar.preflight.meaning.storages import Dependence, span
 from primepar.preflight.meaning.terms import Applied
 from primepar.preflight.recording import Gap, MarkedDecision, RankRecording, Turns
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
@@ -77,7 +76,7 @@ class RankRecorder:
         """Storage -> what fetches its value from the ranks that it came from."""
         self.open_works: list[PostedWork] = []
         """Posted and not yet waited for."""
-        self.inherited: StorageContents | None = None
+        self.inherited: Dependence | None = None
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
         self.publish: Callable[[], None] = lambda: None
         """Lets other ranks read the files that were written before a call."""
@@ -110,7 +109,7 @@ class RankRecorder:
         """What a tensor was computed from; None for constants. Fetches what was sent."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         self.settle([tensor], steers=True)
-        lineage, unknown = self.buffers.lineage(tensor), self.buffers.contents(tensor).unknown
+        lineage, unknown = self.buffers.lineage(tensor), self.depends_on(tensor).unknown
         return Mark(lineage, unknown) if lineage or unknown else None
 
     def size(self, tensor: torch.Tensor) -> Mark | None:
@@ -135,14 +134,17 @@ class RankRecorder:
         before = self.mark(tensor)
         lineage = hash(("depends", before.lineage if before else 0, mark.lineage))
         self.buffers.derive(tensor, lineage)
-        if mark.unknown:
-            depends = self.buffers.contents(tensor).depends | {"number"}
-            self.buffers.hold(tensor, StorageContents(depends, unknown=True))
-            if not tensor.is_meta:
-                with _disable_current_modes():
-                    storages, inner = self.terms.storages, tensor.detach()
-                    made = Applied(f"number {mark.lineage}", (storages.read(inner),), span(inner))
-                    storages.write(inner, storages.add(made))
+        if mark.unknown and not tensor.is_meta:
+            with _disable_current_modes():
+                storages, inner = self.terms.storages, tensor.detach()
+                made = Applied(f"number {mark.lineage}", (storages.read(inner),), span(inner))
+                storages.write(inner, storages.add(made))
+                blocks = storages.dependence([inner]).blocks | {"number"}
+                storages.depend(inner, Dependence(blocks, unknown=True))
+
+    def depends_on(self, *tensors: torch.Tensor) -> Dependence:
+        """The received blocks that tensors depend on."""
+        return self.terms.storages.dependence(tensors)
 
     def decide(
         self,
@@ -212,14 +214,16 @@ class RankRecorder:
         # What it was computed of may be on its way again by now, as a bucket of DDP is.
         flights = chain(*self.buffers.flights.values())
         changing = {flight.block for flight in flights if flight.receives}
-        computed = self.buffers.computed(tensor, block, self.inherited, changing)
-        if computed is not None:
-            self.add(computed)
+        on = self.inherited or self.depends_on(tensor)
+        if on.blocks - {block}:
+            self.terms.storages.depend(tensor, Dependence(frozenset({block}), on.unknown))
+            if reads := tuple(sorted(on.blocks - {block} - changing)):
+                self.add(Compute(reads=reads, accumulates=block))
         return block
 
     def written(self, tensor: torch.Tensor, block: str, lineage: int) -> None:
         """Note that a buffer now holds a block that came from other ranks."""
-        self.buffers.hold(tensor, StorageContents(frozenset({block}), unknown=True))
+        self.terms.storages.depend(tensor, Dependence(frozenset({block}), unknown=True))
         self.buffers.derive(tensor, lineage)
         self.pending.pop(storage_id(tensor), None)
 

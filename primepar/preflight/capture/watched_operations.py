@@ -153,7 +153,7 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A functional collective: it copies its inputs unseen, and then calls the group."""
         inputs = list(_tensors((*args, *kwargs.values())))
-        self._recorder.inherited = self._table.mix(inputs)
+        self._recorder.inherited = self._terms.storages.dependence(inputs)
         if any(map(self._terms.tracked, inputs)):
             self._terms.functional = [self._terms.storages.read(tensor) for tensor in inputs]
         try:
@@ -183,23 +183,20 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kind.allocates and isinstance(result, torch.Tensor):
                 result.zero_()
             self._derive(inputs, written, result, number)
-            outputs = list(_tensors((result,)))
-            together = len(lanes) == 1 or len(outputs) not in (0, len(lanes))
-            for place, (lane, some) in enumerate(zip(lanes, changed, strict=True)):
-                made = outputs if together else outputs[place : place + 1]
-                reads = inputs if len(lanes) == 1 else list(_tensors((*lane[0], *lane[1].values())))
-                self._follow(kind, reads, (*some, *made))
         if not tracked:
             return result
         if written:
+            fills = kind.overwrites and not any(map(terms.tracked, inputs[1:]))
             for term, some in zip(before, changed, strict=True):
-                terms.made(term, some)
+                terms.made(None if fills else term, some)
             return result
         known = {storage_id(tensor) for tensor in inputs}
         fresh = [one for one in _tensors((result,)) if storage_id(one) not in known]
-        of_lanes = [(lane, [one]) for lane, one in zip(lanes, fresh, strict=False)]
-        for lane, some in of_lanes if len(fresh) == len(lanes) else [((args, kwargs), fresh)]:
-            terms.made(terms.term(func, *lane, some, drawn), some)
+        of_lanes: list[tuple[Lane, list[torch.Tensor]]] = [((args, kwargs), fresh)]
+        if len(fresh) == len(lanes):
+            of_lanes = [(lane, [one]) for lane, one in zip(lanes, fresh, strict=True)]
+        for (given, named), some in of_lanes:
+            terms.made(terms.term(func, given, named, some, drawn), some)
         return result
 
     def _derive(
@@ -289,19 +286,9 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = self._recorder.mixed("size", marks) if marks else None
         for place, tensor in enumerate(_tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
-            self._table.hold(tensor, self._table.mix(inputs))
             if size is not None:
                 self._recorder.sized(tensor, size)
         return result
-
-    def _follow(
-        self, kind: _Kind, inputs: list[torch.Tensor], outputs: Sequence[torch.Tensor]
-    ) -> None:
-        """Note what the results of one operation depend on."""
-        whole = kind.overwrites and inputs and _is_all(inputs[0])
-        mixed = self._table.mix(inputs[bool(whole) :])
-        for tensor in outputs:
-            self._table.hold(tensor, mixed)
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

@@ -103,7 +103,7 @@ def give(recorder: RankRecorder, key: str, statement: str, tensors: Tensors) -> 
         return
     table, value = recorder.buffers, None
     is_here = not any(tensor.is_meta for tensor in tensors)
-    if is_here and not table.mix(tensors).unknown:
+    if is_here and not recorder.depends_on(*tensors).unknown:
         with torch.no_grad(), _disable_current_modes():
             flat = [tensor.detach().contiguous().reshape(-1) for tensor in tensors]
             value = msgspec.msgpack.encode(
@@ -154,7 +154,7 @@ class Arrival(NamedTuple):
                     flat[:size] = result.reshape(-1)[:size]
                     target.detach().copy_(flat.view(target.shape))
             for tensor in self.outputs:
-                table.hold(tensor, table.contents(tensor)._replace(unknown=False))
+                recorder.terms.storages.arrived(tensor)
         for answer in given:
             if answer.question is not None:
                 question = ValueQuestion(Mark(*answer.question[:2]), *answer.question[2:])

@@ -281,11 +281,11 @@ class TermRecorder:
         """Whether a tensor has a term."""
         return _has_storage(tensor) and self.storages.tracked(tensor)
 
-    def made(self, node: int, outputs: Sequence[torch.Tensor]) -> None:
-        """Let the outputs of an operation hold its term."""
+    def made(self, node: int | None, outputs: Sequence[torch.Tensor]) -> None:
+        """Let the outputs of an operation hold its term; None is data that is there."""
         for place, tensor in enumerate(outputs):
             number = node
-            if len(outputs) > 1:
+            if node is not None and len(outputs) > 1:
                 term = Applied(f"output {place}", (node,), span(tensor))
                 number = self.storages.add(term)
             self.storages.write(tensor, number)

@@ -6,14 +6,17 @@ A range without a term holds data that is there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from hashlib import sha256
 from typing import NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.meaning.terms import Applied, Joined, Leaf, Term
+from primepar.preflight.meaning.terms import Applied, Joined, Leaf, Received, Term, inputs_of
 
 NUMPY = torch.Tensor.numpy
 """As it was before a script's reads are watched: what is read for a term decides nothing."""
@@ -27,6 +30,32 @@ class Held(NamedTuple):
     node: int
     first: int
     """The element of the term at `start`."""
+
+
+class Dependence(NamedTuple):
+    """What a term depends on: received blocks.
+
+    `unknown` means that some of these came without their values, so that it is another number here
+    than in a run on all ranks.
+    """
+
+    blocks: frozenset[str] = frozenset()
+    unknown: bool = False
+
+
+def both(several: Iterable[Dependence]) -> Dependence:
+    """What depends on all of several."""
+    mixed = Dependence()
+    for one in several:
+        if one is not mixed and one.blocks:
+            mixed = _both(mixed, one)
+    return mixed
+
+
+@lru_cache(maxsize=4096)
+def _both(one: Dependence, two: Dependence) -> Dependence:
+    """The same few are asked for again and again."""
+    return Dependence(one.blocks | two.blocks, one.unknown or two.unknown)
 
 
 class ByteRange(NamedTuple):
@@ -83,6 +112,8 @@ class Storages:
 
     def __init__(self) -> None:
         self.nodes: list[Term] = []
+        self.depends: list[Dependence] = []
+        """What each term depends on."""
         self._numbers: dict[Term, int] = {}
         self._held: dict[int, tuple[StorageWeakRef, list[Held]]] = {}
         """Address of a storage -> a reference that keeps the address from being used again."""
@@ -92,12 +123,33 @@ class Storages:
         number = self._numbers.setdefault(node, len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(node)
+            self.depends.append(both(self.depends[one] for one in inputs_of(node)))
         return number
+
+    def dependence(self, tensors: Iterable[torch.Tensor]) -> Dependence:
+        """What tensors depend on."""
+        return both(self.depends[held.node] for tensor in tensors for held in self._within(tensor))
+
+    def depend(self, tensor: torch.Tensor, on: Dependence) -> None:
+        """Let the terms in a tensor depend on other blocks from now on."""
+        for held in self._within(tensor):
+            self.depends[held.node] = on
+
+    def arrived(self, tensor: torch.Tensor) -> None:
+        """Note that the values of what was received are there; copies of before have others."""
+        number = self.read(tensor)
+        node, on = self.nodes[number], self.depends[number]
+        if isinstance(node, Received):
+            self.write(tensor, self.add(replace(node, arrived=True)))
+            self.depend(tensor, on._replace(unknown=False))
 
     def tracked(self, tensor: torch.Tensor) -> bool:
         """Whether some byte of a tensor holds a term."""
+        return any(self._within(tensor))
+
+    def _within(self, tensor: torch.Tensor) -> Iterator[Held]:
         start, end = byte_range(tensor)
-        return any(held.start < end and start < held.end for held in self._of(tensor))
+        return (held for held in self._of(tensor) if held.start < end and start < held.end)
 
     def read(self, tensor: torch.Tensor) -> int:
         """The term of what a tensor spans."""

@@ -31,6 +31,8 @@ class Received(TermNode, frozen=True):
     call: int
     slot: int
     length: int
+    arrived: bool = False
+    """Whether its values were there when it was read."""
 
 
 class Applied(TermNode, frozen=True):
