@@ -74,6 +74,8 @@ class Report(Struct, frozen=True):
     """If a primitive: the sides of the verdict, `every s >= 1 (axes r, c)`."""
     certificate: PrimitiveCertificate | SequenceCertificate | None = None
     """If a proof for all sides: its certificate, if every claim is certified."""
+    cause: str | None = None
+    """If a primitive is refuted: the likeliest mistake in its maps, with its line."""
 
     @classmethod
     def of(
@@ -111,6 +113,8 @@ class Report(Struct, frozen=True):
         """
         reach = f" {scope}" if scope and self.verdict == "proved" else ""
         yield f"{self.target}: {paint(self.verdict, self.verdict)}{reach}"
+        if self.cause:
+            yield f"  likely cause: {self.cause}"
         for result in self.properties:
             yield from (f"  {line}".rstrip() for line in result.lines(seconds, paint))
 

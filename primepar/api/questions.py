@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from primepar.api.target import (
     OF_A_PLAN,
     OF_A_STEP,
@@ -83,7 +85,7 @@ def verify_target(
         from primepar.verify.primitive.proof import verify_primitive
 
         asked.refuse(reason, buffered=buffered or None)
-        return verify_primitive(target, asked.name, timeout), target
+        return with_cause(verify_primitive(target, asked.name, timeout), target, side), target
     from primepar.verify.program import verify_program
 
     smallest = None
@@ -92,7 +94,17 @@ def verify_target(
         smallest = Linear.smallest(placed.grid) if isinstance(placed, Sequence) else None
     program = asked.program(side, smallest, None, batch, positions)
     report = verify_program(program, asked.name, buffered, timeout, solver=solver)
-    return report, program
+    return with_cause(report, target, side), program
+
+
+def with_cause(report: Report, target: object, side: Side | None) -> Report:
+    """The report of a primitive that is refuted with the likeliest mistake in its maps."""
+    if report.verdict != "refuted" or not isinstance(target, Primitive):
+        return report
+    from primepar.verify.primitive.likely_cause import likely_cause
+
+    length = int(str(side)) if str(side).isdecimal() else 2
+    return replace(report, cause=likely_cause(target, max(2, length)))
 
 
 def simulate_target(

@@ -31,7 +31,6 @@ from primepar.commands.options import (
     PositionsOption,
     SideOption,
     json_text,
-    likely_cause,
 )
 from primepar.errors import ConfigError, TargetError, one_line
 from primepar.files import announce, check_ending
@@ -120,8 +119,7 @@ def verify(
     if json:
         typer.echo(json_text(report_json(report, step)), nl=False)
     else:
-        cause = likely_cause(resolved, side) if report.verdict == "refuted" else []
-        typer.echo("\n".join(_lines(report, scope, cause, replay)))
+        typer.echo("\n".join(_lines(report, scope, replay)))
     if output is not None:
         write_picture(report, output)
     if isinstance(placed, type):
@@ -207,9 +205,8 @@ def report_json(report: Report, step: TrainingStep | None = None) -> dict[str, o
     }
 
 
-def _lines(report: Report, scope: str, cause: list[str], replay: str) -> Iterator[str]:
-    title, *lines = report.lines(scope, seconds=True, paint=paint)
-    yield from (title, *cause, *lines)
+def _lines(report: Report, scope: str, replay: str) -> Iterator[str]:
+    yield from report.lines(scope, seconds=True, paint=paint)
     if report.verdict == "refuted":
         yield f"  replay: {replay}"
 

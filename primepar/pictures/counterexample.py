@@ -191,7 +191,16 @@ class Story(NamedTuple):
                                dashed=arrow.means == "never reaches")  # fmt: skip
             if arrow.means != "moves to":
                 middle = (start[0] + end[0]) / 2 + 8, (start[1] + end[1]) / 2 + 3
-                marks.append(svg.text(arrow.means, *middle, font_size=10))
+                marks.append(
+                    svg.text(
+                        arrow.means,
+                        *middle,
+                        font_size=10,
+                        stroke=svg.PAPER,
+                        stroke_width=4,
+                        paint_order="stroke",
+                    )
+                )
         return svg.Drawn(marks, x, tops[-1] + ROW)
 
 

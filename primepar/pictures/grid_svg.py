@@ -70,7 +70,7 @@ def grid_svg(grid: SpaceTime) -> str:
         body += _rails(layout, column)
     for rank, standstill in layout.standing.items():
         body += _standstill(layout, rank, standstill)
-    body += _legend(bottom + 14)
+    body += _legend(layout, bottom + 14)
     bottom += 28
     axes = {tuple(device) for device in grid.devices}
     if len(axes) == 1 and len(*axes) == 2:
@@ -281,7 +281,9 @@ def _mesh(devices: tuple[dict[str, int], ...], y: float) -> svg.Drawn:
     return drawn._replace(marks=[heading, *drawn.marks])
 
 
-def _legend(y: float) -> Iterator[str]:
+def _legend(layout: _Layout, y: float) -> Iterator[str]:
+    """What the marks mean, of those that are in the picture."""
+
     def box(x: float, fill: str) -> str:
         return svg.element("rect", x=x, y=y - 6, width=24, height=12, rx=3, fill=fill,
                            stroke=svg.GREY, stroke_width=1.6)  # fmt: skip
@@ -290,12 +292,25 @@ def _legend(y: float) -> Iterator[str]:
         return svg.element("path", d=path, fill="none", stroke=svg.GREY, stroke_width=1.8,
                            stroke_opacity=opacity)  # fmt: skip
 
-    yield from (box(4, svg.GREY), box(72, "none"), stroke(f"M186 {y}h24", 0.45))
-    yield from (stroke(f"M262 {y + 5}c12 0 10 -10 22 -10"), stroke(f"M474 {y}h16"))
-    yield svg.element("circle", cx=492, cy=y, r=3.5, fill=svg.GREY)
-    for x, label in ((34, "read"), (102, "summed into"), (216, "stays"),
-                     (292, "hops while the products run"), (502, "collective")):  # fmt: skip
-        yield svg.text(label, x, y + 4, font_size=11)
+    def rail(x: float) -> str:
+        dot = svg.element("circle", cx=x + 20, cy=y, r=3.5, fill=svg.GREY)
+        return stroke(f"M{x} {y}h16") + dot
+
+    products = any(cell.products for cell in layout.cells.values())
+    marks = (
+        (products, lambda x: box(x, svg.GREY), "read"),
+        (products, lambda x: box(x, "none"), "summed into"),
+        (layout.stays, lambda x: stroke(f"M{x} {y}h24", 0.45), "stays"),
+        (layout.hops, lambda x: stroke(f"M{x} {y + 5}c12 0 10 -10 24 -10"),
+         "hops while the products run"),
+        (any(layout.rails), rail, "collective"),
+    )  # fmt: skip
+    x = 4.0
+    for is_drawn, mark, meaning in marks:
+        if is_drawn:
+            yield mark(x)
+            yield svg.text(meaning, x + 30, y + 4, font_size=11)
+            x += 48 + 6.2 * len(meaning)
 
 
 def _slot(block: str) -> int:

@@ -216,7 +216,11 @@ def stays(program: Program, rank: int, chunks: Mapping[str, str]) -> list[Stay]:
 def residency_svg(program: Program, rank: int, chunks: Mapping[str, str]) -> str:
     """Draw where each chunk of a rank is over the instructions of its list."""
     known = stays(program, rank, chunks)
-    names = sorted({stay.chunk for stay in known}, key=_in_order)
+    # From top to bottom as they are first used: rows then read as the step does.
+    first = {stay.chunk: stay.first for stay in reversed(known) if stay.on_device}
+    names = sorted(
+        {stay.chunk for stay in known}, key=lambda name: (first.get(name, 0), _in_order(name))
+    )
     bars, transfers = [], []
     for stay in known:
         row, where = names.index(stay.chunk), "on the device"

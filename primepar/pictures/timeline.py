@@ -29,7 +29,7 @@ LETTERS = {**{kind: kind[0].upper() for kind in ("forward", "backward", "gradien
            "send": "-", "receive": "-", "collective": "=", "other": "o"}  # fmt: skip
 """Kind of an event -> its letter where there are no colours."""
 _LABELS: dict[Track, str] = {"compute": "products", "communication": "links"}
-_WIDTH, _RIGHT, _CHARACTER = 1000, 16, 8.0
+_WIDTH, _RIGHT, _CHARACTER = 1000, 16, 6.6
 
 
 class Row(NamedTuple):
@@ -115,9 +115,12 @@ def _bar(bar: Bar, x: float, width: float, top: float, high: int) -> Iterator[st
         width=max(width, 1.0), height=high, rx=min(2.0, width / 4),
         fill=bar.colour if bar.filled else "none", **edge,
     )  # fmt: skip
-    if bar.label and len(bar.label) * _CHARACTER <= width:
+    # Of `I[0,1] > 2` the block alone where there is no room for both.
+    names = (bar.label, bar.label.partition(" < ")[0].partition(" > ")[0])
+    name = next((one for one in names if one and len(one) * _CHARACTER <= width), None)
+    if name:
         fill = svg.WHITE if bar.filled else svg.GREY
-        yield svg.text(bar.label, x + width / 2, top + high / 2 + 4, fill=fill, font_size=11,
+        yield svg.text(name, x + width / 2, top + high / 2 + 4, fill=fill, font_size=11,
                        text_anchor="middle")  # fmt: skip
 
 
@@ -183,10 +186,11 @@ def by_track(events: Sequence[Event]) -> dict[tuple[int, Track], list[list[Event
 def timeline_svg(events: Sequence[Event], limit: int = 4000, unit: str = "s") -> str:
     """Return the timeline of a run: two tracks per rank, time from left to right.
 
-    Of more than `limit` events the first `limit` are drawn, and the title names both counts.
-    `unit` is what one unit of an event's time is called.
+    Waits and frees that take no time are left out. Of more than `limit` events the first `limit`
+    are drawn, and the title names both counts. `unit` is what one unit of time is called.
     """
-    drawn = sorted(events, key=lambda event: (event.start, event.end))[:limit]
+    shown = [one for one in events if one.end > one.start or kind_of(one) != "other"]
+    drawn = sorted(shown, key=lambda event: (event.start, event.end))[:limit]
     rows: list[Row] = []
     bars: list[Bar] = []
     for (rank, track), track_lanes in by_track(drawn).items():
@@ -194,18 +198,26 @@ def timeline_svg(events: Sequence[Event], limit: int = 4000, unit: str = "s") ->
         for number, lane in enumerate(track_lanes or [[]] * computes):
             bars += [
                 Bar(len(rows), event.start, event.end, COLOURS[kind_of(event)],
-                    f"rank {rank}: {event_text(event)}")
+                    f"rank {rank}: {event_text(event)}", _label(event),
+                    filled=kind_of(event) != "receive")
                 for event in lane
             ]  # fmt: skip
             label = f"rank {rank}" if computes and number == 0 else ""
-            rows.append(Row(label, 18 if computes else 8, 2))
+            rows.append(Row(label, 20 if computes else 15, 2))
         rows[-1] = rows[-1]._replace(gap=2 if computes else 16)
     caption = f"{len(drawn)} events"
-    if len(drawn) < len(events):
-        caption = f"the first {len(drawn)} of {len(events)} events"
+    if len(drawn) < len(shown):
+        caption = f"the first {len(drawn)} of {len(shown)} events"
     kinds = {kind_of(event) for event in drawn}
     legend = {kind: colour for kind, colour in COLOURS.items() if kind in kinds}
     return draw([Panel(caption, rows, bars)], legend, f"Timeline of {caption}", unit)
+
+
+def _label(event: Event) -> str:
+    """What is written on a bar: a block, and with a message the other end, `I[0,1] > 2`."""
+    if event.peer is None:
+        return event.block
+    return f"{event.block} {'<' if event.op.endswith('recv') else '>'} {event.peer}"
 
 
 def timeline_text(events: Sequence[Event], columns: int, unit: str, ranks: int = 16) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from command import run
 
+import primepar
+
 RIGHT = """\
 from primepar import Primitive, where
 
@@ -115,6 +117,18 @@ def test_the_first_line_is_the_cause(mistake: tuple[str, str], line: str, folder
     text = RIGHT.replace(*mistake)
     assert text != RIGHT
     assert first_line(text, "check mine.py:Mine --side 2", folder) == line
+
+
+def test_the_cause_is_in_the_report_of_python_too(folder: Path) -> None:
+    mistake = (N, "N=(r + c + 2 * t) % s")
+    line = MISTAKES[mistake]
+    (folder / "mine.py").write_text(RIGHT.replace(*mistake), encoding="utf-8")
+    for side in (None, 2):
+        report = primepar.verify("mine.py:Mine", side=side)
+        assert report.cause == line
+        assert " ".join(str(report).split()).startswith(
+            f"mine.py:Mine: refuted likely cause: {line}"
+        )
 
 
 def test_a_mistake_that_four_devices_do_not_show_is_named_by_the_proof(folder: Path) -> None:

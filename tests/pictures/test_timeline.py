@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from html import unescape
 from itertools import pairwise
 from typing import Any
 from xml.etree import ElementTree
@@ -72,9 +74,26 @@ def test_events_that_overlap_have_lanes_of_their_own(emulated: list[Event]) -> N
 
 
 def test_a_timeline_draws_every_event_once(emulated: list[Event]) -> None:
+    """Waits and frees that take no time are left out."""
     assert sorted(bars(timeline_svg(emulated))) == sorted(
-        f"rank {one.rank}: {event_text(one)}, {one.start:g} to {one.end:g}" for one in emulated
+        f"rank {one.rank}: {event_text(one)}, {one.start:g} to {one.end:g}"
+        for one in emulated
+        if one.end > one.start or kind_of(one) != "other"
     )
+
+
+def test_a_bar_names_its_block_and_the_other_end_where_there_is_room() -> None:
+    long = "hidden states of layer 3"
+    events = [
+        event(0, "isend", 0, 1, block="I[0]", peer=1),
+        event(1, "irecv", 0, 1, "", "I[0]", 0),
+        event(0, "compute", 1, 1.1, "forward", long),
+        event(1, "isend", 1, 9, "", long, 0),
+    ]
+    names = map(unescape, re.findall(r">([^<>]+)</text>", timeline_svg(events)))
+    assert [name for name in names if "I[0]" in name or long in name] == [
+        "I[0] > 1", "I[0] < 0", f"{long} > 0"
+    ]  # fmt: skip
 
 
 def test_a_timeline_keeps_proportions() -> None:
@@ -90,7 +109,7 @@ def test_a_timeline_of_many_events_shows_the_first_and_states_the_counts() -> No
     assert "the first 30 of 100 events" in picture
 
 
-@pytest.mark.parametrize("events", [[], [event(0, "cut", 0, 0)]])
+@pytest.mark.parametrize("events", [[], [event(0, "send", 0, 0)]])
 def test_a_timeline_of_nothing_or_of_no_time_is_a_picture(events: list[Event]) -> None:
     assert len(bars(timeline_svg(events))) == len(events)
     assert timeline_text(events, 28, "us").startswith("                  0     0 us\n")
