@@ -28,8 +28,8 @@ from primepar.plan.search.ranked import best_for
 from primepar.plan.search.result import Given
 from primepar.plan.simulator.step import simulate_step
 
-MODEL, DEEP = example(2), str(EXAMPLE)
-"""The example with two layers, and with its four."""
+ONE, MODEL, DEEP = example(1), example(2), str(EXAMPLE)
+"""The example with one layer, with two, and with its four."""
 V100 = ("--cluster", "v100-8x4")
 PLAN, ON_FOUR = ("plan", MODEL, *V100), ("--devices", "4")
 WHERE = load_cluster("v100-8x4")
@@ -62,7 +62,7 @@ def steps() -> Iterator[None]:
 def best(tmp_path_factory: pytest.TempPathFactory) -> Best:
     path = str(tmp_path_factory.mktemp("best") / "plan.json")
     asked = ("--explain", "--tokens", "1e9", "-o", path, "--json")
-    return Best(json.loads(run(*PLAN, *ON_FOUR, *asked).out), path)
+    return Best(json.loads(run("plan", ONE, *V100, *ON_FOUR, *asked).out), path)
 
 
 def test_the_plan_is_written_and_printed(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_json_has_the_times_whose_sum_is_that_of_the_step(best: Best) -> None:
     assert total == pytest.approx(sum(terms[term] for term in SECONDS) + report["moving"])
     assert report["memory"] == pytest.approx(sum(terms[term] for term in (*KEPT, "running")))
     assert report["tokens_per_second"] == pytest.approx(8 * 32 / report["seconds"])
-    products, attention = 2 * 12 * 64 * 64 + 64 * 257, 2 * 2 * 64 * 32
+    products, attention = 12 * 64 * 64 + 64 * 257, 2 * 64 * 32
     flops = 6 * (products + attention) * report["tokens_per_second"]
     assert report["mfu"] == pytest.approx(flops / (4 * 15.7e12))
     assert sum(report["axes"].values()) == pytest.approx(report["priced"])
@@ -110,8 +110,8 @@ def test_json_has_the_times_whose_sum_is_that_of_the_step(best: Best) -> None:
 
 
 def test_a_preset_is_priced_next_to_the_best_plan_and_megatrons_fastest(best: Best) -> None:
-    price = primepar.price("megatron", "v100-8x4", model=MODEL, devices=4)
-    model, report = load_config(Path(MODEL)), best.report
+    price = primepar.price("megatron", "v100-8x4", model=ONE, devices=4)
+    model, report = load_config(Path(ONE)), best.report
     assert price.best is not None
     assert price.best.seconds == report["seconds"]
     assert price.best.memory == report["memory"]
@@ -151,7 +151,7 @@ def test_the_best_plan_takes_nothing_more_than_the_best(best: Best) -> None:
 
 def test_the_best_is_within_the_memory_of_a_device_where_some_plan_is(best: Best) -> None:
     """Also where the search adds up more than a device holds at once."""
-    model, held = load_config(Path(MODEL)), max(best.report["held"])
+    model, held = load_config(Path(ONE)), max(best.report["held"])
     assert held < best.report["memory"]
     for memory, fits in (((held + best.report["memory"]) / 2, True), (1000, False)):
         small = msgspec.structs.replace(WHERE, memory=memory)
@@ -412,17 +412,17 @@ def test_what_has_no_price_is_refused_in_one_line(
 
 def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
     """The smallest plan that is named fits, and nothing less."""
-    path = tmp_path / "plan.json"
-    done = run(*PLAN, "--devices", "2", "--memory", "2e6", "-o", str(path))
+    asked = ("plan", ONE, *V100, "--devices", "2", "--memory")
+    done = run(*asked, "8e5", "-o", str(tmp_path / "plan.json"))
     assert done.code == 2
     error = re.fullmatch(
-        r"primepar: error: expected a plan within the 2,000,000 bytes of --memory, got none: the "
+        r"primepar: error: expected a plan within the 800,000 bytes of --memory, got none: the "
         r"smallest takes ([\d,]+) bytes, ([\d,]+) too many: take --devices \d+\n", done.err
     )  # fmt: skip
     assert error is not None, done.err
     least, more = (int(number.replace(",", "")) for number in error.groups())
-    assert least == 2_000_000 + more
-    assert not path.exists()
-    report = json.loads(run(*PLAN, "--devices", "2", "--memory", str(least), "--json").out)
+    assert least == 800_000 + more
+    assert not [*tmp_path.iterdir()]
+    report = json.loads(run(*asked, str(least), "--json").out)
     assert max(report["held"]) <= least < report["memory"]
-    assert run(*PLAN, "--devices", "2", "--memory", str(least - 1)).code == 2
+    assert run(*asked, str(least - 1)).code == 2
