@@ -20,13 +20,21 @@ gathered once for backward and gradient.
 three. The home of one tensor changes nothing for another, so that the best is chosen for each: 27^k
 are left. Kept are those that send least for some shape, of all mixes of shapes on a grid.
 
-**Steps.** Let t be one digit more: a map in s steps is a plane of k + 1 digits with a direction.
-A tensor that stays needs one block, one that moves s blocks: as much as the box of all steps, whose
-digits are those without the direction. So no map in steps sends less than a cut, and it sends as
-much only if its direction has digits of one dim (`planes`). That is on odd sides: on an even one a
-direction of 2 meets a block twice. Steps decide memory and messages alone. They work off what homes
-have cut: I `[r, c]` and W `[r, c]` make N = t. In *panels* the digit is t, in a *ring* t and the
-axes that share it.
+**Steps.** Let t be one digit more: a map in s steps is a plane of k + 1 digits with a direction
+`tau`, and `n . tau` is 1 or -1. So some entry of `tau` is odd. From {-1, 0, 1, 2} that is 1 or -1:
+on every side the two tensors with that digit's dim meet s different blocks, and the third at least
+one. A cut of that digit has as many, and its home is a part of them. So in one phase no map in
+steps sends less than a cut, on any side, and it sends as much only if its direction has digits of
+one dim (`planes`). With other entries that holds on sides that are powers of a prime: on side 6 a
+direction of 3 in M and 2 in N meets 6, 3 and 2 blocks, as a box cut by axes of 2 and 3.
+
+Three phases that differ are another matter: homes that suit all of them may need a skewed plane. O
+that stays in forward, and I after it, on layers that cut N: no triple of cuts sends as little where
+MN : NK : MK is 4 : 4 : 3 on 2 x 2 x 2 devices (docs/search.md). So the classes on three axes are
+complete for one cut in all phases, and for phases that differ among triples of cuts alone.
+
+Steps also decide memory and messages. They work off what homes have cut: I `[r, c]` and W `[r, c]`
+make N = t. In *panels* the digit is t, in a *ring* t and the axes that share it.
 """
 
 from __future__ import annotations

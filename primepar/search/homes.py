@@ -6,13 +6,17 @@ has at home. With the block `Q d + tau t` of a device and its home `H d`, that i
 (device, step) but the solutions of `(Q - H) d = -tau t`, and 0 where nothing moves and `Q = H`.
 Partial sums go the same ways backwards, so that an output sends as many words as an operand.
 
-A map that covers goes on by an odd number along some dim, since `n . tau = 1`. Of the two tensors
-with that dim each step needs other blocks, so all its solutions have s^2 devices at most: both send
-at least (s - 1) of their blocks per device. That is reached by rotation (`Q = H`: Cannon) and by
-broadcasts (`Q - H` of rank one: SUMMA), and the third tensor may send none. From the homes of
+A map that covers goes on by an odd number along some dim, since `n . tau = 1`: of the coefficients
+here by 1 or -1. The two tensors with that dim meet s different blocks on a device, on every side.
+So each device has the block of one step at most at home, all solutions are s^2 at most, and both
+send at least (s - 1) of their blocks per device. That is reached by rotation (`Q = H`: Cannon) and
+by broadcasts (`Q - H` of rank one: SUMMA), and the third tensor may send none. From the homes of
 Cannon's plane each phase may choose which two. So the frontier of all these triples has one plane
-and what stays in which phase. Backward and gradient share
-dO where they have one map.
+and what stays in which phase. Backward and gradient share dO where they have one map.
+
+With any other coefficients that holds on sides that are powers of a prime, which does not divide
+all entries of `tau`. It does not hold on side 6: `M=r + 3 t, N=r + 2 t, K=c` has its W at home
+twice, and sends s - 2 of its blocks.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ def _homes() -> tuple[Home, ...]:
 def received(block: Home, home: Home, side: int) -> int:
     """Blocks of one tensor that all devices together receive in a phase: the formula above.
 
-    On an even side, an output that goes on by 2 may send less: a device meets a block twice.
+    On an even side, a tensor that goes on by 2 may send less: a device meets a block twice.
     """
     rows, at_home = np.array(block), np.array(home)
     devices = np.array(list(product(range(side), repeat=2))).T

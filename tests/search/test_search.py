@@ -17,6 +17,7 @@ from primepar.reference.check import check
 from primepar.schedule import Linear, Primitive, Sequence
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.tracing import maps_of
+from primepar.search import boxes
 from primepar.search.affine import Affine, OtherShapeError, Triple, triple_of
 from primepar.search.boxes import amounts, planes
 from primepar.search.boxes import words as box_words
@@ -388,3 +389,36 @@ def test_the_ranking_has_the_bound_and_what_follows(classes: Classes) -> None:
     assert all((row.over_bound or 0) >= 1 for row in rows.values())
     # Cannon's pair of the MLP: O stays in the first operator, I in the second.
     assert "HomesIII" in rows["HomesOOO"].then
+
+
+class Mixed(Primitive):
+    """O stays in forward and I after it, on layers that cut N: as in docs/search.md."""
+
+    axes = {"r": "q", "c": "q", "e": "d"}
+
+    def forward(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r, N=(e, (r + c + t) % q), K=c)
+
+    def backward(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return dict(M=r, N=(e, (r + c) % q), K=(c + t) % q)
+
+    def gradient(self, r: Value, c: Value, e: Value, t: Value, q: Value, d: Value) -> Slices:
+        return self.backward(r, c, e, t, q, d)
+
+    def home(self, tensor: str, r: Value, c: Value, e: Value, q: Value, d: Value) -> Slices:
+        n = (e, (r + c) % q)
+        return {"I": dict(M=r, N=n), "W": dict(N=n, K=c), "O": dict(M=(r, e), K=c)}[tensor]
+
+
+def test_phases_that_differ_send_less_in_steps_than_any_triple_of_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On 2 x 2 x 2 devices, with MN : NK : MK as 4 : 4 : 3: 28 parts for 30."""
+    monkeypatch.setattr(boxes, "COMPARED", 2)
+    cuts, sizes = boxes.fewest.__wrapped__(3, ()), (4, 4, 3)
+    sent = [
+        sum(x * size for x, size in zip(boxes.amounts(cut, 2), sizes, strict=True)) for cut in cuts
+    ]
+    ours = sum(x * size for x, size in zip(parts_sent(Mixed(), 2), sizes, strict=True))
+    assert (ours, min(sent)) == (28, 30)
+    assert prove(Mixed()).certificate is not None

@@ -12,6 +12,7 @@ from profiles import few, thinned
 from primepar.api.target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
+from primepar.schedule.primitive import Slices, Value
 from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.smallest_mesh import side_choices
@@ -281,3 +282,25 @@ def test_a_primitive_that_is_wrong_for_even_sides_only_is_right_for_odd_ones() -
     primitive = load(next(wrong for wrong in PRIMITIVES if "Odd" in wrong.name))
     verdicts = [verify_side(primitive, (side,)).verdict for side in (1, 2, 3, 4, 5)]
     assert verdicts == ["proved", "refuted", "proved", "refuted", "proved"]
+
+
+class TurnedWeight(Primitive):
+    """dW ends one column from where W starts forward; the halves of N are on one device."""
+
+    axes = {"r": "s", "c": "s", "h": "b"}
+    virtual = ("h",)
+
+    def forward(self, r: Value, c: Value, h: Value, t: Value, s: Value, b: Value) -> Slices:
+        return dict(M=r, N=((r + c + t) % s, h), K=c)
+
+    def gradient(self, r: Value, c: Value, h: Value, t: Value, s: Value, b: Value) -> Slices:
+        return dict(M=r, N=((r + c + t + 1) % s, h), K=(c + 1) % s)
+
+
+def test_a_fault_of_a_virtual_axis_is_on_the_device_of_the_place() -> None:
+    refuted = verify_primitive(TurnedWeight())["alignment"]
+    assert refuted.verdict == "refuted"
+    assert str(refuted.counterexample).splitlines()[0] == (
+        "s=2, b=1 (2x2 devices): forward starts on device 0 (r=0, c=0): expected W[0,0] here, got "
+        "dW[0,1] from gradient: end gradient where forward starts"
+    )

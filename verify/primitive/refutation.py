@@ -175,11 +175,11 @@ def _of_claim(subject: Subject, claim: Claim, point: Point) -> MapFault:
 
 
 def _device(subject: Subject, point: Point, step: int | None = None) -> InvolvedDevice:
+    """The device at a point; several places of a virtual axis are on one device."""
     coordinates = {axis: point.get(axis, 0) for axis in subject.primitive.axis_sides}
     sequence = Sequence.of(subject.primitive, *_sides(subject, point))
-    return InvolvedDevice(
-        sequence.coordinates.index(tuple(coordinates.values())), coordinates, step
-    )
+    device = tuple(coordinates[axis] for axis in sequence.elements[0].axes)
+    return InvolvedDevice(sequence.coordinates.index(device), coordinates, step)
 
 
 def _block(subject: Subject, claim: Claim, point: Point, tensor: str) -> str:
