@@ -1,9 +1,9 @@
-"""What does each part of the executor that saves memory or a copy bring, alone?
+"""How much does each part of the executor that saves memory or a copy save, alone?
 
 Rank 0 runs alone, as in `peak_table`: torch's fake group answers for the others, so nothing of gloo
 is in it. Every part is turned off by itself. New memory is the most bytes above what is there
 before the first step; it is exact. CPU is the least of some steps in which the parts take turns. A
-part is kept if it brings 5 % of either on three of the six problems, under one of the plans.
+part is kept if it saves 5 % of either on three of the six problems, under one of the plans.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ class ExecutorPartRow(BenchRow, frozen=True):
     def notes(cls, rows: list[ExecutorPartRow]) -> Iterator[str]:  # type: ignore[override]
         for part in WITHOUT:
             for name in ("memory", "cpu"):
-                brings = {
+                saved = {
                     row.problem for row in rows
                     if row.without == part and getattr(row, name) >= 1 + NEEDED
                 }  # fmt: skip
-                yield f"{part}: at least {NEEDED:.0%} of {name} on {len(brings)} problems"
+                yield f"{part}: at least {NEEDED:.0%} of {name} on {len(saved)} problems"
 
 
 def measure(problem: Problem, plan: str, steps: int) -> Iterator[ExecutorPartRow]:
