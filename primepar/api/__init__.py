@@ -295,7 +295,7 @@ def price(
         >>> model = GPTConfig(layers=2, hidden=128, heads=4, context=32, vocabulary=256)
         >>> price = primepar.price("megatron", "v100-8x4", model=model, devices=4, batch=4)
         >>> f"{1e3 * price.seconds:.2f} ms, the best {1e3 * price.best.seconds:.2f} ms"
-        '1.61 ms, the best 0.95 ms'
+        '1.59 ms, the best 0.92 ms'
     """
     from primepar.api.target import SEQUENCES, priced_plan
     from primepar.plan.cluster import load_cluster

@@ -350,7 +350,7 @@ def test_what_no_split_fits_is_refused() -> None:
          "the memory of a device: leave it out"),
         (("--devices", "4", "--objective", "memory", "--within", "0.0005"),
          "expected a plan with a step within the 0.0005 seconds of --within, got none: the "
-         "shortest takes 0.000927412 seconds, 0.00043 too many"),
+         "shortest takes 0.000891916 seconds, 0.00039 too many"),
         (("--devices", "2", "--alpha", "1"),
          "--alpha: expected an option of primepar plan, got no such one: write --memory BYTES, the "
          "bytes of a device"),

@@ -43,7 +43,7 @@ def test_a_gradient_that_is_not_summed_is_refused_where_it_is_read() -> None:
         ),
     )
     assert check_program(broken).message == (
-        "device 0, programs[0][307], gradient.2.squares: expected the 4 terms of "
+        "device 0, programs[0][301], gradient.2.squares: expected the 4 terms of "
         "blocks.0.norm1.weight.grad[0], got it without blocks.0.norm1.weight.gradient M=1 K=0: "
         "finish the sum before this instruction"
     )

@@ -328,7 +328,7 @@ def test_a_report_is_the_json_that_the_command_prints() -> None:
     assert msgspec.json.encode(report) == (
         b'{"target":"x","verdict":"proved","properties":[{"name":"races","verdict":"proved",'
         b'"seconds":0.5,"counterexample":null,"reason":null,"details":null,"certified":null,'
-        b'"meshes":null}],"scope":null,"certificate":null}'
+        b'"meshes":null}],"scope":null,"certificate":null,"cause":null}'
     )
 
 
