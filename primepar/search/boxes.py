@@ -28,10 +28,9 @@ steps sends less than a cut, on any side, and it sends as much only if its direc
 one dim (`planes`). With other entries that holds on sides that are powers of a prime: on side 6 a
 direction of 3 in M and 2 in N meets 6, 3 and 2 blocks, as a box cut by axes of 2 and 3.
 
-Three phases that differ are another matter: homes that suit all of them may need a skewed plane. O
-that stays in forward, and I after it, on layers that cut N: no triple of cuts sends as little where
-MN : NK : MK is 4 : 4 : 3 on 2 x 2 x 2 devices (docs/search.md). So the classes on three axes are
-complete for one cut in all phases, and for phases that differ among triples of cuts alone.
+Three phases that differ are another matter: homes that suit all of them may need a skewed plane.
+With layers of Cannon's plane `rings` has such phases. So the classes on three axes are complete for
+one cut in all phases, and for phases that differ among triples of cuts and these rings.
 
 Steps also decide memory and messages. They work off what homes have cut: I `[r, c]` and W `[r, c]`
 make N = t. In *panels* the digit is t, in a *ring* t and the axes that share it.
@@ -47,6 +46,7 @@ from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from primepar.schedule.operators import PHASES, PRODUCTS
 from primepar.schedule.primitive import ANY, Primitive, Slices, Value
@@ -195,8 +195,20 @@ class SentTerm(NamedTuple):
         return f"{f'{self.times} ' * (self.times > 1)}({' '.join(self.up) or '1'} - {has})"
 
 
-def terms(cuts: Cuts) -> dict[str, list[SentTerm]]:
-    """Tensor -> what leaves a device in a training step."""
+Sent = dict[str, list[SentTerm]]
+"""Tensor -> what leaves a device in a training step."""
+
+
+def phase_before(tensor: str, phase: str, keeps: tuple[str, ...]) -> int | None:
+    """Where blocks are from that a phase need not receive again: dO of backward, or kept ones."""
+    if (tensor, phase) == ("O", "gradient"):
+        return 1
+    reads_kept = tensor in keeps and (tensor, phase) in (("I", "gradient"), ("W", "backward"))
+    return 0 if reads_kept else None
+
+
+def terms(cuts: Cuts) -> Sent:
+    """What leaves a device in a training step."""
     sides, sent = cuts.sides, {}
     for place, (tensor, dims) in enumerate(SIZES.items()):
         every: Counter[SentTerm] = Counter()
@@ -212,14 +224,8 @@ def terms(cuts: Cuts) -> dict[str, list[SentTerm]]:
                 side for side, dim, h in zip(sides, cut, home, strict=True)
                 if dim in dims and h not in (dim, WHOLE)
             )  # fmt: skip
-            # Kept from forward, or dO that gradient needs where backward did
-            again = (tensor, phase) in (("O", "gradient"), ("I", "gradient"), ("W", "backward"))
-            first = cuts.phases[1 if tensor == "O" else 0]
-            if (
-                again
-                and (tensor == "O" or tensor in cuts.keeps)
-                and _on(first, dims) == _on(cut, dims)
-            ):
+            before = phase_before(tensor, phase, cuts.keeps)
+            if before is not None and cut_on(cuts.phases[before], dims) == cut_on(cut, dims):
                 continue
             every[SentTerm(1, needs, copies, parted)] += needs != copies or bool(parted)
             every[SentTerm(1, copies)] += 2 * (makes and bool(copies))
@@ -227,7 +233,7 @@ def terms(cuts: Cuts) -> dict[str, list[SentTerm]]:
     return sent
 
 
-def amounts(cuts: Cuts, side: int) -> list[Fraction]:
+def amounts(sent: Sent, side: int) -> list[Fraction]:
     """The parts of I, W and O that leave a device where all axes have one side."""
     return [
         sum(
@@ -238,19 +244,18 @@ def amounts(cuts: Cuts, side: int) -> list[Fraction]:
             ),
             Fraction(0),
         )
-        for every in terms(cuts).values()
+        for every in sent.values()
     ]
 
 
-def formula_text(cuts: Cuts) -> str:
+def formula_text(sent: Sent, sides: tuple[str, ...]) -> str:
     """What leaves a device: `3 (d - 1) MN + 3 (p - 1) NK + 2 (q - 1) MK, over p q d`."""
-    parts = (
-        f"{term.text()} {SIZES[tensor]}" for tensor, every in terms(cuts).items() for term in every
-    )
-    return f"{' + '.join(parts) or '0'}, over {' '.join(cuts.sides)}"
+    parts = (f"{term.text()} {SIZES[tensor]}" for tensor, every in sent.items() for term in every)
+    return f"{' + '.join(parts) or '0'}, over {' '.join(sides)}"
 
 
-def _on(cut: str, dims: str) -> str:
+def cut_on(cut: str, dims: str) -> str:
+    """What a cut of a phase is for a tensor of these dims: `MNK` is `MN-` for I."""
     return "".join(dim if dim in dims else WHOLE for dim in cut)
 
 
@@ -270,16 +275,20 @@ def words(home: str, cut: str, dims: str, side: int) -> float:
 
 
 @cache
-def fewest(axes: int, keeps: tuple[str, ...]) -> tuple[Cuts, ...]:
-    """The triples with homes of one copy that send least for some shape.
+def shapes() -> NDArray[np.float64]:
+    """Ratios of MN, NK and MK, a column each: powers of two in twelfths, from 2^-8 to 2^8."""
+    powers = 2.0 ** (np.arange(-96, 97) / 12)
+    return np.array([(a, b, 1.0) for a in powers for b in powers]).T
 
-    Shapes are ratios of MN, NK and MK: powers of two in twelfths, from 2^-8 to 2^8.
-    """
+
+@cache
+def fewest(axes: int, keeps: tuple[str, ...]) -> tuple[Cuts, ...]:
+    """The triples with homes of one copy that send least for some shape."""
     cuts = _names("MNK", axes)
     total = np.zeros((3, *[len(cuts)] * 3))
     homes = []
     for number, (tensor, dims) in enumerate(SIZES.items()):
-        on = np.array([_on(cut, dims) for cut in cuts])
+        on = np.array([cut_on(cut, dims) for cut in cuts])
         same = on[:, None] == on[None, :]
         every = []
         for home in _names(dims, axes):
@@ -295,10 +304,8 @@ def fewest(axes: int, keeps: tuple[str, ...]) -> tuple[Cuts, ...]:
         homes.append(table.argmin(0))
         total[number] = table.min(0)
     vectors, first = np.unique(total.reshape(3, -1).T.round(9), axis=0, return_index=True)
-    powers = 2.0 ** (np.arange(-96, 97) / 12)
-    shapes = np.array([(a, b, 1.0) for a in powers for b in powers]).T
     best = []
-    for vector in np.unique((vectors @ shapes).argmin(0)):
+    for vector in np.unique((vectors @ shapes()).argmin(0)):
         f, b, g = np.unravel_index(first[vector], total.shape[1:])
         at_home = tuple(
             _names(dims, axes)[chosen[f, b, g]]

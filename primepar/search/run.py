@@ -11,7 +11,7 @@ those that send the same one is kept for each choice of the tensors that are bro
 the smallest coefficients. Of triples without homes the one with the fewest hops is kept for each
 choice of the tensor that stays in forward, backward and gradient. What is not kept is counted.
 
-That is for two axes of side s. One axis, and three, are searched by `boxes`.
+That is for two axes of side s. One axis, and three, are searched by `boxes`, and by `rings`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from primepar.certify.primitive import certify_primitive
 from primepar.partition import PRIMITIVES
 from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Primitive
-from primepar.search import aligned, boxes, homes
+from primepar.search import aligned, boxes, homes, rings
 from primepar.search.affine import DIMS, TENSORS, Affine, Map, OtherShapeError, Triple, triple_of
-from primepar.search.boxes import Cuts
+from primepar.search.boxes import Sent
 from primepar.search.covering import MAPS, covers, distinct, exchanged
 from primepar.search.measures import (
     Words,
@@ -79,7 +79,7 @@ class PlaneClass(SearchClass):
 class BoxClass(SearchClass):
     """A class on one axis or on three."""
 
-    cuts: Cuts
+    sent: Sent
 
     @cached_property
     def key(self) -> frozenset[bytes]:
@@ -142,12 +142,18 @@ def plane_classes() -> tuple[PlaneClass, ...]:
 
 @cache
 def box_classes(axes: int) -> tuple[BoxClass, ...]:
-    """What is kept where each axis cuts one dim."""
+    """What is kept where each axis cuts one dim, and of three on layers of Cannon's plane."""
     every = (*boxes.aligned(axes), *boxes.in_one_step(axes), *boxes.in_steps(axes))
-    return tuple(
-        BoxClass(cuts.name, boxes.CutPrimitive(cuts), boxes.formula_text(cuts), cuts)
-        for cuts in every
+    mixed = rings.fewest() if axes == 3 else ()
+    return (
+        *(_box(boxes.CutPrimitive(cuts), boxes.terms(cuts)) for cuts in every),
+        *(_box(rings.RingsPrimitive(entry), rings.terms(entry)) for entry in mixed),
     )
+
+
+def _box(primitive: Primitive, sent: Sent) -> BoxClass:
+    sides = tuple(primitive.axis_sides.values())
+    return BoxClass(primitive.label, primitive, boxes.formula_text(sent, sides), sent)
 
 
 def _plane_counts() -> Iterator[Counted]:
@@ -171,6 +177,9 @@ def _box_counts(axes: int) -> Iterator[Counted]:
     yield Counted("distinct", different, f"in steps, of which {good:,} send as little as a cut")
     yield Counted("triples", 216**axes, "of cuts in each phase and at home")
     yield Counted("aligned", cuts, f"of {27**axes:,} without homes: nests of one axis")
+    if axes == 3:
+        what = "on layers of Cannon's plane, what stays and what layers cut"
+        yield Counted("rings", rings.TRIED, what)
     yield Counted("kept", len(box_classes(axes)), "in one step and in several")
 
 
@@ -288,7 +297,7 @@ def _among_boxes(primitive: Primitive, classes: tuple[SearchClass, ...]) -> Plac
     for entry in classes:
         if not isinstance(entry, BoxClass):
             continue
-        parts = boxes.amounts(entry.cuts, side)
+        parts = boxes.amounts(entry.sent, side)
         if parts == sent:
             if form in entry.key:
                 return Placement(f"is {entry.name}", (entry.name,), entry.name)
