@@ -23,6 +23,7 @@ from primepar.preflight.meaning.adjoint import adjoint
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.meaning.replicas import replication
+from primepar.preflight.meaning.sums import sums
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
@@ -95,6 +96,10 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
         yield replication(values, terms)
     if any(of_rank.pullbacks or of_rank.traces for of_rank in terms):
         result = adjoint(program, values, terms)
+        if result is not None:
+            yield result
+    if any(call.forward for of_rank in terms for call in of_rank.calls):
+        result = sums(program, values, terms)
         if result is not None:
             yield result
 

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import local_part
 from primepar.preflight.meaning.terms import Pullback
-from primepar.preflight.meaning.traces import MOST_APPLICATIONS, FunctionTrace
+from primepar.preflight.meaning.traces import MOST_APPLICATIONS, FunctionTrace, TracedCall
 
 
 class GradientHooks:
@@ -260,6 +260,8 @@ class _Application:
                 for one, needed in zip(gradients, self.needed, strict=False)
                 if needed
             ]
+        if any(isinstance(one, TracedCall) for one in self.trace.backward):
+            self.recorder.entered.update(dict.fromkeys(one.term for one in self.trace.inputs))
         of_name = [one for one in self.recorder.traces if one.name == self.trace.name]
         if self.trace.calls and len(of_name) < MOST_APPLICATIONS:
             self.recorder.traces.append(self.trace)

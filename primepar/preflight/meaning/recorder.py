@@ -49,6 +49,8 @@ _COPIES = {"aten::clone", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
 _PRODUCTS = {"aten::mul", "aten::mul_"}
 _QUOTIENTS = {"aten::div", "aten::div_"}
 _SUMS = {"aten::add", "aten::add_"}
+_ADDENDS = {"aten::add": 2, "aten::add_": 2, "aten::addmm": 1, "aten::baddbmm": 1}
+"""The first arguments that an operation adds up, some of them over a dim that they do not have."""
 
 
 class LinearTerms:
@@ -160,6 +162,8 @@ class TermRecorder:
         self.trace: FunctionTrace | None = None
         """The application of a function that runs now."""
         self.traces: list[FunctionTrace] = []
+        self.entered: dict[int, None] = {}
+        """Inputs of functions that communicate in their backward pass."""
         self.idle = ""
         """The first step of an optimizer that found no gradient."""
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
@@ -181,7 +185,8 @@ class TermRecorder:
             for slot, tensor in enumerate(map(local_part, writes)):
                 node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
                 self.storages.write(tensor, node)
-        self.calls.append(CapturedCall(instruction, nodes))
+        forward = self.trace is not None and not self.trace.cotangents
+        self.calls.append(CapturedCall(instruction, nodes, forward))
 
     def _input(self, tensor: torch.Tensor) -> int:
         if self.functional and not self.storages.tracked(tensor):
@@ -274,7 +279,8 @@ class TermRecorder:
         return RankTerms(
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
-            tuple([trace.packed() for trace in self.traces if trace.gradients]), self.idle,
+            tuple([trace.packed() for trace in self.traces if trace.gradients]),
+            tuple(self.entered), self.idle,
         )  # fmt: skip
 
     def tracked(self, tensor: torch.Tensor) -> bool:
@@ -311,7 +317,10 @@ class TermRecorder:
         digest = sha256(repr((str(func), shapes, rest, drawn)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
         pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in func._schema.name
-        return self.storages.add(Applied(digest, nodes, span(outputs[0]), pointwise))
+        added = args[: _ADDENDS.get(name, 0)] if not kwargs else ()
+        operands = [one for one in added if isinstance(one, torch.Tensor) and _has_storage(one)]
+        addends = tuple(map(self.storages.read, operands))
+        return self.storages.add(Applied(digest, nodes, span(outputs[0]), pointwise, addends))
 
 
 def _has_storage(tensor: torch.Tensor) -> bool:

@@ -139,6 +139,10 @@ class ReplicaQuestions:
         """The ranks of each call that a tensor came through, if only copied, scaled and summed."""
         return self._calls(rank, [node], "copies", stops=set())
 
+    def summed_over(self, rank: int, gradient: int) -> Iterator[tuple[int, ...]]:
+        """The ranks of each call that a gradient came through since it was computed."""
+        return self._calls(rank, [gradient], "sums", stops=set())
+
     @cached_property
     def summed(self) -> DisjointSet:
         """The ranks over which gradients are summed."""

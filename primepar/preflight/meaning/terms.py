@@ -43,6 +43,8 @@ class Applied(TermNode, frozen=True):
     length: int
     pointwise: bool = False
     """Whether each element is made of the same elements of inputs of its length."""
+    addends: tuple[int, ...] = ()
+    """Inputs that it adds to what it makes of the others, as a layer its bias to a product."""
 
 
 class Mapped(TermNode, frozen=True):
@@ -133,6 +135,8 @@ class CapturedCall(Struct, frozen=True, array_like=True):
     instruction: int
     """Its index in the program of the rank."""
     reads: tuple[int, ...]
+    forward: bool = False
+    """Whether a function of autograd makes it in its forward pass."""
 
 
 class Pullback(Struct, frozen=True, array_like=True):
@@ -196,5 +200,7 @@ class RankTerms(Struct, frozen=True, array_like=True):
     pullbacks: tuple[Pullback, ...] = ()
     traces: tuple[bytes, ...] = ()
     """What functions of autograd that communicate did, packed."""
+    entered: tuple[int, ...] = ()
+    """Inputs of functions of autograd that communicate in their backward pass."""
     idle: str = ""
     """The first step of an optimizer that found no gradient, though a backward pass had run."""

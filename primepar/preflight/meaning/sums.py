@@ -1,0 +1,306 @@
+"""What all ranks have counts once in a sum over them, where each adds a part of its own.
+
+In tensor parallelism a layer is a sum of products of shards, `h0 + h1`. A bias that both ranks hold
+is added after the sum. Where each rank adds it before, it counts twice:
+
+    rank 0: y = all_reduce(h0 + bias)
+    rank 1: y = all_reduce(h1 + bias)     # y is h0 + h1 + 2 bias: refuted
+
+The gradient of the bias on each rank is that of one of its two copies, so that no loss has these
+gradients: that makes it certain. Otherwise, as where a function sums the gradients of the copies,
+two may be meant, and the answer is `unknown`. Sums of data parallel ranks have such addends too, as
+a weight decay in a loss, and are right: gradients are summed over the same ranks, and none has a
+shard. So is a mean, and what is divided by the number of ranks.
+
+Only sums that functions of autograd make in their forward pass are compared, and only where they
+depend on what was received: from the first update of a parameter on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from time import perf_counter
+from typing import NamedTuple
+
+from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.replicas import ReplicaQuestions
+from primepar.preflight.meaning.terms import (
+    Added,
+    Applied,
+    Leaf,
+    Mapped,
+    RankTerms,
+    Received,
+    Scaled,
+    WeightedTerm,
+    inputs_of,
+)
+from primepar.preflight.meaning.values import digest, digest_of
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
+from primepar.schedule.program import AllReduce, Program, Reduce, ReduceScatter
+from primepar.schedule.program_file import instruction_line
+from primepar.schedule.words import ranks_text
+from primepar.verify.report import PropertyResult
+
+NAME = "sums"
+
+
+def sums(program: Program, values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult | None:
+    """Decide whether sums of forward passes count once what all ranks have; None without any."""
+    start = perf_counter()
+    asked = _SumQuestions(program, values, terms)
+    wrong: _TimesCounted | None = None
+    for one in asked.wrong():
+        wrong = wrong or one
+        if one.certain:
+            wrong = one
+            break
+    seconds = perf_counter() - start
+    if wrong is not None and wrong.certain:
+        return PropertyResult(
+            NAME, "refuted", seconds, counterexample=wrong.sentence, details=wrong.details
+        )
+    if wrong is not None:
+        return PropertyResult(
+            NAME, "unknown", seconds, reason=wrong.sentence, details=wrong.details
+        )
+    if asked.compared:
+        count = asked.compared
+        what = "sums of forward passes count" if count > 1 else "sum of a forward pass counts"
+        reason = f"{count} {what} once what all ranks have"
+        return PropertyResult(NAME, "proved", seconds, reason=reason)
+    if asked.unseen:
+        reason = (
+            f"what ranks add in {asked.unseen} sums of the first forward pass was not looked into: "
+            "take two steps"
+        )
+        return PropertyResult(NAME, "not asked", seconds, reason=reason)
+    return None
+
+
+class _TimesCounted(NamedTuple):
+    """An addend that counts more than once, and whether that is certainly wrong."""
+
+    sentence: str
+    details: Counterexample
+    certain: bool
+
+
+class _Addend(NamedTuple):
+    """How often a rank adds something, and the terms that it is made of."""
+
+    times: Fraction
+    nodes: tuple[int, ...]
+
+
+_Addends = dict[str, _Addend]
+"""Name of what is added, equal on ranks that add the same."""
+
+
+class _SumQuestions:
+    def __init__(self, program: Program, values: TermValues, terms: Sequence[RankTerms]) -> None:
+        self.program, self.values, self.terms = program, values, terms
+        self.replicas = ReplicaQuestions(values, terms)
+        self.compared = 0
+        self.unseen = 0
+        """Sums of data that were there, of which nothing is known."""
+        self.holders = {(one.rank, one.parameter.name): one for one in self.replicas.holders}
+        self.places = [
+            {call.instruction: number for number, call in enumerate(of_rank.calls)}
+            for of_rank in terms
+        ]
+        """Of each rank: instruction -> call."""
+        self.names: list[dict[int, str]] = [{} for _ in terms]
+        """Of each rank: the terms of parameters, and their names."""
+        for holder in self.replicas.holders:
+            one = holder.parameter
+            held = {one.start, one.end, *one.held} - {None}
+            held |= {claim.parameter for claim in holder.claims.values()}
+            self.names[holder.rank].update(dict.fromkeys(held, one.name))
+
+    def wrong(self) -> Iterator[_TimesCounted]:
+        """Yield addends that count another number of times than once, and are meant once."""
+        for rank, of_rank in enumerate(self.terms):
+            for number, call in enumerate(of_rank.calls):
+                side = self.values.matches.sides((rank, call.instruction))[0]
+                node = self.values.matches.post(side)
+                if (
+                    not call.forward
+                    or not isinstance(node, AllReduce | Reduce | ReduceScatter)
+                    or node.reduction != "sum"
+                    or rank != min(node.group)
+                    or len(node.group) < 2
+                ):
+                    continue
+                given = {
+                    member: self.terms[member].calls[self.places[member][index]].reads
+                    for member, index, _ in self.values.matches.partners[side]
+                }
+                for slot in range(len(call.reads)):
+                    reads = {member: given[member][slot] for member in sorted(given)}
+                    if any(isinstance(self.terms[r].nodes[n], Leaf) for r, n in reads.items()):
+                        self.unseen += 1
+                        continue
+                    self.compared += 1
+                    yield from self._judged(rank, number, Fraction(node.scale_value), reads)
+
+    def _judged(
+        self, rank: int, call: int, scale: Fraction, reads: dict[int, int]
+    ) -> Iterator[_TimesCounted]:
+        """Compare what the ranks of a sum add to it."""
+        added = {member: self._addends(member, node) for member, node in reads.items()}
+        shared = set.intersection(*(set(addends) for addends in added.values()))
+        if not shared or not all(
+            self._shards(member, addends, shared, reads) for member, addends in added.items()
+        ):
+            return
+        factors = [scale, *(scale * factor for factor in self._later(rank, call) if factor)]
+        if any(factor * len(reads) == 1 for factor in factors):  # a mean of what ranks have
+            return
+        for name in sorted(shared):
+            times = sum((addends[name].times for addends in added.values()), Fraction(0))
+            if any(times * factor == 1 for factor in factors) or not times:
+                continue
+            parameters = self._parameters(rank, added[rank][name].nodes)
+            certain = (
+                all(addends[name].times == 1 for addends in added.values())
+                and None not in self._later(rank, call)
+                and bool(parameters)
+                and not any(self._is_reduced(rank, one, reads) for one in parameters)
+            )
+            named = self._reached(rank, added[rank][name].nodes, set())
+            yield self._counted(rank, call, reads, named, times * scale, certain)
+
+    def _addends(self, rank: int, node: int) -> _Addends:
+        """What a term is a sum of, with coefficients."""
+        addends: _Addends = {}
+        ready: dict[tuple[int, tuple[str, ...]], Fraction] = {(node, ()): Fraction(1)}
+        """Term, and the linear operations after it -> coefficient."""
+
+        def add(number: int, maps: tuple[str, ...], times: Fraction) -> None:
+            ready[number, maps] = ready.get((number, maps), Fraction(0)) + times
+
+        while ready:
+            number, maps = max(ready)  # its coefficient is whole: inputs have smaller numbers
+            times = ready.pop((number, maps))
+            nodes: tuple[int, ...] = (number,)
+            match self.terms[rank].nodes[number]:
+                case _ if number in self.names[rank]:  # whatever its updates have made it of
+                    key = digest_of(digest(self.values.of(rank, number)), *maps)
+                case Added(inputs=inputs):
+                    for one in inputs:
+                        add(one, maps, times)
+                    continue
+                case Scaled(input=one, factor=factor):
+                    add(one, maps, times * Fraction(factor))
+                    continue
+                case Mapped(input=one, digest=name):
+                    add(one, (name, *maps), times)
+                    continue
+                case Applied(addends=parts, inputs=inputs, digest=name) if parts:
+                    for one in parts:
+                        add(one, maps, times)
+                    nodes = tuple(one for one in inputs if one not in parts)
+                    if not nodes:
+                        continue
+                    values = [digest(self.values.of(rank, one)) for one in nodes]
+                    key = digest_of(name, *values, *maps)
+                case _:
+                    key = digest_of(digest(self.values.of(rank, number)), *maps)
+            before = addends.get(key, _Addend(Fraction(0), ()))
+            addends[key] = _Addend(before.times + times, before.nodes + nodes)
+        return addends
+
+    def _shards(
+        self, rank: int, addends: _Addends, shared: set[str], reads: dict[int, int]
+    ) -> bool:
+        """Whether a rank adds something that it computes with a parameter that no other one has."""
+        nodes = [node for name in addends.keys() - shared for node in addends[name].nodes]
+        return any(
+            not self._is_reduced(rank, name, reads)
+            and all(self._differ(name, rank, other) for other in reads if other != rank)
+            for name in self._reached(rank, nodes, set())
+        )
+
+    def _differ(self, name: str, rank: int, other: int) -> bool:
+        one, another = self.holders[rank, name], self.holders.get((other, name))
+        return another is None or self.replicas.start(one) != self.replicas.start(another)
+
+    def _parameters(self, rank: int, nodes: Sequence[int]) -> list[str]:
+        """The parameters whose gradients come back from one copy of an addend alone.
+
+        None are those behind an input of a function that communicates in its backward pass, as
+        that may sum the gradients of all copies.
+        """
+        return self._reached(rank, nodes, set(self.terms[rank].entered))
+
+    def _reached(self, rank: int, nodes: Sequence[int], stops: set[int]) -> list[str]:
+        """The parameters that terms are computed from."""
+        ready, seen, reached = list(nodes), set(nodes), dict[str, None]()
+        while ready:
+            number = ready.pop()
+            if number in stops:
+                continue
+            if number in self.names[rank]:
+                reached[self.names[rank][number]] = None
+                continue
+            later = [one for one in inputs_of(self.terms[rank].nodes[number]) if one not in seen]
+            seen.update(later)
+            ready += later
+        return list(reached)
+
+    def _is_reduced(self, rank: int, name: str, reads: dict[int, int]) -> bool:
+        """Whether a gradient is put together of those of the ranks of a sum, or there is none."""
+        holder = self.holders[rank, name]
+        gradients = [claim.gradient for claim in holder.claims.values()]
+        gradients += [one for one in [holder.parameter.gradient] if one is not None]
+        return not gradients or any(
+            len(set(members) & reads.keys()) > 1
+            for gradient in gradients
+            for members in self.replicas.summed_over(rank, gradient)
+        )
+
+    def _later(self, rank: int, call: int) -> list[Fraction | None]:
+        """The factors that a sum is multiplied by; None for one that is not known."""
+        copies: set[int] = set()
+        factors: list[Fraction | None] = []
+        for number, node in enumerate(self.terms[rank].nodes):
+            match node:
+                case Received(call=other) if other == call:
+                    copies.add(number)
+                case Mapped(input=one) if one in copies:
+                    copies.add(number)
+                case Scaled(input=one, factor=factor) if one in copies:
+                    factors.append(Fraction(factor))
+                case WeightedTerm(input=one) if one in copies:
+                    factors.append(None)
+        return factors
+
+    def _counted(
+        self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
+        times: Fraction, certain: bool,
+    ) -> _TimesCounted:  # fmt: skip
+        number = self.terms[rank].calls[call].instruction
+        node = self.program.programs[rank][number]
+        line = f" at {node.source}" if node.source else ""
+        what = " and ".join(parameters[:3]) + ", ..." * (len(parameters) > 3)
+        ranks = ranks_text(list(reads))
+        sentence = (
+            f"rank {rank}, instruction {number} ({instruction_line(node)}){line}: expected what "
+            f"ranks {ranks} all have{what and ', computed of ' + what}, to count once in the sum "
+            f"of their parts, got it {times} times: add it after the sum, on one rank alone, or "
+            f"divided by {len(reads)}"
+        )
+        if not certain:
+            sentence += ", unless that number is meant"
+        side = self.values.matches.sides((rank, number))[0]
+        events = tuple(
+            InvolvedInstruction(
+                member, instruction_line(node), index, role="adds it", wrong=member == rank,
+                source=self.program.programs[member][index].source,
+            )
+            for member, index, _ in sorted(self.values.matches.partners[side])
+        )  # fmt: skip
+        details = Counterexample("wrong-data", tuple(reads), events=events)
+        return _TimesCounted(sentence, details, certain)
