@@ -162,6 +162,9 @@ class _SumQuestions:
             times = sum((addends[name].times for addends in added.values()), Fraction(0))
             if any(times * factor == 1 for factor in factors) or not times:
                 continue
+            named = self._reached(rank, added[rank][name].nodes, set())
+            if not named:  # data that are there, in a first step perhaps a bias that was divided
+                continue
             parameters = self._parameters(rank, added[rank][name].nodes)
             certain = (
                 all(addends[name].times == 1 for addends in added.values())
@@ -169,7 +172,6 @@ class _SumQuestions:
                 and bool(parameters)
                 and not any(self._is_reduced(rank, one, reads) for one in parameters)
             )
-            named = self._reached(rank, added[rank][name].nodes, set())
             yield self._counted(rank, call, reads, named, times * scale, certain)
 
     def _addends(self, rank: int, node: int) -> _Addends:
@@ -288,7 +290,7 @@ class _SumQuestions:
         ranks = ranks_text(list(reads))
         sentence = (
             f"rank {rank}, instruction {number} ({instruction_line(node)}){line}: expected what "
-            f"ranks {ranks} all have{what and ', computed of ' + what}, to count once in the sum "
+            f"ranks {ranks} all have, computed of {what}, to count once in the sum "
             f"of their parts, got it {times} times: add it after the sum, on one rank alone, or "
             f"divided by {len(reads)}"
         )
