@@ -6,6 +6,7 @@ No method of the library leaves a weight so, hence one of our own, `distributed_
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 import torch.distributed as dist
 from distributed_ranks import on_ranks
 from linear_cases import Turned, arrays
+from lowered_steps import shared_folder
 from saved_tensors import arrays_of
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
@@ -40,6 +42,7 @@ from primepar.reference.oracle.layers import Array
 from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = cases.MODELS["gpt2"]
+LAYERS = range(CONFIG.layers)
 NAMES = tuple(CONFIG.parameter_shapes)
 RANKS = 4
 GIVEN, SAVED, SHARDED = "given.safetensors", "saved.safetensors", "sharded"
@@ -100,16 +103,25 @@ def same(one: TrainingState, other: TrainingState) -> bool:
     return all(torch.equal(block, other.blocks[name]) for name, block in one.blocks.items())
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("apart")
-    write_weights(path / GIVEN, CONFIG, cases.parameters(CONFIG))
-    return path
+@cache
+def runs() -> tuple[Path, list[dict[str, Any]]]:
+    """A folder with what the ranks have written, and what each of them returned."""
+
+    def fill(path: Path) -> list[dict[str, Any]]:
+        write_weights(path / GIVEN, CONFIG, cases.parameters(CONFIG))
+        return on_ranks(RANKS, train, path)
+
+    return shared_folder("apart", fill)
 
 
-@pytest.fixture(scope="module")
-def ranks(folder: Path) -> list[dict[str, Any]]:
-    return on_ranks(RANKS, train, folder)
+@pytest.fixture
+def folder() -> Path:
+    return runs()[0]
+
+
+@pytest.fixture
+def ranks() -> list[dict[str, Any]]:
+    return runs()[1]
 
 
 def equal(got: cases.Arrays, expected: cases.Arrays) -> bool:
@@ -118,8 +130,8 @@ def equal(got: cases.Arrays, expected: cases.Arrays) -> bool:
 
 
 def test_weights_and_biases_are_not_contiguous(ranks: list[dict[str, Any]]) -> None:
-    linears = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("qkv", "fc1")]
-    others = [f"blocks.{layer}.{name}" for layer in (0, 1) for name in ("proj", "fc2")]
+    linears = [f"blocks.{layer}.{name}" for layer in LAYERS for name in ("qkv", "fc1")]
+    others = [f"blocks.{layer}.{name}" for layer in LAYERS for name in ("proj", "fc2")]
     expected = {*(f"{name}.weight" for name in linears), *(f"{name}.bias" for name in others)}
     assert set(ranks[0]["apart"]) == expected
 

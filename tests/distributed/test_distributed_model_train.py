@@ -12,6 +12,7 @@ import torch
 import training_cases as cases
 from command import run
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
@@ -79,9 +80,12 @@ def halves(whole: Path, path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs() -> Path:
     """What one process and then four have left in a folder."""
-    folder = tmp_path_factory.mktemp("plans")
+    return shared_folder("plans", train_all)[0]
+
+
+def train_all(folder: Path) -> None:
     for name in ("megatron-sp", "stationary"):
         plan_file(folder, name, 4)
     plan_file(folder, "primepar", 4, OPT)
@@ -97,7 +101,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert cases.train(folder / "after", plan=opt, steps=1, weights=before, save_weights=after) == 0
     halves(Path(before), folder / "half.safetensors")
     assert on_ranks(4, four_ranks, folder) == [[0, 0, 0, 0, 0]] * 4
-    return folder
 
 
 def test_losses_under_plans_are_those_of_one_process(runs: Path) -> None:

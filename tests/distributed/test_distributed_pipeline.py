@@ -15,6 +15,7 @@ import pytest
 import training_cases
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS
+from lowered_steps import shared_folder
 from partitioned_cases import dense_step, drawn_batch, drawn_parameters
 from pipelined_plans import pipelined
 from profiles import IS_LONG, long
@@ -63,6 +64,12 @@ def trained_alone(folder: Path, model: ModelConfig, batch: int, steps: int) -> P
     return folder
 
 
+def alone_for_three_steps() -> Path:
+    """What one process leaves of `MODEL`."""
+    batch = training_cases.BATCH
+    return shared_folder("alone", lambda folder: trained_alone(folder, MODEL, batch, 3))[0]
+
+
 class Runs(NamedTuple):
     """A folder with what the processes left, and what each of them answered."""
 
@@ -71,15 +78,18 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("pipelines")
+def four() -> Runs:
     plans = [plan_of(*case) for case in CASES]
-    return Runs(folder, on_ranks(RANKS, pipeline_ranks.runs, folder, plans, trained()))
+
+    def fill(folder: Path) -> list[pipeline_ranks.Answers]:
+        return on_ranks(RANKS, pipeline_ranks.runs, folder, plans, trained())
+
+    return Runs(*shared_folder("pipelines", fill))
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained_alone(tmp_path_factory.mktemp("one"), MODEL, training_cases.BATCH, 3)
+def one() -> Path:
+    return alone_for_three_steps()
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[case[0] for case in CASES])

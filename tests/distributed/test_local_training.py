@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import training_cases as cases
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 from msgspec.structs import replace
 from numpy.typing import NDArray
 from saved_tensors import arrays_of, files_of
@@ -46,9 +47,8 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("four")
-    return Runs(folder, on_ranks(4, local.four_ranks, folder))
+def four() -> Runs:
+    return Runs(*shared_folder("local", lambda folder: on_ranks(4, local.four_ranks, folder)))
 
 
 def rows(folder: Path) -> list[StepRow]:

@@ -9,9 +9,10 @@ import ordered_ranks
 import pytest
 import training_cases
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 from nccl_rules import EAGER
 from profiles import IS_LONG
-from test_distributed_pipeline import MODEL, trained_alone
+from test_distributed_pipeline import MODEL, alone_for_three_steps
 
 from primepar.plan import preset_plan
 
@@ -20,20 +21,22 @@ NAMES = {"pipeline": "1f1b:2x2,megatron"} | ({"tensor": "primepar"} if IS_LONG e
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+def four() -> tuple[Path, list[dict[str, Any]]]:
     """The folder of the runs, and what each rank answered."""
-    folder = tmp_path_factory.mktemp("ordered")
     plans = {
         name: preset_plan(text, MODEL, RANKS, training_cases.BATCH) for name, text in NAMES.items()
     }
-    return folder, on_ranks(RANKS, ordered_ranks.trained, folder, plans, backend=EAGER)
+
+    def fill(folder: Path) -> list[dict[str, Any]]:
+        return on_ranks(RANKS, ordered_ranks.trained, folder, plans, backend=EAGER)
+
+    return shared_folder("ordered", fill)
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> dict[int, float]:
+def one() -> dict[int, float]:
     """The losses of one process."""
-    folder = trained_alone(tmp_path_factory.mktemp("one"), MODEL, training_cases.BATCH, 3)
-    return training_cases.losses(folder / "trained")
+    return training_cases.losses(alone_for_three_steps() / "trained")
 
 
 @pytest.mark.parametrize("name", NAMES)

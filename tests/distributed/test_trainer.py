@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import training_cases as cases
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 from saved_tensors import files_of, tensors_of
 
 from primepar.distributed.checkpoints.manifest import read_manifest
@@ -28,15 +29,16 @@ class Runs(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    folder = tmp_path_factory.mktemp("four")
-    return Runs(folder, on_ranks(4, cases.four_ranks, folder))
+def four() -> Runs:
+    return Runs(*shared_folder("four", lambda folder: on_ranks(4, cases.four_ranks, folder)))
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("one")
-    assert cases.train(folder / "straight", checkpoint=str(folder / "whole")) == 0
+def one() -> Path:
+    folder, code = shared_folder(
+        "one", lambda path: cases.train(path / "straight", checkpoint=str(path / "whole"))
+    )
+    assert code == 0
     return folder
 
 

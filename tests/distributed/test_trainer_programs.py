@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch.distributed as dist
 import training_cases as cases
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 
 from primepar.errors import RefutedError
 from primepar.schedule import Program
@@ -32,14 +34,20 @@ def runs(folder: Path) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
+@cache
+def left() -> tuple[Path, list[dict[str, Any]]]:
+    """A folder with the logs of the runs, and what each rank answered."""
+    return shared_folder("programs", lambda folder: on_ranks(RANKS, runs, folder))
 
 
-@pytest.fixture(scope="module")
-def answers(folder: Path) -> list[dict[str, Any]]:
-    return on_ranks(RANKS, runs, folder)
+@pytest.fixture
+def folder() -> Path:
+    return left()[0]
+
+
+@pytest.fixture
+def answers() -> list[dict[str, Any]]:
+    return left()[1]
 
 
 def test_a_program_that_ranks_disagree_on_is_refused_on_one_rank(

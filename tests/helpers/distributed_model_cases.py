@@ -23,13 +23,14 @@ STEP, SEED = 3, 11
 NORM_WEIGHTS = ("norm.weight", "norm1.weight", "norm2.weight")
 _SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 8, "context": 6, "vocabulary": 37}
 _DROPS: dict[str, Any] = {"embedding_dropout": 0.1, "dropout": 0.2, "attention_dropout": 0.3}
+_ONE = {"layers": 1}
 _LLAMA = {**_SIZES, "heads": 16, "kv_heads": 8, "head_dim": 4, "ffn": 48}
 MODELS = {
-    "gpt2": ModelConfig.of("gpt2", **_SIZES),
-    "opt": ModelConfig.of("opt", **_SIZES),
-    "llama": ModelConfig.of("llama", **_LLAMA),
+    "gpt2": ModelConfig.of("gpt2", **_SIZES | _ONE),
+    "opt": ModelConfig.of("opt", **_SIZES | _ONE),
+    "llama": ModelConfig.of("llama", **_LLAMA | _ONE),
     "bloom": ModelConfig.of("bloom", **_SIZES),
-    "gpt2-dropout": ModelConfig.of("gpt2", **_SIZES, **_DROPS),
+    "gpt2-dropout": ModelConfig.of("gpt2", **_SIZES | _ONE, **_DROPS),
     "llama-tied": ModelConfig.of("llama", **_LLAMA, tied=True, attention_bias=True),
 }
 """Head dims are even, 8 devices divide heads and hidden, and none divides the vocabulary."""

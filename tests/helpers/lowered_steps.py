@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
+import tempfile
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from hashlib import sha256
@@ -42,6 +43,20 @@ def shared(asked: bytes, answer: Callable[[], Any]) -> Any:
         if not file.exists():
             file.write_bytes(pickle.dumps(answer()))
     return pickle.loads(file.read_bytes())
+
+
+def shared_folder(name: str, fill: Callable[[Path], Any]) -> tuple[Path, Any]:
+    """A folder, and what `fill` returned that wrote it: once in a pytest run, for all workers.
+
+    A fixture of a module runs once in every worker that has a test of the module.
+    """
+
+    def filled() -> tuple[Path, Any]:
+        path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=os.environ[SHARED]))
+        return path, fill(path)
+
+    answer: tuple[Path, Any] = shared(f"folder {name}".encode(), filled)
+    return answer
 
 
 class _Asked:

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import training_cases
 from distributed_ranks import on_ranks
-from lowered_steps import lower_step
+from lowered_steps import lower_step, shared_folder
 from memory_ranks import OPERATORS, STEPS, WAYS
 from msgspec.structs import replace
 from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
@@ -40,7 +40,7 @@ from primepar.schedule.program import Collective, ISend
 from primepar.verify import verify_program
 
 BATCH, POSITIONS, UPDATES = 16, 4, 2
-SIZES: dict[str, Any] = {"layers": 2, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
+SIZES: dict[str, Any] = {"layers": 1, "hidden": 32, "heads": 4, "context": 16, "vocabulary": 256}
 PRESETS = ("megatron", "megatron-sp", "summa", "tesseract", "primepar", "stationary", "data",
            "M2,megatron")  # fmt: skip
 FEW = [
@@ -132,13 +132,14 @@ RUNS = {
 
 
 @pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("four")
+def four() -> Path:
     plans = {
         family: (preset_plan(name, MODELS[family], 4, BATCH), ways)
         for family, (name, ways) in RUNS.items()
     }
-    answers = on_ranks(4, memory_ranks.trained, folder, plans)
+    folder, answers = shared_folder(
+        "memory", lambda path: on_ranks(4, memory_ranks.trained, path, plans)
+    )
     runs = [
         f"{family} {run}"
         for family, (_, ways) in RUNS.items()

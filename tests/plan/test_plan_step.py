@@ -19,7 +19,7 @@ import training_cases as cases
 from command import run
 from distributed_ranks import on_ranks
 from hypothesis import HealthCheck, given, settings
-from lowered_steps import lower_step
+from lowered_steps import lower_step, shared_folder
 from partitioned_cases import (
     PRESET_MESHES,
     SHAPES,
@@ -353,9 +353,13 @@ SPACES = ("paper", "all")
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def plans() -> dict[str, Path]:
     """Plans of four devices, one from a search in each space."""
-    folder = tmp_path_factory.mktemp("plans")
+    written: dict[str, Path] = shared_folder("searched", search_both)[1]
+    return written
+
+
+def search_both(folder: Path) -> dict[str, Path]:
     model, written = folder / "config.json", {}
     model.write_text(json.dumps(CONFIG))
     asked = ("plan", str(model), "--cluster", "h200-8", "--devices", "4", "--batch", str(ASKED))
