@@ -21,7 +21,6 @@ from saved_tensors import arrays_of, files_of
 
 import primepar
 from primepar.distributed.training.log import EvaluateRow, StepRow, read_log
-from primepar.distributed.training.settings import Settings
 from primepar.errors import PlanError
 from primepar.models import ModelConfig, WeightFile, initial_parameter
 from primepar.operators import parameter_views
@@ -161,7 +160,8 @@ def test_an_evaluation_between_averages_is_of_the_mean(four: Runs) -> None:
         for name in config.parameter_shapes
     }
     dense = Transformer(config, means)
-    batches = cases.TEXT.held_out_batches(Settings().evaluate_batches, cases.BATCH, config.context)
+    count = cases.SMALL.evaluate_batches
+    batches = cases.TEXT.held_out_batches(count, cases.BATCH, config.context)
     assert evaluated[4] == pytest.approx(
         np.mean([dense.loss(*batch) for batch in batches]), rel=1e-10
     )
@@ -258,7 +258,7 @@ def test_a_plan_without_replicas_is_refused() -> None:
 
 
 def test_replicas_on_several_stages_are_refused() -> None:
-    plan = preset_plan("1f1b:2x2,data", cases.SMALL.model, 4, 8)
+    plan = preset_plan("1f1b:2x2,data", replace(cases.SMALL, layers=2).model, 4, 8)
     with pytest.raises(PlanError) as caught:
         replicas_of(plan)
     assert str(caught.value) == (

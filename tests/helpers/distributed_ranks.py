@@ -33,7 +33,8 @@ SECONDS = {"gloo": 240, "nccl": 90}
 prints where it is."""
 PRELOADED = [
     "primepar.cli", "primepar.distributed.modules.model",
-    "primepar.distributed.training.trainer", "torch._dynamo",
+    "primepar.distributed.training.trainer", "primepar.distributed.checkpoints.loading",
+    "primepar.distributed.modules.weights", "torch._dynamo",
 ]  # fmt: skip
 """What the server loads once for all ranks."""
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch.distributed as dist
+from lowered_steps import lower_step
 from torch import device
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from primepar.distributed.profiling import clock as profile_clock
+from primepar.distributed.profiling import work
 from primepar.distributed.profiling.clock import Stopwatch
 from primepar.distributed.profiling.measure import Profile, profile_here
 from primepar.distributed.runtime.mesh import Mesh
@@ -32,6 +34,7 @@ def profile(folder: Path, asked: bool) -> int:
         patch.object(profile_clock, "SECONDS", 1e-6),
         patch.object(profile_clock, "REPEATS", 1),
         patch.object(profile_clock, "TURNS", 1),
+        patch.object(work, "lower_step", lower_step),
         Stopping() as stopping,
     ):
         if asked and rank == 1:

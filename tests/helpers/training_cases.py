@@ -27,8 +27,9 @@ from primepar.errors import PrimeParError
 
 BATCH = 4
 SMALL = Settings(
-    dtype="float64", batch=BATCH, layers=1, hidden=32, heads=4, context=16, steps=20, warmup=5
-)
+    dtype="float64", batch=BATCH, layers=1, hidden=32, heads=4, context=16, steps=20, warmup=5,
+    evaluate_batches=2,
+)  # fmt: skip
 COUNTING = b" ".join(b"%d" % n for n in range(300))
 """An epoch has 61 samples: with batches of 4, step 16 begins another one."""
 OWN = """from primepar.partition import PrimePar

@@ -8,7 +8,8 @@ instruction defines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class Watch:
         self.rank, self.shapes, self.seen = rank, shapes, Seen(first)
         self._proved = proved.programs[rank]
         self._posted: dict[str, list[ObservedCall]] = {}
-        self._blocks: dict[str, torch.Tensor] = {}
+        self._memory = _Memory({})
         self.peak = 0
         """Largest number of elements in memory after an instruction; shared memory counts once."""
         self.instructions = 0
@@ -112,23 +113,22 @@ class Watch:
 
     def made(self, name: str, block: torch.Tensor) -> None:
         """Note a block that has memory now."""
-        if name not in self._blocks:
+        if name not in self._memory.blocks:
             self.seen.made.add(name)
-        self._blocks[name] = block
+        self._memory.add(name, block)
 
     def gone(self, name: str, block: torch.Tensor) -> None:
         """Note a block that ends."""
         self.seen.gone.add(name)
-        self._blocks.pop(name)
+        self._memory.remove(name)
 
     def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps.
 
         Raises `ConformanceError` at the first step that differs from its instruction.
         """
-        position, self._blocks = 0, dict(frame.blocks)
-        before = set(self._blocks)
-        self.peak = _memory(self._blocks)
+        position, self._memory = 0, _Memory(frame.blocks)
+        before, self.peak = set(self._memory.blocks), self._memory.elements
         with watched_groups(self.seen):
             for step in steps:
                 self.seen.clear()
@@ -140,8 +140,8 @@ class Watch:
                 if not step.instructions:
                     continue
                 self._compare(position, due, before)
-                before = set(self._blocks)
-                self.peak = max(self.peak, _memory(self._blocks))
+                before = set(self._memory.blocks)
+                self.peak = max(self.peak, self._memory.elements)
                 position += len(step.instructions)
         if position != len(self._proved):
             self._fail(position, "nothing", self._proved[position:])
@@ -248,10 +248,36 @@ def _kernel_call(phase: str, reads: tuple[Any, ...], made: Any) -> ObservedCall:
     return ObservedCall(phase, (*reads, made))
 
 
-def _memory(blocks: dict[str, torch.Tensor]) -> int:
-    """Return the elements in the memory of some blocks; shared memory counts once."""
-    pieces = {}
-    for block in blocks.values():
-        storage = block.untyped_storage()
-        pieces[storage.data_ptr()] = storage.nbytes() // block.element_size()
-    return sum(pieces.values())
+class _Memory:
+    """Blocks by name, and the number of elements in their memory; shared memory counts once."""
+
+    def __init__(self, blocks: Mapping[str, torch.Tensor]) -> None:
+        self.blocks: dict[str, torch.Tensor] = {}
+        self.elements = 0
+        self._users = Counter[int]()
+        """Address of a piece of memory -> the number of blocks in it."""
+        for name, block in blocks.items():
+            self.add(name, block)
+
+    def add(self, name: str, block: torch.Tensor) -> None:
+        """Add a block, or replace that of this name. It is held: its address is no other's."""
+        if name in self.blocks:
+            self.remove(name)
+        self.blocks[name] = block
+        address, elements = _piece(block)
+        self._users[address] += 1
+        if self._users[address] == 1:
+            self.elements += elements
+
+    def remove(self, name: str) -> None:
+        """Remove a block; the last one in a piece of memory gives it up."""
+        address, elements = _piece(self.blocks.pop(name))
+        self._users[address] -= 1
+        if self._users[address] == 0:
+            self.elements -= elements
+
+
+def _piece(block: torch.Tensor) -> tuple[int, int]:
+    """Return the address and the number of elements of the memory that a block is a part of."""
+    storage = block.untyped_storage()
+    return storage.data_ptr(), storage.nbytes() // block.element_size()
