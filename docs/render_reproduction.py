@@ -63,8 +63,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "reproduction.md"
 Choices = dict[str, list[PaperPoint]]
 """Another choice -> the points of figures 7 and 8."""
-FAMILY = (4, 8, 16)
-"""Devices on which the whole family is searched."""
 
 
 def report(text: str) -> str:
@@ -495,7 +493,7 @@ def family() -> Iterator[str]:
     """The same models over every primitive of the library."""
     rows = []
     for model in NAMES:
-        for devices in FAMILY:
+        for devices in DEVICES:
             report(f"the whole family: {model} on {devices}")
             paper, every = (point(model, devices, space=space) for space in ("paper", "all"))
             more = {name.rpartition(".")[2]: text for name, text in every.sequences.items()}
