@@ -6,12 +6,12 @@ import re
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import parallel_cases as cases
 import pytest
 from distributed_ranks import on_ranks
+from lowered_steps import shared_folder
 from parallel_models import BATCH, POSITIONS, REGIONS, own
 from profiles import IS_LONG, long
 
@@ -30,9 +30,9 @@ GROUPED = {"num_key_value_heads": 2, "attention_bias": True, "mlp_bias": True}
 ONE = {"num_hidden_layers": 1}
 MODELS: dict[str, tuple[Any, ...]] = {
     "llama P2x2": ("llama", GROUPED | ONE, "P2x2"),
-    "gpt2 megatron": ("gpt2", {"n_layer": 1}, "megatron"),
+    "gpt2 megatron": ("gpt2", {"n_layer": 1}, "megatron", (), 2, "SGD"),
 }
-"""Model, changes of its config, plan, regions."""
+"""Model, changes of its config, plan, regions, steps, optimizer."""
 WIDER: dict[str, tuple[Any, ...]] = {
     "llama megatron": ("llama", {}, "megatron", (), 20),
     "llama megatron-sp": ("llama", {}, "megatron-sp"),
@@ -190,11 +190,18 @@ def results() -> dict[tuple[str, str], Any]:
     asked |= {("checkpointed", f"{plan} {way}"): (plan, way) for plan, way in CHECKPOINTED}
     asked |= {("in_bfloat16", f"{plan} {way}"): (plan, way) for plan, way in HALF}
     asked |= {("weighted", "M2,megatron"): ("M2,megatron",)}
-    with TemporaryDirectory() as folder:
-        asked |= {("states", ""): (folder,), ("recipe", ""): (recipe(), folder)}
-        calls = [(work, given) for (work, _), given in asked.items()]
-        answers = on_ranks(4, cases.several, calls, imported=MODULES)
-    return dict(zip(asked, answers[0], strict=True))
+    asked |= {("states", ""): (), ("recipe", ""): (recipe(),)}
+    of_folder = ("states", "recipe")
+
+    def fill(folder: Path) -> list[Any]:
+        calls = [
+            (work, (*given, str(folder)) if work in of_folder else given)
+            for (work, _), given in asked.items()
+        ]
+        answers: list[Any] = on_ranks(4, cases.several, calls, imported=MODULES)[0]
+        return answers
+
+    return dict(zip(asked, shared_folder("parallel", fill)[1], strict=True))
 
 
 @pytest.mark.parametrize("name", [*MODELS, *(WIDER if IS_LONG else {})])
@@ -296,10 +303,10 @@ def test_layouts_are_placements_where_these_exist() -> None:
 
 
 def test_states_have_ordinary_names_and_pass_between_plans() -> None:
-    """Two blocks have sections, which no DTensor expresses in the ordinary shape."""
+    """One layer has sections, which no DTensor expresses in the ordinary shape."""
     state = results()["states", ""]
-    whole = {f"blocks.{block}.qkv.{kind}" for block in (0, 1) for kind in ("weight", "bias")}
-    linear = {name for name in own().state_dict() if "norm" not in name} - {"embed.weight"}
+    whole = {"blocks.0.qkv.weight", "blocks.0.qkv.bias"}
+    linear = {name for name in own(1).state_dict() if "norm" not in name} - {"embed.weight"}
     assert (state["names"], state["shapes"], state["equal"]) == (True, True, [True] * 3)
     assert set(state["sharded"]) == linear - whole
 

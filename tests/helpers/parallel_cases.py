@@ -72,7 +72,12 @@ def run(module: Callable[..., Any], batch: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def compared(
-    model: str, changes: dict[str, Any], plan: Any, regions: tuple[Region, ...] = (), steps: int = 2
+    model: str,
+    changes: dict[str, Any],
+    plan: Any,
+    regions: tuple[Region, ...] = (),
+    steps: int = 2,
+    kind: str = "AdamW",
 ) -> dict[str, Any]:
     """The largest differences between a parallelized model and the same on one process."""
     plain = made(model, changes)
@@ -91,7 +96,7 @@ def compared(
         "logits": distance(own_logits, local_rows(module, logits)),
         "loss": distance(averaged_loss(own_loss), loss),
         "gradients": max(gradients.values()),
-        **trained(module, plain, steps),
+        **trained(module, plain, steps, kind),
     }
 
 
@@ -153,7 +158,7 @@ def checkpointed(plan: str, reentrant: bool) -> dict[str, float]:
 
 def in_bfloat16(plan: str, way: str) -> tuple[str, float]:
     """The dtype of logits, and the largest relative difference of a gradient, in half precision."""
-    plain = own().float()
+    plain = own(1).float()
     module = parallelize(deepcopy(plain), plan, 4, REGIONS)
     if way == "converted":
         plain, module = plain.bfloat16(), module.bfloat16()
@@ -333,8 +338,8 @@ def message(call: Callable[[], Any]) -> str:
 
 def states(folder: str) -> dict[str, Any]:
     """Ordinary states into a parallelized module and out of it, and through a checkpoint."""
-    expected = own().state_dict()
-    first, second = (parallelize(own(), plan, 4, REGIONS) for plan in ("P2x2", "M2,megatron"))
+    expected = own(1).state_dict()
+    first, second = (parallelize(own(1), plan, 4, REGIONS) for plan in ("P2x2", "M2,megatron"))
     with torch.no_grad():
         for parameter in first.parameters():
             parameter.zero_()

@@ -42,11 +42,11 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """A user's own model; `mix` is over positions, as in an MLP-mixer."""
 
-    def __init__(self) -> None:
+    def __init__(self, blocks: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, 32)
         self.mix = nn.Linear(POSITIONS, POSITIONS)
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
         self.head = nn.Linear(32, VOCABULARY)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
@@ -94,9 +94,9 @@ def uneven(**sizes: int) -> nn.Module:
     return Uneven(**sizes)
 
 
-def own() -> nn.Module:
+def own(blocks: int = 2) -> nn.Module:
     torch.manual_seed(0)
-    return Transformer().double()
+    return Transformer(blocks).double()
 
 
 def llama(**changes: Any) -> nn.Module:
