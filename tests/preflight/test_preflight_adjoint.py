@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import runpy
 import sys
 from functools import cache
@@ -121,15 +122,15 @@ SENTENCES: dict[Changes, str] = {
     "computed at adjoints.py:45, got it without: let rank 1 send it, and add it to the others "
     "before backward",
     ("gather", "slice"): "rank 0, backward of Gather at adjoints.py:95: expected the gradient that "
-    "autograd computes of the forward pass of all ranks, got one that differs by 72% of its size "
+    "autograd computes of the forward pass of all ranks, got one that differs by N% of its size "
     "on random numbers: its forward pass communicates by all_gather and its backward by none: send "
     "back, and sum, what the forward pass has sent",
     ("ring", "short"): "rank 0, backward of Ring at adjoints.py:255: expected the gradient that "
-    "autograd computes of the forward pass of all ranks, got one that differs by 144% of its size "
+    "autograd computes of the forward pass of all ranks, got one that differs by N% of its size "
     "on random numbers: its forward pass communicates by send and recv and its backward by send "
     "and recv: send back, and sum, what the forward pass has sent",
     ("copy", "ranks"): "rank 1, backward of Sum at adjoints.py:168: expected the gradient that "
-    "autograd computes of the forward pass of all ranks, got one that differs by 50% of its size "
+    "autograd computes of the forward pass of all ranks, got one that differs by N% of its size "
     "on random numbers: its forward pass communicates by all_reduce and its backward by none: send "
     "back, and sum, what the forward pass has sent",
 }
@@ -137,7 +138,11 @@ SENTENCES: dict[Changes, str] = {
 
 @pytest.mark.parametrize("case", SENTENCES)
 def test_a_gradient_of_something_else_is_refuted_with_both_lines(case: Changes) -> None:
-    assert f"\n      {SENTENCES[case]}\n" in answer(CASES[case]).out
+    # Random numbers are drawn by the bits of what the script computes, so by how much of its size
+    # a gradient differs is another number on another processor.
+    by = re.compile(r"differs by \d+%")
+    printed = by.sub("differs by N%", answer(CASES[case]).out)
+    assert f"\n      {SENTENCES[case]}\n" in printed
 
 
 @pytest.mark.parametrize("case", SCHEDULES)
