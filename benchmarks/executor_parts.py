@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from time import process_time_ns
+from typing import Annotated
 from unittest.mock import patch
 
 import torch
 from torch import distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.bench import BenchRow, Case, Cells, bench
+from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.contenders import Contender, makers, planned
 from benchmarks.executor import peak_of, two_steps
 from benchmarks.problem import PROBLEMS, Problem
@@ -42,31 +43,21 @@ NEEDED = 0.05
 class ExecutorPartRow(BenchRow, frozen=True):
     """A step without a part over a step with all: new bytes, and CPU."""
 
-    problem: str
-    plan: str
-    without: str
+    problem: Annotated[str, Column("problem")]
+    plan: Annotated[str, Column("plan")]
+    without: Annotated[str, Column("without")]
     bytes: int
     bytes_of_all: int
     nanoseconds: int
     nanoseconds_of_all: int
 
     @property
-    def memory(self) -> float:
+    def memory(self) -> Annotated[float, Column("new memory", ".2f")]:
         return self.bytes / self.bytes_of_all
 
     @property
-    def cpu(self) -> float:
+    def cpu(self) -> Annotated[float, Column("CPU", ".2f")]:
         return self.nanoseconds / self.nanoseconds_of_all
-
-    @property
-    def cells(self) -> Cells:
-        return {
-            "problem": self.problem,
-            "plan": self.plan,
-            "without": self.without,
-            "new memory": f"{self.memory:.2f}",
-            "CPU": f"{self.cpu:.2f}",
-        }
 
     @classmethod
     def notes(cls, rows: list[ExecutorPartRow]) -> Iterator[str]:  # type: ignore[override]

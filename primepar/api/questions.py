@@ -99,12 +99,11 @@ def verify_target(
 
 def with_cause(report: Report, target: object, side: Side | None) -> Report:
     """The report of a primitive that is refuted with the likeliest mistake in its maps."""
-    if report.verdict != "refuted" or not isinstance(target, Primitive):
+    if report.verdict != "refuted":
         return report
-    from primepar.verify.primitive.likely_cause import likely_cause
+    from primepar.verify.primitive.likely_cause import cause_at
 
-    length = int(str(side)) if str(side).isdecimal() else 2
-    return replace(report, cause=likely_cause(target, max(2, length)))
+    return replace(report, cause=cause_at(target, side))
 
 
 def simulate_target(

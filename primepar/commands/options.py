@@ -22,7 +22,6 @@ from primepar.errors import TargetError
 from primepar.files import check_ending, write_text
 from primepar.plan import Plan, save_plan
 from primepar.plan.description import describe, plan_svg, words
-from primepar.schedule import Primitive
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Nesting
 
@@ -97,11 +96,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def likely_cause(target: object, side: str | None) -> list[str]:
     """A line with the likeliest mistake in the maps of a primitive, or no line."""
-    if not isinstance(target, Primitive):
-        return []
-    from primepar.verify.primitive.likely_cause import likely_cause
+    from primepar.verify.primitive.likely_cause import cause_at
 
-    cause = likely_cause(target, int(side) if side and side.isdecimal() and int(side) > 1 else 2)
+    cause = cause_at(target, side)
     return [f"  likely cause: {cause}"] if cause else []
 
 

@@ -103,6 +103,48 @@ def followed(nodes: Iterable[Instruction], rank: Rank) -> Iterator[tuple[Instruc
         yield node, used
 
 
+class LiveBlocks:
+    """The live blocks of one rank; a posted receive is live from its post."""
+
+    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
+        self._size, self._rank = size, rank
+        self._blocks = {name: size(name) or 0 for name in initial}
+        self.total = sum(self._blocks.values())
+
+    def do(self, node: Instruction) -> int:
+        """Advance by one instruction; returns the increase of the live elements."""
+        used = self._rank.touched(node)
+        return self.change(used.made, used.gone)
+
+    def change(self, made: Names, gone: Names) -> int:
+        """Advance by what makes and frees some blocks; returns as `do` does."""
+        blocks, grown = self._blocks, 0
+        for name in gone:
+            grown -= blocks.pop(name, 0)
+        for name in made:
+            if name not in blocks:
+                blocks[name] = self._size(name) or 0
+                grown += blocks[name]
+        self.total += grown
+        return grown
+
+    def peak(self, nodes: Iterable[Instruction]) -> int:
+        """Advance by some instructions; returns the peak: the largest number of live elements.
+
+        The elements before the first instruction count too.
+        """
+        most = self.total
+        for node in nodes:
+            if self.do(node) > 0:
+                most = max(most, self.total)
+        return most
+
+    def missing(self, made: Names) -> int:
+        """Return the elements of blocks that an instruction makes and that are not live yet."""
+        blocks = self._blocks
+        return sum([self._size(name) or 0 for name in made if name not in blocks])
+
+
 class RankList:
     """One rank's instructions, and for every block the sorted positions where it is used.
 
@@ -153,17 +195,10 @@ class RankList:
         A posted receive makes its block live, and its wait adds nothing.
         """
         if self._growth[0] is not size:
-            blocks = {name: size(name) or 0 for name in self.initial}
-            growth = [sum(blocks.values())]
+            live = LiveBlocks(size, self.rank, self.initial)
+            growth = [live.total]
             for node, used in zip(self.nodes, self.uses, strict=True):
-                grown = 0
-                if used.changes and type(node) is not Wait:
-                    for name in used.gone:
-                        grown -= blocks.pop(name, 0)
-                    for name in used.made:
-                        if name not in blocks:
-                            grown += blocks.setdefault(name, size(name) or 0)
-                growth.append(grown)
+                growth.append(0 if type(node) is Wait else live.change(used.made, used.gone))
             self._growth = size, growth
         return self._growth[1]
 

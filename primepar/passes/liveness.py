@@ -7,13 +7,12 @@ compute b (2) from a; free a` has the live elements 4, 6, 2, so its peak is 6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 
-from primepar.passes.block_uses import Names, Rank, Size
+from primepar.passes.block_uses import Size
 from primepar.schedule.ledger import peak
 from primepar.schedule.meaning import meaning_of
-from primepar.schedule.program import Instruction, Program
+from primepar.schedule.program import Program
 from primepar.schedule.sharing import shared
 
 ROUNDS = "master.update"
@@ -46,48 +45,6 @@ def live_sizes(program: Program) -> Size:
         return elements if elements is None else elements * (1 + doubled)
 
     return weighed
-
-
-class LiveBlocks:
-    """The live blocks of one rank; a posted receive is live from its post."""
-
-    def __init__(self, size: Size, rank: Rank, initial: Iterable[str]) -> None:
-        self._size, self._rank = size, rank
-        self._blocks = {name: size(name) or 0 for name in initial}
-        self.total = sum(self._blocks.values())
-
-    def do(self, node: Instruction) -> int:
-        """Advance by one instruction; returns the increase of the live elements."""
-        used = self._rank.touched(node)
-        return self.change(used.made, used.gone)
-
-    def change(self, made: Names, gone: Names) -> int:
-        """Advance by what makes and frees some blocks; returns as `do` does."""
-        blocks, grown = self._blocks, 0
-        for name in gone:
-            grown -= blocks.pop(name, 0)
-        for name in made:
-            if name not in blocks:
-                blocks[name] = self._size(name) or 0
-                grown += blocks[name]
-        self.total += grown
-        return grown
-
-    def peak(self, nodes: Iterable[Instruction]) -> int:
-        """Advance by some instructions; returns the peak: the largest number of live elements.
-
-        The elements before the first instruction count too.
-        """
-        most = self.total
-        for node in nodes:
-            if self.do(node) > 0:
-                most = max(most, self.total)
-        return most
-
-    def missing(self, made: Names) -> int:
-        """Return the elements of blocks that an instruction makes and that are not live yet."""
-        blocks = self._blocks
-        return sum([self._size(name) or 0 for name in made if name not in blocks])
 
 
 def peaks(program: Program) -> list[int]:

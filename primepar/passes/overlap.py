@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from primepar.passes.block_uses import (
     LOCAL,
+    LiveBlocks,
     RankList,
     Size,
     UsedBlocks,
@@ -40,7 +41,7 @@ from primepar.passes.block_uses import (
     request_of,
     with_lists,
 )
-from primepar.passes.liveness import LiveBlocks, live_sizes
+from primepar.passes.liveness import live_sizes
 from primepar.schedule.program import (
     AllGather,
     AllReduce,

@@ -28,10 +28,10 @@ from __future__ import annotations
 
 from itertools import chain
 
-from primepar.passes.block_uses import RankList, Size, rank_lists
+from primepar.passes.block_uses import LiveBlocks, RankList, Size, rank_lists
 from primepar.passes.calls import Call, calls, in_order
 from primepar.passes.in_place_parts import Edits, rewritten
-from primepar.passes.liveness import LiveBlocks, live_sizes
+from primepar.passes.liveness import live_sizes
 from primepar.schedule.meaning import Meaning, meaning_of
 from primepar.schedule.operators import scratch_name
 from primepar.schedule.program import (

@@ -49,6 +49,16 @@ def likely_cause(primitive: Primitive, side: int = 2) -> str | None:
         return None  # a map without a value somewhere has a message of its own
 
 
+def cause_at(target: object, side: object) -> str | None:
+    """The likely cause of a refuted target at the side that was asked; None if it is no primitive.
+
+    Where that side is no number, or less than 2, the sentence is about 2.
+    """
+    if not isinstance(target, Primitive):
+        return None
+    return likely_cause(target, max(2, int(str(side)) if str(side).isdecimal() else 2))
+
+
 @dataclass(frozen=True)
 class _Maps:
     """A primitive whose maps are read, and the side to speak of."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from functools import cached_property
 from time import perf_counter
 from typing import NamedTuple
 
@@ -155,7 +156,8 @@ class _SumQuestions:
             self._shards(member, addends, shared, reads) for member, addends in added.items()
         ):
             return
-        factors = [scale, *(scale * factor for factor in self._later(rank, call) if factor)]
+        later = self.factors[rank].get(call, [])
+        factors = [scale, *(scale * factor for factor in later if factor)]
         if any(factor * len(reads) == 1 for factor in factors):  # a mean of what ranks have
             return
         for name in sorted(shared):
@@ -168,7 +170,7 @@ class _SumQuestions:
             parameters = self._parameters(rank, added[rank][name].nodes)
             certain = (
                 all(addends[name].times == 1 for addends in added.values())
-                and None not in self._later(rank, call)
+                and None not in later
                 and bool(parameters)
                 and not any(self._is_reduced(rank, one, reads) for one in parameters)
             )
@@ -263,21 +265,10 @@ class _SumQuestions:
             for members in self.replicas.summed_over(rank, gradient)
         )
 
-    def _later(self, rank: int, call: int) -> list[Fraction | None]:
-        """The factors that a sum is multiplied by; None for one that is not known."""
-        copies: set[int] = set()
-        factors: list[Fraction | None] = []
-        for number, node in enumerate(self.terms[rank].nodes):
-            match node:
-                case Received(call=other) if other == call:
-                    copies.add(number)
-                case Mapped(input=one) if one in copies:
-                    copies.add(number)
-                case Scaled(input=one, factor=factor) if one in copies:
-                    factors.append(Fraction(factor))
-                case WeightedTerm(input=one) if one in copies:
-                    factors.append(None)
-        return factors
+    @cached_property
+    def factors(self) -> list[dict[int, list[Fraction | None]]]:
+        """Of each rank: call -> what its result is multiplied by; None for an unknown factor."""
+        return [_factors(of_rank) for of_rank in self.terms]
 
     def _counted(
         self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
@@ -306,3 +297,20 @@ class _SumQuestions:
         )  # fmt: skip
         details = Counterexample("wrong-data", tuple(reads), events=events)
         return _TimesCounted(sentence, details, certain)
+
+
+def _factors(terms: RankTerms) -> dict[int, list[Fraction | None]]:
+    copies: dict[int, int] = {}
+    """Terms that are what a call returned, or elements of it, and that call."""
+    factors: dict[int, list[Fraction | None]] = {}
+    for number, node in enumerate(terms.nodes):
+        match node:
+            case Received(call=call):
+                copies[number] = call
+            case Mapped(input=one) if one in copies:
+                copies[number] = copies[one]
+            case Scaled(input=one, factor=factor) if one in copies:
+                factors.setdefault(copies[one], []).append(Fraction(factor))
+            case WeightedTerm(input=one) if one in copies:
+                factors.setdefault(copies[one], []).append(None)
+    return factors
