@@ -23,6 +23,8 @@ from primepar.schedule.evidence import (
 
 MOST_ROWS = 8
 """Rows of a cycle or of a mesh that are drawn; the others are counted."""
+MOST_COLUMNS = 16
+"""Columns of a mesh that are drawn, around the first device that is involved."""
 HIGH, ROW, CHARACTER, LEFT, COLUMNS = 22, 38, 6.1, 8, 104
 """Of a box and of its row, in pixels; width of a character; margin; characters of a sentence."""
 
@@ -261,8 +263,13 @@ def _mesh(example: Counterexample, mesh: dict[str, int]) -> GridTable:
         place = dict(zip(mesh, coordinates, strict=True))
         name = " ".join(f"{axis}={place[axis]}" for axis in others)
         rows.setdefault(name, {})[place.get(last, 0)] = rank
+    length, middle = mesh.get(last, 1), 0
+    if example.ranks and example.places:
+        middle = dict(zip(mesh, example.places[example.ranks[0]], strict=True)).get(last, 0)
+    first = max(0, min(middle - MOST_COLUMNS // 2, length - MOST_COLUMNS))
+    columns = range(first, min(first + MOST_COLUMNS, length))
     shown = {
-        name: tuple(row[column] for column in sorted(row))
+        name: tuple(row[column] for column in columns)
         for name, row in sorted(rows.items())
         if len(rows) <= MOST_ROWS or {*row.values()} & {*example.ranks}
     }
@@ -270,7 +277,7 @@ def _mesh(example: Counterexample, mesh: dict[str, int]) -> GridTable:
     return GridTable(
         f"devices at {sides}" if sides else "devices",
         tuple(shown),
-        tuple(f"{last}={column}" if last else "" for column in range(mesh.get(last, 1))),
+        tuple(f"{last}={column}" if last else "" for column in columns),
         tuple(shown.values()),
         frozenset((row, column) for row, ranks in enumerate(shown.values())
                   for column, rank in enumerate(ranks) if rank in example.ranks),

@@ -152,6 +152,7 @@ def test_a_primitive_without_a_step_from_some_side_on_is_refuted(
     assert report["deadlock-freedom"].reason == (
         f"a phase has no step at {place.split()[0]}, so that nothing is done there"
     )
+    assert report.cause is None  # small meshes are right, so no single edit is the likely one
     forged = _forged(kind(), right)
     assert "steps" in _refused_claims(forged, kind())
 

@@ -109,6 +109,13 @@ class _Maps:
                     wrong.setdefault(fault.phase, fault)
         return wrong
 
+    @cached_property
+    def is_met_early(self) -> bool:
+        """Whether small meshes show the mistake: one that begins later is none of one edit."""
+        lengths = ((side,) * len(self.primitive.side_names) for side in (2, SIDE))
+        meshes = (Sequence.of(self.primitive, *sides) for sides in lengths)
+        return any(smallest_faults(meshes, FAULTS))
+
     def is_right_with(self, phase: Phase, one: str, other: str, offset: int) -> bool:
         """Whether nothing is wrong on small meshes with two dims of a phase exchanged, and moved.
 
@@ -228,7 +235,7 @@ def _strides(asked: _Maps) -> Iterator[str]:
 def _left_out(asked: _Maps) -> Iterator[str]:
     """One of backward and gradient, which then has the map of forward."""
     missing = [phase for phase in PHASES if phase not in asked.own]
-    if len(missing) == 1 and not asked.miscomputed:
+    if len(missing) == 1 and not asked.miscomputed and asked.is_met_early:
         kind = type(asked.primitive).__name__
         yield (
             f"{asked.at('forward')}: {kind} has no {missing[0]}, so that forward's map is used: "
@@ -239,7 +246,7 @@ def _left_out(asked: _Maps) -> Iterator[str]:
 def _one_edit(asked: _Maps) -> Iterator[str]:
     """All single edits after which nothing is wrong: one slice more or less, two dims exchanged."""
     right = []
-    for phase in asked.own if not asked.miscomputed else ():
+    for phase in asked.own if not asked.miscomputed and asked.is_met_early else ():
         dims = asked.digits[phase]
         for dim, (offset, how) in product(dims, ((-1, "far: take 1 off"), (1, "short: add 1"))):
             if asked.is_right_with(phase, dim, dim, offset):
