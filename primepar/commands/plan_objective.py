@@ -9,6 +9,8 @@ from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from msgspec.structs import replace as changed
+
 from primepar.api.target import COMMAND_LINE, SEQUENCES, priced_plan
 from primepar.commands.amounts import aligned
 from primepar.errors import ConfigError, PlanError, UndecidedError
@@ -41,10 +43,8 @@ _WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
     "time": (("--within",), "time itself is least"),
     "memory": (("--memory", "--pp"), "memory itself is least"),
     "redundancy": (("--pp",), "redundancy itself is least"),
-    "splits": (("--memory", "--within", "--explain", "--tokens"),
-               "it lists the fastest of each split in the memory of a device"),
-    "stages": (("--memory", "--within", "--explain", "--objective"),
-               "stages are searched for the least time in the memory of a device"),
+    "splits": (("--within", "--explain", "--tokens"), "it lists the fastest of each split"),
+    "stages": (("--within", "--explain", "--objective"), "stages are searched for the least time"),
 }  # fmt: skip
 """Options without effect on an answer, and why."""
 USUAL_POSITIONS = 8192
@@ -194,6 +194,10 @@ class Question:
                 smallest = smallest_within(self.planner(tick), self.within)
                 return self._best([ComparedPlan("", smallest)], tick)
             case "time":
+                from primepar.plan.search.search import EXACT
+
+                if self.asked_devices > EXACT:
+                    return self._stages(tick)
                 return self._best(ranked(self.planner(tick), self.memory), tick)
 
     @cached_property
@@ -258,6 +262,9 @@ class Question:
         from primepar.plan.search.stage_cost import EXECUTED, OptionChoices
 
         model, machine = self.read
+        whose = f"a device of the cluster {machine.name}"
+        if self.memory is not None:
+            machine, whose = changed(machine, memory=self.memory), "--memory"
         choices = OptionChoices(
             (self.shard,) if self.shard else EXECUTED.shards,
             (self.recompute,) if self.recompute else EXECUTED.recomputes,
@@ -271,10 +278,9 @@ class Question:
         if ranked[0].memory > machine.memory:
             least = ceil(min(known.memory for known in ranked))
             raise PlanError(
-                f"expected a split within the {machine.memory:,.0f} bytes of a device of the "
-                f"cluster {machine.name}, got none: the smallest of their fastest plans takes "
-                f"{least:,} bytes, {least - machine.memory:,.0f} too many: take more --devices or "
-                "a smaller --batch"
+                f"expected a split within the {machine.memory:,.0f} bytes of {whose}, got none: "
+                f"the smallest of their fastest plans takes {least:,} bytes, "
+                f"{least - machine.memory:,.0f} too many: take more --devices or a smaller --batch"
             )
         return ranked
 

@@ -20,16 +20,15 @@ from typing import Final
 
 import numpy as np
 
-from primepar.errors import PlanError
 from primepar.models.graph import Operator
 from primepar.plan.cost.linear import linear_working
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.search.options import Catalogue, Matrix, Numbers, Options, Vector
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
+from primepar.plan.search.search import refuse_many
 from primepar.schedule.operators import Linear
 
-MOST_DEVICES: Final = 32  # for which all pairs of sequences are compared
 MOST_COLUMNS: Final = 1 << 20  # variables: the setup of the solver obeys no time limit
 FINEST: Final = 2.0**-16  # bytes, the smallest unit of costs
 
@@ -272,12 +271,7 @@ def least_redundancy(
     bytes. A step takes at most `within` seconds. The planner must be made with `tradeoffs`. Raises
     `PlanError` for too many devices.
     """
-    devices = planner.training.links.devices
-    if devices > MOST_DEVICES:
-        raise PlanError(
-            f"expected at most {MOST_DEVICES} devices for a plan with the least redundancy, got "
-            f"{devices}: plan fewer, or for the least time"
-        )
+    refuse_many(planner)
     graph = Redundancy(planner).graph()
     planner.tick("integer program")
     # Costs are multiples of `unit` bytes. Seconds weigh less than half of one: they break ties.

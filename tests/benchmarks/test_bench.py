@@ -18,11 +18,9 @@ from profiles import long
 
 from benchmarks import programs, verify
 from benchmarks.bench import BenchRow, Case, Cells, bench, busy_seconds, load_run
-from benchmarks.plan import cluster_of
 from benchmarks.programs import cannon
 from benchmarks.verify import ProgramRow, plot
 from primepar.partition import PrimePar
-from primepar.plan.cluster import load_cluster
 from primepar.schedule.program import Compute, Group
 from primepar.verify import verify_program
 
@@ -259,23 +257,6 @@ That of Llama is the bound's: with all classes instead of 64 the plan is the sam
 
 
 @long
-def test_the_search_has_no_time_of_the_paper_where_it_has_none() -> None:
-    report = json.loads(benchmark("plan", "--devices", "64", "--json").out)
-    rows = [row for rounds in report["rows"].values() for row in rounds[0]]
-    assert [row["model"] for row in rows] == list(GAPS)
-    for row in rows:
-        assert row["paper_seconds"] is None
-        assert row["step"] == pytest.approx(row["bound"] * (1 + row["gap"]))
-        assert 0 <= row["gap"] <= GAPS[row["model"]]
-
-
-def test_a_larger_cluster_than_the_paper_s_has_more_nodes_of_the_same() -> None:
-    assert cluster_of(32) == load_cluster("v100-8x4")
-    larger = cluster_of(64)
-    assert (larger.devices, larger.nodes, larger.devices_per_node) == (64, 16, 4)
-    assert [link.joins for link in larger.links] == [4, 64]
-
-
 def test_busy_seconds_of_a_machine_leave_out_idle_time_and_guests() -> None:
     ticks = "cpu 300 0 100 9000 500 0 50 50 77 0\ncpu0 1 1 1 1\n"
     assert busy_seconds(ticks) == pytest.approx(500 / 100)

@@ -21,7 +21,7 @@ from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.search import explain, ranked
+from primepar.plan.search import explain, ranked, search
 from primepar.plan.search.explain import words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import best_for
@@ -270,6 +270,22 @@ def test_splits_are_listed_from_the_best_on_and_axes_name_one(tmp_path: Path) ->
     assert primepar.simulate(path, "v100-8x4").seconds > 0
 
 
+def test_what_a_certificate_covers_is_in_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many devices stages and replicas are enumerated, and nothing is certified."""
+    monkeypatch.setattr(ranked, "MOST_SIMULATED", 0)
+    exact = run(*PLAN, *ON_FOUR).out.splitlines()[-1]
+    assert re.fullmatch(
+        r"certified: at most \d\.\d\d% above the least of all without stages, micro-batches and "
+        r"options", exact
+    )  # fmt: skip
+    monkeypatch.setattr(search, "EXACT", 2)
+    lines = run(*PLAN, *ON_FOUR).out.splitlines()
+    assert lines[1].startswith("1f1b of 2 x 1 stages x micro-batches")
+    assert lines[-1] == (
+        "enumerated, not certified: splits with the best sequences of each stage by itself"
+    )
+
+
 def test_splits_are_a_table() -> None:
     lines = run(*PLAN, "--devices", "2", "--objective", "splits").out.splitlines()
     assert lines[0].split() == [
@@ -345,9 +361,13 @@ def test_what_no_split_fits_is_refused() -> None:
          "of 8, got --tp 8 --pp 2: leave one out"),
         (("--devices", "2", "--shard", "none"),
          "--shard: expected it together with --pp, the number of stages, got no --pp: add --pp 1"),
-        (("--devices", "2", "--pp", "1", "--memory", "1e9"),
-         "--memory: expected none together with --pp, as stages are searched for the least time in "
-         "the memory of a device: leave it out"),
+        (("--devices", "2", "--pp", "1", "--within", "1"),
+         "--within: expected none together with --pp, as stages are searched for the least time: "
+         "leave it out"),
+        (("--devices", "2", "--pp", "1", "--memory", "1e5"),
+         "expected a split within the 100,000 bytes of --memory, got none: the smallest of their "
+         "fastest plans takes 1,776,768 bytes, 1,676,768 too many: take more --devices or a "
+         "smaller --batch"),
         (("--devices", "4", "--objective", "memory", "--within", "0.0005"),
          "expected a plan with a step within the 0.0005 seconds of --within, got none: the "
          "shortest takes 0.000891916 seconds, 0.00039 too many"),

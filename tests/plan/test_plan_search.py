@@ -1,42 +1,28 @@
-"""The search finds what trying every plan finds.
-
-Classes of sequences: their bounds hold for every sequence, and plans are near the best.
-"""
+"""The search finds what trying every plan finds."""
 
 from __future__ import annotations
 
 from itertools import groupby, pairwise, product
-from random import Random
 
 import numpy as np
 import pytest
-from command import run
-from msgspec.structs import replace
-from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
-from test_plan_command import PLAN
+from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED
 
 from primepar.models.config import ModelConfig
 from primepar.models.graph import operators
-from primepar.plan.cluster import Link, Passing
 from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.sweeps import moving
-from primepar.plan.search import search as search_module
 from primepar.plan.search.options import Numbers, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.search import (
     ChainStep,
-    Classes,
     Exact,
     Table,
     cheapest,
-    near_best,
     search,
     stretch,
 )
-from primepar.plan.search.sequence_space import SequenceSpace, SpaceName, orders
+from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
 from primepar.schedule.sequence import Element
 
 Chain = list[tuple[ChainStep, int]]
@@ -180,19 +166,6 @@ def test_the_best_plan_is_that_of_eliminating_node_by_node(
     assert search(planner).cost == pytest.approx(by_elimination(planner), rel=1e-12)
 
 
-THREE_LEVELS = cluster(
-    Link(2, 1e-6, 4e9, False), Link(4, 2e-6, 2e9, True), Link(16, 5e-6, 1e9, False)
-)
-CURVES = cluster(Link(4, 1e-6, 4e9, False), Link(
-    16, 5e-6, 1e9, True, curves={"message": {2: ((1e3, 1e7), (1e8, 9e8), (1e9, 9.6e8))}}
-))  # fmt: skip
-JOINS = replace(TWO_LEVELS, operators={"join": Passing(1e-3, 1e9)})
-WIRES = {"4 x 4": ClusterLinks(TWO_LEVELS, 4), "2 x 4": ClusterLinks(TWO_LEVELS, 3),
-         "three levels": ClusterLinks(THREE_LEVELS, 4),
-         "curves": ClusterLinks(CURVES, 4), "joins": ClusterLinks(JOINS, 3)}  # fmt: skip
-ENDS = ("I", "O", "dI")
-
-
 def class_of(candidate: Candidate, levels: tuple[int, ...]) -> tuple[object, ...]:
     """Elements of a sequence, those of cuts by level of bits in any order."""
 
@@ -212,62 +185,10 @@ def test_every_sequence_is_of_the_class_of_one(levels: tuple[int, ...]) -> None:
     assert set(ones) == every
 
 
-def test_orders_are_sequences_of_the_class() -> None:
-    levels = (1, 1, 1, 0, 0)
-    texts = {sequence.text for sequence in SequenceSpace.whole("paper", 5).linear}
-    for one in SequenceSpace("paper", levels).linear:
-        members = list(orders(one, levels))
-        assert one.text in {sequence.text for sequence in members} <= texts
-        assert {class_of(sequence, levels) for sequence in members} == {class_of(one, levels)}
-        assert len({sequence.text for sequence in members}) == len(members)
-
-
-@pytest.mark.parametrize("of", WIRES)
-def test_no_sequence_moves_less_than_its_class(of: str) -> None:
-    links = WIRES[of]
-    layouts, chosen = Layouts(links), Random(3)
-    ones = {
-        class_of(sequence, links.levels): sequence
-        for sequence in SequenceSpace("all", links.levels).linear
-    }
-    every = SequenceSpace.whole("all", links.bits).linear
-    sample = chosen.sample(every, min(len(every), 150))
-    of_class = [ones[class_of(sequence, links.levels)] for sequence in sample]
-    for end, other in product(ENDS, ENDS):
-        ways, least = ([(layouts.number(one.spread[end]), layouts.number(one.spread[other]))
-                        for one in some] for some in (sample, of_class))  # fmt: skip
-        keep = [index for index, pair in enumerate(ways) if None not in pair]
-        here, there = (
-            [pair[side] or 0 for pair in (ways[index] for index in keep)] for side in (0, 1)
-        )
-        bounds = [[pair[side] or 0 for pair in (least[index] for index in keep)] for side in (0, 1)]
-        took = layouts.ways(here, there).seconds(1e9)
-        bound = LeastWays.of(layouts, bounds[0], bounds[1]).seconds(1e9)
-        assert (bound <= took * (1 + 1e-6)).all()
-        assert (bound > 0.9 * took).mean() > 0.2
-
-
-@pytest.mark.parametrize(
-    ("model", "devices", "space"), [(SMALL, 4, "all"), (UNTIED, 8, "paper"), (BLOOM, 16, "paper")]
-)
-def test_a_plan_is_between_the_bound_and_the_best(
-    model: ModelConfig, devices: int, space: SpaceName
-) -> None:
-    planner = Planner.of(model, TWO_LEVELS, devices, 4, None, space)
-    best = search(planner).cost
-    result = near_best(planner)
-    assert result.planner.cost(result.choices) == pytest.approx(result.cost, rel=1e-12)
-    bound = result.cost / (1 + result.gap)
-    assert bound <= best * (1 + 1e-9)
-    assert best <= result.cost * (1 + 1e-9)
-    assert result.cost <= best * 1.02
-    assert result.plan.ranks == devices
-
-
 def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
     planner = Planner.of(SMALL, TWO_LEVELS, 16, 4, None, "paper")
     levels = planner.training.links.levels
-    ones = Classes.like(planner, candidates=SequenceSpace("paper", levels).of)
+    ones = Planner.like(planner, candidates=SequenceSpace("paper", levels).of)
     for name in ("embedding", "blocks.0.norm1", "blocks.0.qkv", "blocks.0.attention", "loss"):
         every, few = (item.catalogue.options(item.named[name]) for item in (planner, ones))
         costs = {
@@ -279,15 +200,6 @@ def test_operators_cost_the_same_under_all_sequences_of_a_class() -> None:
         for index, item in enumerate(every.candidates):
             cost = every.seconds[index], every.kept[index], every.running[index]
             assert cost == pytest.approx(costs[class_of(item, levels)], rel=1e-12)
-
-
-def test_many_devices_are_planned_by_classes_and_the_gap_is_printed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(search_module, "EXACT", 2)
-    done = run(*PLAN, "--devices", "4")
-    assert done.code == 0
-    assert "% above that of the best plan, certified\n" in done.out
 
 
 def test_a_search_that_leaves_out_options_finds_what_all_of_them_have() -> None:

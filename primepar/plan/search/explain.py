@@ -25,6 +25,7 @@ from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import ComparedPlan, baselines, best_for, simulated
 from primepar.plan.search.result import Given, SearchResult
+from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.split_plan import given_pipeline, name_in_model
 from primepar.plan.search.splits import Pipeline, Splits
@@ -142,8 +143,9 @@ class Explanation:
     held: tuple[int, ...]
     counted: bool
     """Whether `held` is counted in the step's program; if not, it is `memory`, a bound."""
-    gap: float
-    """Upper bound of the distance from the best plan, as a share of that."""
+    gap: float | None
+    """Upper bound of the distance from the best plan without stages, micro-batches and options,
+    as a share of that. None where nothing is certified: of a given plan, and of splits."""
     sent: tuple[int, ...]
     baseline: Baseline | None
     """Megatron's fastest plan."""
@@ -261,7 +263,7 @@ def _explained(
         fits=max(held) <= cluster.memory,
         held=held,
         counted=account is not None,
-        gap=0.0,
+        gap=None,
         sent=() if account is None else account.sent,
         baseline=None,
         best=None,
@@ -492,7 +494,7 @@ def price_of(
     plan.check_batch(batch, plan.model.context)
     kind = dtype or next(iter(cluster.rates))
     has_options = plan.schedule is not None or plan.sharded_optimizer
-    if has_options or plan.ranks & (plan.ranks - 1):
+    if has_options or plan.ranks & (plan.ranks - 1) or plan.ranks > EXACT:
         splits = Splits(
             plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
             posted=True,
@@ -612,10 +614,14 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.plan}"
         yield from _comparison(explanation, name, explanation.baseline)
-    if explanation.gap > 0:
-        what = "its cost is " if explanation.simulated else ""
+    if explanation.gap is not None:
         gap = ceil(1e4 * explanation.gap) / 100
-        yield f"{what}at most {gap:.2f}% above that of the best plan, certified"
+        yield (
+            f"certified: at most {gap:.2f}% above the least of all without stages, micro-batches "
+            "and options"
+        )
+    elif explanation.stages is not None and explanation.best is None:
+        yield "enumerated, not certified: splits with the best sequences of each stage by itself"
     if explanation.only_priced is not None:
         yield f"priced, not run: {explanation.only_priced}"
     if not explanation.fits:

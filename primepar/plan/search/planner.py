@@ -24,7 +24,6 @@ from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.cost.step_seconds import weighed
 from primepar.plan.search.options import (
     Candidates,
@@ -113,7 +112,7 @@ class Planner:
     """Called with the name of the next stage of the work, for a progress bar."""
     known: dict[object, Options] = field(default_factory=dict, init=False)
     """Options by kind of operator, filled on demand."""
-    _ways: dict[object, Ways | LeastWays] = field(default_factory=dict, init=False)
+    _ways: dict[object, Ways] = field(default_factory=dict, init=False)
     _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
     _both_ways: dict[object, tuple[Matrix, Matrix]] = field(default_factory=dict, init=False)
 
@@ -258,13 +257,10 @@ class Planner:
         distinct_targets, target_index = np.unique(targets, return_inverse=True)
         key = distinct_sources.tobytes(), distinct_targets.tobytes()
         if key not in self._ways:
-            self._ways[key] = self.ways(distinct_sources.tolist(), distinct_targets.tolist())
+            ends = distinct_sources.tolist(), distinct_targets.tolist()
+            self._ways[key] = self.catalogue.layouts.ways(*ends)
         seconds: Matrix = self._ways[key].seconds(size)[np.ix_(source_index, target_index)]
         return seconds
-
-    def ways(self, sources: list[int], targets: list[int]) -> Ways | LeastWays:
-        """Redistributions from each source layout to each target layout, by layout numbers."""
-        return self.catalogue.layouts.ways(sources, targets)
 
     def cost(self, choices: Mapping[str, int]) -> float:
         """Cost of a choice of one option for every operator."""

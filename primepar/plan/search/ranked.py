@@ -68,7 +68,7 @@ def ranked(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
     shares = SHARES if planner.training.posted else (None,)
     planners = [Planner.like(planner, hidden=share) for share in shares]
     results = [best_within(one, memory) for one in planners]
-    least = max(result.cost / (1 + result.gap) for result in results)
+    least = max(result.cost / (1 + (result.gap or 0.0)) for result in results)
     plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
     return simulated([
         ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))

@@ -29,13 +29,14 @@ from primepar.plan.simulator.step import simulate_equal_layers
 class SearchResult:
     """A choice of one option for every operator, and its cost in seconds.
 
-    `gap` bounds how far the cost may be above the least cost of all plans, as a share of that.
+    `gap` bounds how far the cost may be above the least cost of all plans of the planner, as a
+    share of that; None where that is not known, as of a given plan.
     """
 
     planner: Planner
     cost: float
     choices: dict[str, int]
-    gap: float = 0.0
+    gap: float | None = None
 
     @classmethod
     def of(

@@ -1,6 +1,6 @@
-"""The plan of least cost: exact on few devices, within a certified gap on many.
+"""The plan of least cost, exactly.
 
-The exact search is segmented dynamic programming (PrimePar, section 5) over options of operators.
+The search is segmented dynamic programming (PrimePar, section 5) over options of operators.
 
 A table has the least cost of a segment of a chain for each pair of choices at its two ends. Joining
 two tables at the node between them minimises over that node (equation 11). An edge from the first
@@ -18,12 +18,6 @@ through a choice, along the chain alone, costs no more than any plan with that c
 are one run of links: after a few rounds the differences between choices repeat, and all later
 rounds are known. The bounds are ours.
 
-On many devices the search is among classes of sequences first, then among sequences of the best
-classes. Sequences that differ only in which device bits of the same levels of links their cuts take
-are one class: operators cost the same under all of them. The edge between two classes costs the
-least of any edge between their sequences. So the cheapest choice of classes is a lower bound of all
-plans, and the gap of a plan is its distance from that bound. This is ours.
-
 Legend: P, Q, R choices of the first, the middle and the last node.
 """
 
@@ -31,20 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import NamedTuple
 
 import numpy as np
 
+from primepar.errors import PlanError
 from primepar.models.graph import Operator
-from primepar.plan.cost.candidate import Candidate
-from primepar.plan.cost.lower_bounds import Holdings, LeastWays
-from primepar.plan.search.options import Choices, Matrix, Numbers, Options, Vector, kind_of
+from primepar.plan.search.options import Choices, Matrix, Numbers, Vector, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.sequence_space import SequenceSpace, orders
-from primepar.without_cycles import without_cycles
 
 STREAM = "blocks.0.add2"
 """The operator whose layouts index the tables of segments that start in the residual stream."""
@@ -55,13 +46,7 @@ TICK = 1e-12
 FEW = 32
 """Options of an operator of which the best plan is sought first."""
 EXACT = 32
-"""Most devices for which all sequences are compared one by one."""
-GOAL = 0.005
-"""The gap, as a share of the lower bound, at which the search ends."""
-FEW_CLASSES = 8
-"""Classes of an operator whose sequences are searched first; doubled until the goal is met."""
-MOST_CLASSES = 64
-"""Classes of an operator whose sequences are searched at most."""
+"""Most devices for which all sequences are compared."""
 
 Costs = Mapping[object, Vector]
 """Kind of operator -> the cost of each of its options; infinite for one that is left out."""
@@ -446,76 +431,18 @@ def _ahead(cost: Vector, link: ChainStep) -> Vector:
     return ahead
 
 
-@dataclass
-class Classes(Planner):
-    """Plans of classes: each costs no more than any plan of sequences in its classes.
-
-    Of classes whose layouts are alike for all bounds, the cheapest stands for all.
-    """
-
-    @cached_property
-    def holdings(self) -> Holdings:
-        """What groups of devices hold in the layouts."""
-        return Holdings(self.catalogue.layouts)
-
-    def options(self, name: str) -> Options:
-        """Classes of an operator; of those with layouts that are alike, the cheapest."""
-        key = self.key(name)
-        if key not in self.known:
-            options = super().options(name)
-            ends = (options.takes, options.leaves, options.leaves_gradient, options.weights)
-            alike = (np.array(self.holdings.alike(numbers.tolist())) for numbers in ends)
-            takes, leaves, gradient, weights = alike
-            options = replace(options, takes=takes, leaves=leaves, leaves_gradient=gradient,
-                              weights=weights)  # fmt: skip
-            least = options.undominated if self.tradeoffs else options.cheapest
-            self.known[key] = least(self.cost_of(name, options))
-        return self.known[key]
-
-    def ways(self, sources: list[int], targets: list[int]) -> LeastWays:
-        """The least that moves between any sequences of two classes, for each pair of classes."""
-        return LeastWays.between(self.holdings, sources, targets)
-
-    @classmethod
-    def of_planner(cls, planner: Planner) -> Classes:
-        """The classes of all sequences that a planner chooses from."""
-        space = SequenceSpace(planner.space, planner.training.links.levels)
-        return cls.like(planner, candidates=space.of)
-
-    def nearest(self, planner: Planner, bounds: Mapping[object, Vector], count: int) -> Planner:
-        """A planner like `planner` with the sequences of the classes with the lowest bounds."""
-        levels = planner.training.links.levels
-        chosen = {kind: _sequences(self.known[kind].candidates, bound, count, levels)
-                  for kind, bound in bounds.items()}  # fmt: skip
-        return Planner.like(planner, candidates=lambda operator: chosen[kind_of(operator)])
-
-
-def near_best(planner: Planner) -> SearchResult:
-    """A plan with a certified gap: its cost is at most `1 + gap` times the least cost."""
-    classes = Classes.of_planner(planner)
-    bounds, count = least_with(classes), FEW_CLASSES
-    least = max(float(bound.min()) for bound in bounds.values())
-    best: SearchResult | None = None
-    while best is None or (best.gap > GOAL and count <= MOST_CLASSES):
-        fine = classes.nearest(planner, bounds, count)
-        cost, choices = Exact.of(fine).best
-        if best is None or cost < best.cost:
-            best = SearchResult.of(fine, cost, choices, max(0.0, cost / least - 1))
-        count *= 2
-    return best
-
-
-def _sequences(
-    classes: Several[Candidate], bound: Vector, count: int, levels: Several[int]
-) -> list[Candidate]:
-    """Sequences of the `count` classes with the lowest bounds."""
-    cheapest = np.argsort(bound, kind="stable")[:count].tolist()
-    return [candidate for number in cheapest for candidate in orders(classes[number], levels)]
-
-
 def search(planner: Planner) -> SearchResult:
-    """The plan of least cost; on more than `EXACT` devices one with a certified gap."""
-    if planner.candidates is None and planner.training.links.devices > EXACT:
-        with without_cycles():
-            return near_best(planner)
+    """The plan of least cost. Raises `PlanError` for more than `EXACT` devices."""
+    refuse_many(planner)
     return SearchResult.of(planner, *Exact.of(planner).best)
+
+
+def refuse_many(planner: Planner) -> None:
+    """Raise `PlanError` for more than `EXACT` devices, unless the sequences are given."""
+    devices = planner.training.links.devices
+    if planner.candidates is None and devices > EXACT:
+        raise PlanError(
+            f"expected at most {EXACT} devices, among which all sequences are searched, got "
+            f"{devices}: write primepar plan MODEL --cluster C, which also tries stages and "
+            "replicas"
+        )

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, reduce
-from itertools import groupby, permutations, product
+from functools import cached_property, lru_cache
+from itertools import product
 from math import gcd, prod
 from typing import Final, Literal, NamedTuple
 
@@ -145,30 +145,6 @@ def _grown(
     for element in movers:
         if device_bits(element) <= len(levels):
             yield from _grown(levels[device_bits(element) :], cuts, (), start.then(element))
-
-
-def orders(candidate: Candidate, levels: Several[int]) -> Iterator[Candidate]:
-    """The sequences of a class: the cuts on bits of each level sorted by one order of cuts.
-
-    There is one sequence for each order of all distinct cuts.
-    """
-
-    def level(place: tuple[Element, tuple[int, ...]]) -> int | None:
-        element, bits = place
-        return levels[bits[0]] if moving(element).is_cut else None
-
-    runs = [[element for element, _ in run] for _, run in groupby(candidate.places, key=level)]
-    cuts = dict.fromkeys(element for run in runs for element in run if moving(element).is_cut)
-    distinct = dict.fromkeys(
-        tuple(
-            element
-            for run in runs
-            for element in (sorted(run, key=order.index) if run[1:] else run)
-        )
-        for order in permutations(cuts)
-    )
-    for elements in distinct:
-        yield reduce(Candidate.then, elements, whole(*candidate.spread))
 
 
 @lru_cache(maxsize=64)

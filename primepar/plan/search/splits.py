@@ -29,7 +29,6 @@ from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.lower_bounds import LeastWays
 from primepar.plan.pipeline_layout import layers_by_stage
 from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
 from primepar.plan.search.planner import Part, Planner
@@ -137,7 +136,7 @@ class StageDevices:
     catalogue: Catalogue
     space: SpaceName
     part: Part
-    ways: dict[object, Ways | LeastWays]
+    ways: dict[object, Ways]
     """Redistributions between layouts of the catalogue, filled on demand."""
     slices: frozenset[int] | None
     _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
@@ -398,9 +397,7 @@ class Splits:
     """Whether sums and gathers run during computations, as a step's program posts them."""
     axes: Axes = FREE
     _groups: dict[object, StageDevices] = field(default_factory=dict)
-    _shared: dict[int, tuple[Catalogue, dict[object, Ways | LeastWays]]] = field(
-        default_factory=dict
-    )
+    _shared: dict[int, tuple[Catalogue, dict[object, Ways]]] = field(default_factory=dict)
     """By devices of a replica what does not depend on the size of a step."""
 
     def __post_init__(self) -> None:

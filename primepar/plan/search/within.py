@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, inf
 from typing import NamedTuple, Self
@@ -36,17 +35,7 @@ from primepar.errors import PlanError
 from primepar.plan.search.options import Catalogue, Choices, Options, Vector, kind_of
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.search import (
-    EXACT,
-    FEW_CLASSES,
-    GOAL,
-    MOST_CLASSES,
-    Classes,
-    Costs,
-    Exact,
-    least_with,
-    search,
-)
+from primepar.plan.search.search import Costs, Exact, refuse_many, search
 from primepar.plan.search.sequence_space import SequenceSpace
 
 PARAMETERS = ("parameters", "gradients", "states")
@@ -183,17 +172,12 @@ class Interval(NamedTuple):
 class WithinLimits:
     """Plans of a planner within limits, out of options that cost more and take less memory too.
 
-    Beyond `EXACT` devices the bounds are those of classes of sequences, which hold for all plans.
+    Raises `PlanError` for more than `EXACT` devices.
     """
 
     def __init__(self, planner: Planner) -> None:
+        refuse_many(planner)
         self.planner = planner = planner.like(planner, tradeoffs=True)
-        self.least_memory = inf
-        self.classes: WithinLimits | None = None
-        if planner.candidates is None and planner.training.links.devices > EXACT:
-            self.classes = WithinLimits(Classes.of_planner(planner))
-            self.least_memory = self.classes.least_memory
-            return
         counts: Counter[object] = Counter(map(planner.key, planner.named))
         options: dict[object, Options] = {
             planner.key(name): planner.options(name) for name in planner.named
@@ -209,42 +193,12 @@ class WithinLimits:
         """The cheapest plan that takes at most `memory` bytes of a device; None without one."""
         if memory < self.least_memory:
             return None
-        if self.classes is not None:
-            return self._of_nearest(self.classes, memory)
         plan, lowest = self._best(memory, inf)
         assert plan is not None, "the smallest plan is within the limit"
         return self._result(plan, plan.cost / lowest.bound - 1)
 
-    def _of_nearest(self, classes: WithinLimits, memory: float) -> SearchResult:
-        """The cheapest plan of the sequences of the classes with the lowest bounds.
-
-        More classes are taken until it is near the bound of all plans.
-        """
-        _, lowest = classes._best(memory, inf)
-        count, best = FEW_CLASSES, None
-        costs = classes._costs(lowest.weight, float(classes.peaks[lowest.last]))
-        assert isinstance(classes.planner, Classes)
-        bounds = least_with(classes.planner, costs)
-        while best is None or (best.gap > GOAL and count <= MOST_CLASSES):
-            plan = WithinLimits(classes.planner.nearest(self.planner, bounds, count)).fastest(
-                memory
-            )
-            if plan is not None and (best is None or plan.cost < best.cost):
-                best = replace(plan, gap=max(0.0, plan.cost / lowest.bound - 1))
-            count *= 2
-        return best
-
     def smallest(self, seconds: float) -> SearchResult | None:
-        """The plan of least memory that costs at most `seconds`; None without one.
-
-        Raises `PlanError` for more than `EXACT` devices.
-        """
-        if self.classes is not None:
-            devices = self.planner.training.links.devices
-            raise PlanError(
-                f"expected at most {EXACT} devices for least memory within --within, got "
-                f"{devices}: take --devices {EXACT}, or the least time in --memory"
-            )
+        """The plan of least memory that costs at most `seconds`; None without one."""
         plan, lowest = self._best(inf, seconds)
         return None if plan is None else self._result(plan, plan.memory / lowest.bound - 1)
 
