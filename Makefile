@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack gpu wheels wheel clean
+.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack faults gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ attack: $(STAMP) ## generated primitives against an independent oracle, and alte
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_certificates.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/program_certificates.py
+
+faults: $(STAMP) ## a training run broken in 100 ways: one line, and it goes on bit for bit (ONLY=--long: one of minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/faults.py $(ONLY)
 
 gpu: ## the tests that need a GPU, with the torch of PYTHON and without a registry; on CPUs: ON=--cpu
 	@$(PYTHON) tests/helpers/gpu_suite.py $(ON)

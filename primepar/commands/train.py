@@ -56,10 +56,6 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue from the last checkpoint, on any mesh.")
     ] = False,
-    override: Annotated[
-        bool,
-        typer.Option("--override", help="Resume even if settings differ from the checkpoint's."),
-    ] = False,
     timeout: Annotated[
         float | None,
         typer.Option(
@@ -76,6 +72,9 @@ def train(
             show_default="never",
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print which file of the source does what.")
+    ] = False,
 ) -> None:
     """Train a byte-level GPT, or the model of a plan, on several processes.
 
@@ -87,8 +86,8 @@ def train(
 
     settings = settings_of(config, changes or (), {
         "plan": plan, "steps": steps, "data": data, "checkpoint": checkpoint,
-        "resume": resume or None, "override": override or None, "timeout": timeout,
-        "save_before": save_before,
+        "resume": resume or None, "timeout": timeout, "save_before": save_before,
+        "verbose": verbose or None,
     })  # fmt: skip
     if show_config:
         typer.echo(config_text(settings), nl=False)

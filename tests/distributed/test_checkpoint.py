@@ -74,7 +74,7 @@ def test_settings_that_differ_are_named_and_refused(saved: Path, tmp_path: Path)
         f"{saved / STEP_2}: expected the settings of the run that wrote it, got training.batch=8 "
         "instead of 4, training.dtype=float32 instead of float64, training.seed=3 instead of 0, "
         "optimizer.lr=0.5 instead of 0.001, optimizer.warmup=0 instead of 5: give them as they "
-        "were, or add --override"
+        "were, or add --set checkpoint.override=true"
     )
 
 
@@ -95,7 +95,8 @@ def test_more_steps_of_a_rate_that_falls_until_the_last_one_are_another_run(
     assert cases.train(tmp_path / "first", steps=1, **falling) == 0
     assert refusal(Path(folder), tmp_path, steps=2, **falling) == (
         f"{tmp_path / 'saved' / 'step-00000001'}: expected the settings of the run that wrote it, "
-        "got optimizer.decay_steps=2 instead of 1: give them as they were, or add --override"
+        "got optimizer.decay_steps=2 instead of 1: give them as they were, or add --set "
+        "checkpoint.override=true"
     )
     changes = {"steps": 2, "decay_steps": 1, "resume": True}
     assert cases.train(tmp_path / "second", **falling, **changes) == 0

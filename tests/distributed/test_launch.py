@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from command import Done, run
+from long_runs import ROOT
 from profiles import long
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
@@ -18,6 +19,7 @@ from primepar.distributed.training import launch, launchers
 from primepar.distributed.training.failures import GRACE_SECONDS
 from primepar.distributed.training.launch import check_installed
 from primepar.distributed.training.launchers import Launch, first_host, meet, srun_port
+from primepar.distributed.training.progress import READING
 from primepar.errors import LaunchError, PrimeParError
 
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
@@ -163,6 +165,16 @@ def test_a_missing_package_is_reported_with_the_line_that_installs_it(
 
 def test_what_is_installed_is_not_missed() -> None:
     check_installed(Launch("mpirun", 0, 4), "torch", "safetensors")
+
+
+def test_the_eight_files_from_the_command_to_a_product_are_printed_in_their_order() -> None:
+    words = {"training.batch": 1, "model.layers": 1, "model.hidden": 8, "model.context": 8}
+    changes = [word for key, value in words.items() for word in ("--set", f"{key}={value}")]
+    done = run("train", "--verbose", "--steps", "1", *changes)
+    printed = [line for line in done.out.splitlines() if line.partition(": ")[0] in READING]
+    assert printed == [f"{name}: primepar/{file}" for name, file in READING.items()]
+    assert len(READING) == len({*READING.values()}) == 8
+    assert all((ROOT / line.partition(": ")[2]).is_file() for line in printed)
 
 
 @pytest.mark.parametrize("ranks", ["", "--ranks=3"])

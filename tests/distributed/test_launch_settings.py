@@ -179,7 +179,7 @@ SAMPLES: dict[str, Any] = {
     "sharded": True, "masters": False, "loss_scale": 64.0, "loss_scale_every": 5,
     "average_every": 4,
     "average_after": 2, "evaluate_every": 0, "evaluate_batches": 3, "tensorboard": "tb",
-    "peak_tflops": 0.5, "checkpoint": "ckpt",
+    "verbose": True, "peak_tflops": 0.5, "checkpoint": "ckpt",
     "checkpoint_every": 2, "keep": 5, "asynchronous": False, "resume": True, "override": True,
     "timeout": 5.5,
     "save_before": 60.0, "time_limit": 600.0, "weights": "w", "save_weights": "é", "log": "l.jsonl",

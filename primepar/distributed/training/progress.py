@@ -10,7 +10,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EvaluateRow, StepRow
+from primepar.distributed.training.settings import Settings
 
+READING = {
+    "command": "commands/train.py",
+    "settings": "distributed/training/settings.py",
+    "launch": "distributed/training/launch.py",
+    "plan to program": "operators/step.py",
+    "proof": "commands/proof.py",
+    "compile": "distributed/runtime/compiler.py",
+    "run": "distributed/runtime/executor.py",
+    "kernel": "distributed/kernels/linear.py",
+}
+"""From the command to the first product: what is done, and the file of `primepar` to read."""
 LINES = 10
 """Number of lines about steps in one run if there is no terminal."""
 
@@ -21,6 +33,12 @@ def on_terminal(launch: Launch) -> bool:
     mpirun gives every rank a terminal of its own, wherever it writes what they print.
     """
     return launch.rank == 0 and launch.launcher != "mpirun" and sys.stdout.isatty()
+
+
+def print_reading(settings: Settings, launch: Launch, *names: str) -> None:
+    """Print on rank 0 which files of `READING` the run is at, if the settings ask for it."""
+    for name in names if settings.verbose and launch.rank == 0 else ():
+        print(f"{name}: primepar/{READING[name]}", flush=True)
 
 
 def _used(row: StepRow) -> str:

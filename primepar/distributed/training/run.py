@@ -18,7 +18,7 @@ from primepar.distributed.training.data import Text, load_text, with_vocabulary
 from primepar.distributed.training.launch import World, check_installed, joined
 from primepar.distributed.training.launchers import Launch
 from primepar.distributed.training.log import EndRow, Log, StartRow, check_tensorboard
-from primepar.distributed.training.progress import Reporter
+from primepar.distributed.training.progress import Reporter, print_reading
 from primepar.distributed.training.ranks import end_with_parent, run_ranks
 from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import arguments
@@ -59,6 +59,8 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
         _check_folders(settings)
         check_tensorboard(settings.tensorboard)
         until = stop_time(settings, os.environ)
+    if launch.launcher != "local":  # else the process that started this one printed them
+        print_reading(settings, launch, "command", "settings", "launch")
     if ranks is not None:
         return run_ranks(ranks, arguments(settings))
     if launch.launcher != "alone":
@@ -147,10 +149,13 @@ def train_here(
         _open(trainer, saved)
         with world.agreement("start"):
             world.check_alike("start", {"checkpoint of step": str(trainer.done)})
+        print_reading(settings, launch, "plan to program", *["proof"] * (prove is not None))
         with world.agreement("programs"):
             trainer.programs.check(prove, reporter)
+        print_reading(settings, launch, "compile")
         with world.agreement("compiled"):
             trainer.programs.compile()
+        print_reading(settings, launch, "run", "kernel")
         ending.enter_context(world.activity.part("training"))
         number, events = trainer.run(stopping)
         name = stop_reason(number)

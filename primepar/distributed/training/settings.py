@@ -38,7 +38,7 @@ HALF = ("bfloat16", "float16")
 SIZES = ("layers", "hidden", "heads", "context", "vocabulary")
 """Settings of the model, GPTConfig's where neither the settings nor a plan have them."""
 OPTIONS = (
-    "plan", "steps", "data", "checkpoint", "resume", "override", "timeout", "save_before",
+    "plan", "steps", "data", "checkpoint", "resume", "timeout", "save_before", "verbose",
 )  # fmt: skip
 """Settings that are options of the command too."""
 TOKENS = ".bin"
@@ -183,6 +183,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         "write the timeline of one step: .svg, or .json for Perfetto", "none")] = None
     tensorboard: Annotated[str | None, _at("output.tensorboard",
         "write curves for TensorBoard into this folder", "none")] = None
+    verbose: Annotated[bool, _at("output.verbose",
+        "print at which file of the reading path the run is")] = False
     peak_tflops: Annotated[float | None, _at("output.peak_tflops",
         "what a device can do, in 10^12 operations a second, for MFU",
         "from the name of the GPU, if known", POSITIVE)] = None
