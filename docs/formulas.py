@@ -1,7 +1,8 @@
 """Formulas of docstrings and maps as LaTeX, for the pages that are made from them.
 
-A formula is written as in `[2 (s - 1) (MN + MK) + 2 s NK] / p`: factors next to one another are
-multiplied, and `/` divides all factors before it in its term by the one after it.
+A docstring has its formulas between `$`, as in `$[2 (s - 1) (MN + MK) + 2 s NK] / p$`: factors
+next to one another are multiplied, and `/` divides all factors before it in its term by the one
+after it.
 """
 
 from __future__ import annotations
@@ -9,14 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_TOKEN = re.compile(r"\d+|[a-zA-Z]+|[-+/^=,()\[\]]")
-_FORMULA = re.compile(
-    r"(?<![\w`])(?:[(\[]|max\(|\d+|[MNK]{1,2}|[pqdsuv](?![\w`]))"
-    r"(?:[ ]?(?:[-+/^=()\[\]]|max\(|,(?= \w+ \+)|\d+|[MNK]{1,2}(?!\w)|[pqdsuv](?!\w)))+"
-)
+_TOKEN = re.compile(r"\d+|[a-zA-Z]+|\.\.\.|<-|[+<>!]=|[-+/^=,<>()\[\]'*]")
+_FORMULA = re.compile(r"\$([^$]+)\$")
 _WHERE = re.compile(r"where\(([^(),]+), 1, 0\)")
-_LABEL = re.compile(r"(?<=\w) {2,}(?=[\d(\[])")
+_LABEL = re.compile(r"(?<=\w) {2,}(?=[\d$])")
 """Where a label ends and its formula begins, in columns."""
+_BETWEEN = {
+    **{sign: sign for sign in "+-=,<>"}, "mod": r"\bmod", "+=": r"\mathrel{+}=",
+    "<-": r"\leftarrow", "<=": r"\le", ">=": r"\ge", "!=": r"\ne",
+}  # fmt: skip
+"""What ends a term -> LaTeX."""
+_NAMES = {"...": r"\ldots", "*": r"\ast", "min": r"\min", "max": r"\max"}
+_ROUNDED = {"ceil": (r"\lceil ", r"\rceil"), "floor": (r"\lfloor ", r"\rfloor")}
 PAPERS = {
     r"PrimePar \(Wang et al\., ASPLOS 2024\)|Wang et al\.,(?: PrimePar,)? ASPLOS 2024":
         "https://doi.org/10.1145/3620666.3651357",
@@ -32,7 +37,7 @@ PAPERS = {
 def latex(formula: str) -> str:
     """A formula as LaTeX. Raises `ValueError` if it is none."""
     tokens = _TOKEN.findall(formula)
-    if "".join(tokens) != formula.replace(" ", ""):
+    if "".join(tokens) != re.sub(r"\s", "", formula):
         raise ValueError(f"expected a formula, got {formula!r}")
     parts = list(_sum(tokens))
     if tokens:
@@ -45,8 +50,8 @@ def _sum(tokens: list[str]) -> Iterator[str]:
     term: list[str] = []
     while tokens and tokens[0] not in ")]":
         token = tokens.pop(0)
-        if token in "+-=,":
-            yield from (*term, token)
+        if token in _BETWEEN:
+            yield from (*term, _BETWEEN[token])
             term = []
         elif token == "/":
             term = [rf"\frac{{{_bare(term)}}}{{{_bare([_factor(tokens)])}}}"]
@@ -69,14 +74,15 @@ def _bare(factors: list[str]) -> str:
 
 def _factor(tokens: list[str]) -> str:
     token = tokens.pop(0)
-    if token in "([":
+    if token in "([" or token in _ROUNDED:
+        left, right = _ROUNDED.get(token, (token, ""))
+        if right:
+            tokens.pop(0)
         inside = " ".join(_sum(tokens))
         close = tokens.pop(0)
-        factor = rf"\left{token}{inside}\right{close}"
-    elif token == "max":
-        factor = r"\max" + _factor(tokens)
+        factor = rf"\left{left}{inside}\right{right or close}"
     else:
-        factor = token
+        factor = _NAMES.get(token, rf"\mathit{{{token}}}" if re.match("[a-z]{2}", token) else token)
     if tokens and tokens[0] == "^":
         tokens.pop(0)
         return f"{factor}^{{{tokens.pop(0)}}}"
@@ -84,18 +90,21 @@ def _factor(tokens: list[str]) -> str:
 
 
 def with_formulas(text: str) -> str:
-    """Prose whose formulas are set as maths; what only looks like one is left alone."""
+    """Prose whose formulas are set as maths, or a block of columns, as one formula of its lines."""
+    if not text.startswith(" "):
+        return _FORMULA.sub(lambda match: rf"\({latex(match[1])}\)",
+                            " ".join(_LABEL.sub(": ", text).split()))  # fmt: skip
+    indent = len(text) - len(text.lstrip())
+    rows = [" & ".join(map(_cell, re.split(" {2,}", line[indent:]))) for line in text.splitlines()]
+    lines = " \\\\\n".join(rows)
+    return f"$$\n\\begin{{array}}{{llll}}\n{lines}\n\\end{{array}}\n$$"
 
-    def mathematical(match: re.Match[str]) -> str:
-        formula = match[0].rstrip(" ,")
-        if not re.search(r"[/^=+]", formula):
-            return match[0]
-        try:
-            return rf"\({latex(formula)}\)" + match[0][len(formula) :]
-        except (ValueError, IndexError):
-            return match[0]
 
-    return _FORMULA.sub(mathematical, " ".join(_LABEL.sub(": ", text).split()))
+def _cell(text: str) -> str:
+    """Words and formulas as one formula."""
+    parts = _FORMULA.split(text)
+    return "".join(latex(part) if number % 2 else rf"\text{{{part}}}" * bool(part)
+                   for number, part in enumerate(parts))  # fmt: skip
 
 
 def with_papers(text: str) -> str:

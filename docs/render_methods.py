@@ -140,9 +140,9 @@ def page(module: str, names: list[str], folder: Path) -> str:
     heading, *paragraphs = (inspect.getdoc(sys.modules[module]) or "").split("\n\n")
     parts = [f"---\ndescription: >-\n  {heading}\n---", f"# {title(module)}", heading]
     for paragraph in paragraphs:
-        with_sizes = names[0] in METHODS
-        formulas = paragraph if with_sizes else with_formulas(paragraph)
-        prose = re.sub(r" (?=Held per device)", "\n\n", formulas)
+        is_block = paragraph.startswith(" ") and "$" not in paragraph
+        formulas = paragraph if is_block else with_formulas(paragraph)
+        prose = re.sub(r" (?=Held per \w+)", "\n\n", formulas)
         parts.append(with_papers(prose))
     for name in names:
         parts += section(name, folder) if name in PRIMITIVES else method_section(name, folder)

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from formulas import with_formulas
+
 from primepar.api.drawings import method_events
 from primepar.partition.stream_k import StreamK
 from primepar.partition.work_ranges import VARIANTS, Variant, WorkSplit
@@ -37,7 +39,7 @@ def lemma_table() -> Iterator[str]:
     yield "| property | lemma | for all integers |"
     yield "|---|---|---|"
     for lemma in lemmas():
-        yield f"| {lemma.properties[0]} | {lemma.name} | {lemma.statement} |"
+        yield f"| {lemma.properties[0]} | {lemma.name} | {with_formulas(lemma.statement)} |"
 
 
 # How well each variant uses a growing number of workers, counted from its parts

@@ -6,8 +6,8 @@ of Megatron-LM (Shoeybi et al., arXiv 1909.08053), splitting B or M is data para
 A tensor without the dim is whole on every device, and the phase that sums over the dim ends with
 an all-reduce: O for N, dI for K, dW for M and B.
 
-Sent per device by a ring all-reduce over d devices:  2 (d - 1) / d  elements per element reduced.
-Held per device:  1 / d of the two tensors that have the dim, all of the third; with all of their
+Sent per device by a ring all-reduce over d devices:  $2 (d - 1) / d$  elements per element reduced.
+Held per device:  $1 / d$ of the two tensors that have the dim, all of the third; with all of their
                   gradients twice that.
 """
 

@@ -2,36 +2,36 @@
 
 Source: Chang et al., FLUX, arXiv 2406.06858; chunks and signals as a program are ours.
 
-O = I W on p devices. The rows of each device are cut into c chunks. Device r goes through the
+$O = I W$ on p devices. The rows of each device are cut into c chunks. Device r goes through the
 devices in ring order, in p steps of c tiles. So c products run while a chunk travels. What is
 received at a step is awaited at the next one, where it is used: the wait is FLUX's signal. In FLUX
 the tiles are those of one fused kernel.
 
 All-gather, then product. I is sharded along M (sequence parallelism), W along K. Device r begins
-with its own chunks, then come those of device r + 1, r + 2, ... At step k and chunk j:
+with its own chunks, then come those of device $r + 1, r + 2, ...$ At step k and chunk j:
 
-    product        O[q(r, k) c + j, r] = I[q(r, k) c + j] W[r],     q(r, k) = (r + k) mod p
-    sends          I[r c + j]                to device (r - k - 1) mod p
-    receives       I[q(r, k + 1) c + j]      from device q(r, k + 1)
+    product     $O[q(r, k) c + j, r] = I[q(r, k) c + j] W[r]$   $q(r, k) = (r + k) mod p$
+    sends       $I[r c + j]$              to device $(r - k - 1) mod p$
+    receives    $I[q(r, k + 1) c + j]$    from device $q(r, k + 1)$
 
 Product, then reduce-scatter. I and W are sharded along N, so each device has a partial sum of all
-of O, and ends with its rows of the sum. Device r computes the tiles of device r + 1 first, then
-those of r + 2, ..., and its own last. At step k and chunk j:
+of O, and ends with its rows of the sum. Device r computes the tiles of device $r + 1$ first, then
+those of $r + 2, ...$, and its own last. At step k and chunk j:
 
-    product        O[q(r, k) c + j] += I[q(r, k) c + j, r] W[r],    q(r, k) = (r + k + 1) mod p
-    adds           what it received at step k - 1       to O[r c + j]
-    sends          that tile                            to its owner q(r, k)
-    receives       a partial sum of O[r c + j]          from device (r - k - 1) mod p
+    product     $O[q(r, k) c + j] += I[q(r, k) c + j, r] W[r]$  $q(r, k) = (r + k + 1) mod p$
+    adds        what it received at step $k - 1$    to $O[r c + j]$
+    sends       that tile                           to its owner $q(r, k)$
+    receives    a partial sum of $O[r c + j]$       from device $(r - k - 1) mod p$
 
 No two devices send to one at the same step.
 
-Sent per device:  (p - 1) M N / p elements, as with an all-gather; (p - 1) M K / p, as with a
+Sent per device:  $(p - 1) MN / p$ elements, as with an all-gather; $(p - 1) MK / p$, as with a
                   reduce-scatter.
-Held per device:  M N / p of I, N K / p of W and up to M K / p of O.
-                  Gather: in flight c + 1 chunks of M N / (p c), or c where p = 2. The last chunks
-                  are freed while O grows, so the peak is the largest of three sums, in `held`.
-                  Scatter: in flight 2 c + 1 tiles of M K / (p c), c + 1 to send and c received.
-                  With p = 3 it is one tile less, with p = 2 it is c + 1 tiles.
+Held per device:  $MN / p$ of I, $NK / p$ of W and up to $MK / p$ of O.
+                  Gather: in flight $c + 1$ chunks of $MN / (p c)$, or c where $p = 2$. The last
+                  chunks are freed while O grows, so the peak is the largest of three sums, in
+                  `held`. Scatter: in flight $2 c + 1$ tiles of $MK / (p c)$, $c + 1$ to send and c
+                  received. With $p = 3$ it is one tile less, with $p = 2$ it is $c + 1$ tiles.
 """
 
 from __future__ import annotations

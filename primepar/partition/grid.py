@@ -2,8 +2,8 @@
 
 Source: all-gather, multiply and reduce-scatter on the best grid reach the lower bound of one
 product (Al Daas et al., arXiv 2205.13407); with copies that are kept between phases, as here, ours.
-With q = 1 and d = 1 it is data parallelism of which the weights are sharded (ZeRO-3, arXiv
-1910.02054). With p = 1 and d = 1 it is the column operator of sequence parallelism.
+With $q = 1$ and $d = 1$ it is data parallelism of which the weights are sharded (ZeRO-3, arXiv
+1910.02054). With $p = 1$ and $d = 1$ it is the column operator of sequence parallelism.
 
 Every tensor is sharded over all devices between phases. Device (i, j, e) multiplies I[i, e] by
 W[e, j]. I is gathered along j, W along i, and O is scattered along e. Backward and gradient gather
@@ -12,12 +12,12 @@ the four are steps from the most memory to one copy of each tensor. A word that 
 that is not sent again. How near they come to what no schedule can beat is on the page of lower
 bounds.
 
-Sent per device:  2 [(q - 1) MN + (p - 1) NK + (d - 1) MK] / (p q d)  elements,
-                  (q - 1) MN / (p q d)  more where I is gathered again, and
-                  (p - 1) NK / (p q d)  more where W is.
+Sent per device:  $2 [(q - 1) MN + (p - 1) NK + (d - 1) MK] / (p q d)$  elements,
+                  $(q - 1) MN / (p q d)$  more where I is gathered again, and
+                  $(p - 1) NK / (p q d)$  more where W is.
 Held per device:  one part of p q d of each tensor at home; between phases q parts of I and p of W
                   where they are kept. While backward and gradient run together at most
-                  [2 q MN + 2 p NK + (d + 1) MK] / (p q d); with d = 1 they run one after the
+                  $[2 q MN + 2 p NK + (d + 1) MK] / (p q d)$; with $d = 1$ they run one after the
                   other, and less is live.
 """
 

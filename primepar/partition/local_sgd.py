@@ -20,7 +20,8 @@ first S are synchronous. In the program the model of step t is `model.t`, the sa
 or `local.t[k]` on worker k. So a worker that is left out of an average, or a coefficient other than
 1/K, leaves a block that is not the required sum.
 
-Sent per step:    2 (K - 1) / K times the elements of W: in the warm-up every step, then every H-th.
+Sent per step:    $2 (K - 1) / K$ times the elements of W: in the warm-up every step, then every
+                  H-th.
 Held per device:  W, its copy and its gradient, 3 N K_out, and the rows of the batches to come.
 """
 

@@ -7,9 +7,9 @@ tensor. O and dI stay. I, W and dO hop to a neighbour while the product of the s
 one more hop at the end of backward, and dW one before its last product. So both end where W starts
 the next forward.
 
-Sent per device, p = s^2:  [2 (s - 1) (MN + MK) + 2 s NK] / p  elements, none if s = 1.
-Held per device:           1 / p of each tensor, and one more block of each that is moving; with the
-                           gradients at most [2 (MN + NK + MK) + max(2 NK, MN + MK)] / p.
+Sent per device, $p = s^2$:  $[2 (s - 1) (MN + MK) + 2 s NK] / p$  elements, none if $s = 1$.
+Held per device:           $1 / p$ of each tensor, and one more block of each that is moving; with
+                           the gradients at most $[2 (MN + NK + MK) + max(2 NK, MN + MK)] / p$.
 """
 
 from __future__ import annotations

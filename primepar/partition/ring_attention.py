@@ -6,12 +6,12 @@ program with a proof, are ours.
 Each of p devices has a part of the sequence: its rows of queries, keys and values. At step t device
 r has the keys of part n(r, t), its own first, and sends them to the device before it:
 
-    keys        n(r, t) = (r + t) mod p
-    sends       kv[n(r, t)]            to device (r - 1) mod p
-    receives    kv[n(r, t + 1)]        from device (r + 1) mod p
-    forward     state[r] += part(q[r], kv[n(r, t)])
-    backward    dq[r]    += query(q[r], kv[n(r, t)], ...)
-                dkv[n(r, t)] += keys(q[r], kv[n(r, t)], ...)
+    keys        $n(r, t) = (r + t) mod p$
+    sends       $kv[n(r, t)]$       to device $(r - 1) mod p$
+    receives    $kv[n(r, t + 1)]$   from device $(r + 1) mod p$
+    forward     $state[r] += part(q[r], kv[n(r, t)])$
+    backward    $dq[r] += query(q[r], kv[n(r, t)], ...)$
+                $dkv[n(r, t)] += keys(q[r], kv[n(r, t)], ...)$
 
 The state is the sum of an online softmax (`primepar.partition.attention_phases`): each device adds
 every block of keys once. In backward the keys go round once more, and their gradients dkv go with
@@ -21,11 +21,11 @@ the keys, they are at home.
 Keys of the next step travel while this step computes. A gradient travels while the next step
 computes dq.
 
-Sent per device:  (2 (p - 1) + p) 2 S C / p  elements for S positions and C columns of heads; 0 if
-                  p = 1.
-Held per device:  15 C + 3 A columns of S / p rows, for A heads: q, o, do and dq, three blocks of
-                  keys, two of their gradients, the state with C + 2 A columns and delta with A;
-                  13 C + 3 A if p = 2, and 9 C + 3 A if p = 1.
+Sent per device:  $(2 (p - 1) + p) 2 S C / p$  elements for S positions and C columns of heads; 0
+                  if $p = 1$.
+Held per device:  $15 C + 3 A$ columns of $S / p$ rows, for A heads: q, o, do and dq, three blocks
+                  of keys, two of their gradients, the state with $C + 2 A$ columns and delta with
+                  A; $13 C + 3 A$ if $p = 2$, and $9 C + 3 A$ if $p = 1$.
 """
 
 from __future__ import annotations

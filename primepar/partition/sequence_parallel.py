@@ -6,9 +6,9 @@ The column operator gathers I along the axis and scatters dI; the row operator s
 gathers dO. The gathered I is not kept: it is gathered again for dW; dO is gathered once for dI and
 dW.
 
-Sent per device over d:  column 3 (d - 1) / d MN elements, row 2 (d - 1) / d MK elements.
-Held per device:         1 / d of each tensor between phases; at most the whole of the one that is
-                         gathered and 1 / d of all gradients in addition.
+Sent per device over d:  column $3 (d - 1) / d MN$ elements, row $2 (d - 1) / d MK$ elements.
+Held per device:         $1 / d$ of each tensor between phases; at most the whole of the one that is
+                         gathered and $1 / d$ of all gradients in addition.
 """
 
 from __future__ import annotations

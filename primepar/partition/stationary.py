@@ -13,15 +13,15 @@ backward. The input of the first and the output of the second are both resident 
 
 `BothWays` cuts what rotates in two. One half goes round in one direction, the other half in the
 opposite one: each step uses both directions of every link, and a hop takes half as long. `h` is a
-virtual axis, a device has both its places. Device (0, 0) of three columns multiplies N = 0, 1, 2
-of the first half and N = 0, 2, 1 of the other. What is sent and held is the same. Rings in both
+virtual axis, a device has both its places. Device (0, 0) of three columns multiplies $N = 0, 1, 2$
+of the first half and $N = 0, 2, 1$ of the other. What is sent and held is the same. Rings in both
 directions are known from all-gathers; as primitives of a training step they are ours.
 
-Sent per device, p = s^2:  output stays 3 (s - 1) (MN + NK) / p,
-                           input stays (s - 1) (3 NK + 2 MK) / p,
-                           weight stays (s - 1) (3 MN + 2 MK) / p  elements.
-Held per device:           1 / p of each tensor, and up to three more blocks of each that is moving:
-                           `held` is the sum, exact from s = 4 on.
+Sent per device, $p = s^2$:  output stays $3 (s - 1) (MN + NK) / p$,
+                           input stays $(s - 1) (3 NK + 2 MK) / p$,
+                           weight stays $(s - 1) (3 MN + 2 MK) / p$  elements.
+Held per device:           $1 / p$ of each tensor, and up to three more blocks of each that is
+                           moving: `held` is the sum, exact from $s = 4$ on.
 """
 
 from __future__ import annotations

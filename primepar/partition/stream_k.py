@@ -2,8 +2,8 @@
 
 Source: Osama, Merrill, Cecka, Garland and Owens, PPoPP 2023, arXiv 2301.03598.
 
-O is cut into tiles of tile_m x tile_k elements, numbered row by row, and a tile needs n iterations:
-each adds a product of tile_n slices of N. (The paper's k is our N, and its n our K.) Whole tiles
+O is cut into tiles of `tile_m` x `tile_k` elements, numbered row by row. A tile needs n iterations:
+each adds a product of `tile_n` slices of N. (The paper's k is our N, and its n our K.) Whole tiles
 leave workers idle: 9 tiles on 4 workers take 3 waves, and three workers wait in the last one.
 Stream-K gives every worker the same number of iterations, wherever a tile begins or ends. The
 worker with the first iteration of a tile owns it. Every other worker of the tile writes its partial
@@ -13,13 +13,14 @@ A flag and its partial sum are a message here, of a scratch tile `O[m,k]'`. The 
 memory, so that all of I and W is on every rank. A worker posts its partial tile as the first thing
 that others wait for, and waits for others last: only for workers with larger numbers.
 
-Worker x of g takes the iterations x*p to min((x+1)*p, T*n) - 1 of all T*n, with p = ceil(T*n / g).
+Worker x of g takes the iterations $x p$ to $min((x + 1) p, T n) - 1$ of all $T n$, with
+$p = ceil(T n / g)$.
 
     basic          all T tiles are divided
-    data-parallel  none is: worker x computes tiles x, x + g, x + 2*g, ...
-    one-tile       floor(T / g) waves of whole tiles, then the T mod g tiles that remain
-    two-tile       the T mod g tiles and one full wave are divided, then the other waves; a tile has
-                   at most two workers if T >= g
+    data-parallel  none is: worker x computes tiles $x, x + g, x + 2 g, ...$
+    one-tile       $floor(T / g)$ waves of whole tiles, then the $T mod g$ tiles that remain
+    two-tile       the $T mod g$ tiles and one full wave are divided, then the other waves;
+                   a tile has at most two workers if $T >= g$
 
 The last worker may have less than the others: a split whose shares differ by one at most is better
 balanced, but its longest share is p too.

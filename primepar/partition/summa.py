@@ -18,16 +18,16 @@ dim is from 2.5D multiplication (Solomonik and Demmel, 2011), which replicates I
 is. It sends what a grid of that size sends which keeps nothing, and holds panels in place of rows.
 The other form keeps the panels for backward and gradient, and sends a third less of them.
 
-Sent per device:  q x q      3 (q - 1) (MN + NK) / p  elements, p = q^2,
-                  q u x q v  3 [(q v - 1) MN + (q u - 1) NK] / p  elements, p = q^2 u v,
-                  q x q x d  [3 (q - 1) (MN + NK) + 2 (d - 1) MK] / p  elements, p = q^2 d,
-                  and kept   2 [(q - 1) (MN + NK) + (d - 1) MK] / p  elements.
-Held per device:  1 / p of each tensor, and up to two panels in flight: each 1 / p of I and W,
-                  v / p of I and u / p of W where the mesh is rectangular. With the gradients at
-                  most (4 MN + 3 NK + 2 MK) / p; where the mesh is rectangular at most
-                  ((3 v + 1) MN + (2 u + 1) NK + 2 MK) / p, an upper bound; with layers at most
-                  [5 (MN + NK) + (d + 1) MK] / p, and where they are kept
-                  [(q + 2) (MN + NK) + (d + 1) MK] / p.
+Sent per device:  q x q      $3 (q - 1) (MN + NK) / p$  elements, $p = q^2$,
+                  q u x q v  $3 [(q v - 1) MN + (q u - 1) NK] / p$  elements, $p = q^2 u v$,
+                  q x q x d  $[3 (q - 1) (MN + NK) + 2 (d - 1) MK] / p$  elements, $p = q^2 d$,
+                  and kept   $2 [(q - 1) (MN + NK) + (d - 1) MK] / p$  elements.
+Held per device:  $1 / p$ of each tensor, and up to two panels in flight: each $1 / p$ of I and W,
+                  $v / p$ of I and $u / p$ of W where the mesh is rectangular. With the gradients at
+                  most $(4 MN + 3 NK + 2 MK) / p$; where the mesh is rectangular at most
+                  $((3 v + 1) MN + (2 u + 1) NK + 2 MK) / p$, an upper bound; with layers at most
+                  $[5 (MN + NK) + (d + 1) MK] / p$, and where they are kept
+                  $[(q + 2) (MN + NK) + (d + 1) MK] / p$.
 """
 
 from __future__ import annotations

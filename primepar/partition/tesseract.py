@@ -5,9 +5,9 @@ Source: Wang et al., Tesseract, ICPP 2022, arXiv 2105.14500.
 Each of the d layers runs SUMMA on its own rows of M; W is replicated over the depth e and its
 gradient is summed over it. Depth 1 is SUMMA.
 
-Sent per device, p = q^2 d:  3 (q - 1) (MN / p + NK / q^2) + 2 (d - 1) / d NK / q^2  elements.
-Held per device:             1 / p of I and O, 1 / q^2 of W; with panels and gradients at most
-                             (4 MN + 2 MK) / p + 3 NK / q^2.
+Sent per device, $p = q^2 d$:  $3 (q - 1) (MN / p + NK / q^2) + 2 (d - 1) / d NK / q^2$  elements.
+Held per device:             $1 / p$ of I and O, $1 / q^2$ of W; with panels and gradients at most
+                             $(4 MN + 2 MK) / p + 3 NK / q^2$.
 """
 
 from __future__ import annotations

@@ -2,17 +2,17 @@
 
 Source: Agarwal et al., 1995; for transformers Bian et al., arXiv 2105.14450.
 
-Every tensor is sharded in q^3 blocks between phases. Each phase gathers its two operands along one
-axis each, multiplies, and scatters the sum along the third. dO is gathered once for backward and
-gradient.
+Every tensor is sharded in $q^3$ blocks between phases. Each phase gathers its two operands along
+one axis each, multiplies, and scatters the sum along the third. dO is gathered once for backward
+and gradient.
 `ThreeD` keeps the I and W that forward gathered; `ThreeDRegathered` gathers them again, for less
 memory. O has the home of the I of an operator whose axes j and l are exchanged (`ThreeDExchanged`).
 
-Sent per device, p = q^3:  2 (q - 1) (MN + NK + MK) / p  elements, and
-                           (q - 1) (MN + NK) / p  more where I and W are gathered again.
-Held per device:           1 / p of each tensor at home; 1 / q^2 of I and W from forward on where
-                           they are kept, and of the operands of a phase while it runs; with the
-                           gradients at most 2 (MN + NK) / q^2 + (q + 1) MK / q^3.
+Sent per device, $p = q^3$:  $2 (q - 1) (MN + NK + MK) / p$  elements, and
+                           $(q - 1) (MN + NK) / p$  more where I and W are gathered again.
+Held per device:           $1 / p$ of each tensor at home; $1 / q^2$ of I and W from forward on
+                           where they are kept, and of the operands of a phase while it runs; with
+                           the gradients at most $2 (MN + NK) / q^2 + (q + 1) MK / q^3$.
 """
 
 from __future__ import annotations

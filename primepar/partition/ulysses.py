@@ -7,18 +7,18 @@ Each of p devices has a part of the sequence, all heads of its rows. Attention n
 head. So device r cuts its rows into p groups of heads, and sends group j to device j. It receives
 its own group of heads from every device:
 
-    sends       x[r, j]    to device j           for every j
-    receives    x[i, r]    from device i         for every i
-    joins       x[*, r]    of its group of heads, from x[0, r], ..., x[p - 1, r]
+    sends       $x[r, j]$    to device j    for every j
+    receives    $x[i, r]$    from device i  for every i
+    joins       $x[*, r]$    of its group of heads, from $x[0, r], ..., x[p - 1, r]$
 
 The attention of whole sequences is then local, with one block of keys. Its output goes back in the
 same way, with rows and heads exchanged. In backward the gradient of the output goes forth, and
 those of queries, keys and values come back.
 
-Sent per device:  8 (p - 1) S C / p^2  elements for S positions and C columns of heads: q, kv, o and
-                  their gradients, of which kv and dkv have 2 C columns.
-Held per device:  14 C + 3 A columns of S / p rows, for A heads: q, kv, o and do by rows and by
-                  heads, dq and dkv, the state with C + 2 A columns and delta with A.
+Sent per device:  $8 (p - 1) S C / p^2$  elements for S positions and C columns of heads: q, kv, o
+                  and their gradients, of which kv and dkv have $2 C$ columns.
+Held per device:  $14 C + 3 A$ columns of $S / p$ rows, for A heads: q, kv, o and do by rows and by
+                  heads, dq and dkv, the state with $C + 2 A$ columns and delta with A.
 """
 
 from __future__ import annotations

@@ -72,7 +72,11 @@ def test_so_are_styles_descriptions_the_sitemap_and_the_search(site: Path) -> No
         ("1 / p", r"\frac{1}{p}"),
         ("[2 (s - 1) MN + 2 s NK] / p", r"\frac{2 \left(s - 1\right) MN + 2 s NK}{p}"),
         ("2 (d - 1) / d NK / q^2", r"\frac{2 \left(d - 1\right)}{d} \frac{NK}{q^{2}}"),
-        ("max(2 NK, MN + MK)", r"\max\left(2 NK , MN + MK\right)"),
+        ("max(2 NK, MN + MK)", r"\max \left(2 NK , MN + MK\right)"),
+        (
+            "x, ... <= ceil(T n / g) mod p",
+            r"x , \ldots \le \left\lceil \frac{T n}{g}\right\rceil \bmod p",
+        ),
     ],
 )
 def test_a_formula_as_latex(formula: str, expected: str) -> None:
@@ -80,8 +84,11 @@ def test_a_formula_as_latex(formula: str, expected: str) -> None:
 
 
 def test_prose_keeps_what_is_no_formula() -> None:
-    text = "On a q x q mesh, `I[r, c]` is resident; step t (of s) reads I and W, 1 / p each."
-    assert with_formulas(text) == text.replace("1 / p", r"\(\frac{1}{p}\)")
+    text = "On a q x q mesh, x*p and y*n; step t (of s) reads  $1 / p$ of each."
+    assert with_formulas(text) == text.replace("  $1 / p$", r": \(\frac{1}{p}\)")
+    assert with_formulas("    adds  at $k - 1$   $x$\n          $y$") == (
+        "$$\n\\begin{array}{llll}\n\\text{adds} & \\text{at }k - 1 & x \\\\\n & y\n\\end{array}\n$$"
+    )
     with pytest.raises(ValueError, match="expected a formula, got"):
         latex("a; b")
 

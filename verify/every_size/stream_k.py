@@ -88,14 +88,14 @@ def _coverage(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "coverage",
         "every iteration has a worker",
-        "0 <= i < T*n, i = x*p + r, 0 <= r < p: x is a worker and takes i",
+        "$0 <= i < T n$, $i = x p + r$, $0 <= r < p$: $x$ is a worker and takes $i$",
         [*line.sizes, i >= 0, i < line.total, i == x * p + r, r >= 0, r < p],
         z3.And(x >= 0, x < g, line.takes(x, i)),
     )
     yield line.lemma(
         "coverage",
         "no iteration has two workers",
-        "x and y take i: x = y",
+        "$x$ and $y$ take $i$: $x = y$",
         [*line.sizes, line.takes(x, i), line.takes(y, i)],
         x == y,
     )
@@ -109,14 +109,14 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "coverage",
         "no whole tile has two workers",
-        "v*g + x = w*g + y, 0 <= x, y < g: x = y and v = w",
+        "$v g + x = w g + y$, $0 <= x, y < g$: $x = y$ and $v = w$",
         [x >= 0, x < g, y >= 0, y < g, one == other],
         z3.And(x == y, v == w),
     )
     yield line.lemma(
         "coverage",
         "every whole tile has a worker",
-        "0 <= x < g: x has tile v*g + x of the whole tiles, in wave v",
+        "$0 <= x < g$: $x$ has tile $v g + x$ of the whole tiles, in wave $v$",
         [x >= 0, x < g, v >= 0],
         rule.whole_tile(x, v, g) == v * g + x,
     )
@@ -127,8 +127,8 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "coverage",
         "whole waves leave the others",
-        "T = q*g + r, 0 <= r < g: waves*g <= T under one-tile and two-tile, waves*g < T + g and "
-        "waves*g >= T under data-parallel",
+        "$T = q g + r$, $0 <= r < g$, $w$ waves: $w g <= T$ under one-tile and two-tile, "
+        "$T <= w g < T + g$ under data-parallel",
         sizes,
         z3.And(*(part >= 0 for part in dealt.values()), *(part <= tiles for part in dealt.values()),
                tiles <= alone, alone < tiles + g),
@@ -141,21 +141,23 @@ def _completion(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "completion",
         "every tile has an owner",
-        "0 <= t < T, d decides for t, d = x*p + r, 0 <= r < p: x is a worker, takes d and owns t",
+        "$0 <= t < T$, $d$ decides for $t$, $d = x p + r$, $0 <= r < p$: $x$ is a worker, takes "
+        "$d$ and owns $t$",
         [*line.sizes, t >= 0, t < line.tiles, decisive == x * p + r, r >= 0, r < p],
         z3.And(x >= 0, x < line.workers, line.of_tile(decisive, t), line.owns(x, t)),
     )
     yield line.lemma(
         "completion",
         "no tile has two owners",
-        "x and y own t: x = y",
+        "$x$ and $y$ own $t$: $x = y$",
         [*line.sizes, line.owns(x, t), line.owns(y, t)],
         x == y,
     )
     yield line.lemma(
         "completion",
         "no worker is skipped",
-        "x owns t, y > x takes an iteration of t, x < z < y: z takes iterations of t too",
+        "$x$ owns $t$, $y > x$ takes an iteration of $t$, $x < z < y$: $z$ takes iterations of "
+        "$t$ too",
         [*line.sizes, line.owns(x, t), *line.part(y, i, t), x < z, z < y],
         z3.And(*line.part(z, line.rule.begin(z, line.share), t)),
     )
@@ -167,28 +169,28 @@ def _waiting(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "deadlock-freedom",
         "waits are for later workers",
-        "x owns t, y takes an iteration of t, x != y: y > x",
+        "$x$ owns $t$, $y$ takes an iteration of $t$, $x != y$: $y > x$",
         owned,
         y > x,
     )
     yield line.lemma(
         "deadlock-freedom",
         "a worker waits last",
-        "x owns t and waits for y, x takes an iteration of u: u <= t",
+        "$x$ owns $t$ and waits for $y$, $x$ takes an iteration of $u$: $u <= t$",
         [*owned, *line.part(x, j, u)],
         u <= t,
     )
     yield line.lemma(
         "deadlock-freedom",
         "a worker posts first",
-        "x does not own t but takes an iteration of it, and one of u: u >= t",
+        "$x$ does not own $t$ but takes an iteration of it, and one of $u$: $u >= t$",
         [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t)), *line.part(x, j, u)],
         u >= t,
     )
     yield line.lemma(
         "deadlock-freedom",
         "times of events rise",
-        "x owns t, y takes an iteration of t, x != y: 0 < y < g",
+        "$x$ owns $t$, $y$ takes an iteration of $t$, $x != y$: $0 < y < g$",
         [*owned, x >= 0, i < line.total],
         z3.And(y > 0, y < line.workers),
     )
@@ -200,14 +202,14 @@ def _races(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "races",
         "one partial tile per worker",
-        "x takes iterations of t and u and owns neither: t = u",
+        "$x$ takes iterations of $t$ and $u$ and owns neither: $t = u$",
         [*posted, *line.part(x, j, u), z3.Not(line.owns(x, u))],
         t == u,
     )
     yield line.lemma(
         "races",
         "what is posted is not received",
-        "x posts a part of t, owns u and waits for y there: t != u",
+        "$x$ posts a part of $t$, owns $u$ and waits for $y$ there: $t != u$",
         [*posted, line.owns(x, u), *line.part(x, k, u), *line.part(y, j, u), x != y],
         t != u,
     )
@@ -220,7 +222,7 @@ def _limits(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         LIMIT,
         "few workers share a tile",
-        "x < y take iterations of t: (y - x - 1)*p <= n - 2",
+        "$x < y$ take iterations of $t$: $(y - x - 1) p <= n - 2$",
         [*line.sizes, *of_one_tile, x < y],
         (y - x - 1) * p <= n - 2,
     )
@@ -228,7 +230,7 @@ def _limits(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         LIMIT,
         "two-tile: two at most",
-        "T >= g, x and y take iterations of t: y - x <= 1",
+        "$T >= g$, $x$ and $y$ take iterations of $t$: $y - x <= 1$",
         [*line.sizes, q >= 1, r >= 0, r < g, line.tiles == divided, *of_one_tile],
         y - x <= 1,
     )
