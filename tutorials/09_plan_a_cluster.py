@@ -10,9 +10,7 @@
 from pathlib import Path
 
 import primepar
-from primepar.api.drawings import in_readable_unit
 from primepar.models import GPTConfig
-from primepar.pictures.timeline import timeline_svg
 from primepar.plan import preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.account import accounting
@@ -201,9 +199,6 @@ for name in ("megatron", "M2,megatron", "data", "primepar"):
     other = primepar.simulate(preset_plan(name, model, 4, BATCH), cluster)
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
 primepar.show(run).save(OUT / "09_step.svg")
-begin = [event for event in run.events if event.end <= run.seconds / 25]
-begin, unit = in_readable_unit(begin, run.seconds / 25)
-(OUT / "09_step_begins.svg").write_text(timeline_svg(begin, unit=unit), encoding="utf-8")
 
 account = accounting(result.plan, *step, "float32")
 print(f"bytes sent:  the planner's {list(account.sent)}")
@@ -216,9 +211,9 @@ print(f"             simulated     {run.peak}")
 # Time is not counted but predicted: in a model as small as this one a step is
 # mostly *starting* things. The cost model counts one start where the program makes several, and
 # leaves out the updates of the weights. In a large model products and transfers are what counts,
-# and the two come close. In the first picture forward comes first, then backward and gradient
-# alternating, and at the end the updates, grey as everything that is no product of two matrices.
-# The second is how it begins, with room for the names of blocks.
+# and the two come close. The first line of each rank names the layers: forward, then backward and
+# gradient alternating, and the updates, grey as everything that is no product of two matrices.
+# Below are the products of each, and the messages with the operator whose output they carry.
 
 # %% [question]
 # The plan's bytes sent are predicted exactly, its time is not. How far is it off here?

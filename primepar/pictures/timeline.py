@@ -9,7 +9,9 @@ actions of a pipeline, the tiles of Stream-K, the chunks of a memory) choose oth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from primepar.pictures import svg
@@ -115,8 +117,9 @@ def _bar(bar: Bar, x: float, width: float, top: float, high: int) -> Iterator[st
         width=max(width, 1.0), height=high, rx=min(2.0, width / 4),
         fill=bar.colour if bar.filled else "none", **edge,
     )  # fmt: skip
-    # Of `I[0,1] > 2` the block alone where there is no room for both.
-    names = (bar.label, bar.label.partition(" < ")[0].partition(" > ")[0])
+    # Of `blocks.0.proj/O[0,1] > 2` the block, or `proj`, where there is no room for all.
+    block = re.split(" (?:<|>|after) ", bar.label)[0]
+    names = (bar.label, block, re.split(r"[/\[]", block)[0].rpartition(".")[2])
     name = next((one for one in names if one and len(one) * _CHARACTER <= width), None)
     if name:
         fill = svg.WHITE if bar.filled else svg.GREY
@@ -186,24 +189,39 @@ def by_track(events: Sequence[Event]) -> dict[tuple[int, Track], list[list[Event
 def timeline_svg(events: Sequence[Event], limit: int = 4000, unit: str = "s") -> str:
     """Return the timeline of a run: two tracks per rank, time from left to right.
 
-    Waits and frees that take no time are left out. Of more than `limit` events the first `limit`
+    Waits and frees that take no time are left out; a product is labelled with what it waits for.
+    A model's layers are named in a row of their own. Of more than `limit` events the first `limit`
     are drawn, and the title names both counts. `unit` is what one unit of time is called.
     """
+    awaited = signals(events)
     shown = [one for one in events if one.end > one.start or kind_of(one) != "other"]
     drawn = sorted(shown, key=lambda event: (event.start, event.end))[:limit]
     rows: list[Row] = []
     bars: list[Bar] = []
     for (rank, track), track_lanes in by_track(drawn).items():
-        computes = track == "compute"
+        computes, label = track == "compute", f"rank {rank}"
+        layers = [*layers_of(track_lanes[0])] if computes and track_lanes else []
+        for layer, run in layers:
+            times: dict[str, float] = {}
+            for event in run:
+                kind = kind_of(event)
+                times[kind] = times.get(kind, 0.0) + event.end - event.start
+            colour = COLOURS[max(times, key=lambda kind: times[kind])]
+            bars.append(Bar(len(rows), run[0].start, run[-1].end, colour,
+                            f"rank {rank}: {layer}", layer))  # fmt: skip
+        if layers:
+            rows.append(Row(label, 20, 2))
         for number, lane in enumerate(track_lanes or [[]] * computes):
             bars += [
                 Bar(len(rows), event.start, event.end, COLOURS[kind_of(event)],
-                    f"rank {rank}: {event_text(event)}", _label(event),
+                    f"rank {rank}: {event_text(event)}",
+                    " after ".join((_label(event), *awaited.get(id(event), ()))),
                     filled=kind_of(event) != "receive")
                 for event in lane
             ]  # fmt: skip
-            label = f"rank {rank}" if computes and number == 0 else ""
-            rows.append(Row(label, 20 if computes else 15, 2))
+            if not computes or number or layers:
+                label = ""
+            rows.append(Row(label, 20 if computes and not layers else 15, 2))
         rows[-1] = rows[-1]._replace(gap=2 if computes else 16)
     caption = f"{len(drawn)} events"
     if len(drawn) < len(shown):
@@ -213,10 +231,42 @@ def timeline_svg(events: Sequence[Event], limit: int = 4000, unit: str = "s") ->
     return draw([Panel(caption, rows, bars)], legend, f"Timeline of {caption}", unit)
 
 
+def signals(events: Sequence[Event]) -> dict[int, tuple[str, ...]]:
+    """Product, by its id -> the blocks whose arrival its rank has waited for since the last one.
+
+    In FLUX such a wait is the signal for a tile.
+    """
+    flying: set[tuple[int, str]] = set()
+    arrived: dict[int, list[str]] = {}
+    awaited: dict[int, tuple[str, ...]] = {}
+    for event in sorted(events, key=lambda event: (event.start, event.end)):
+        place = event.rank, event.block
+        if event.op == "irecv":
+            flying.add(place)
+        elif event.op == "wait" and place in flying:
+            flying.remove(place)
+            arrived.setdefault(event.rank, []).append(event.block)
+        elif event.op == "compute" and event.end > event.start and event.rank in arrived:
+            awaited[id(event)] = (" ".join(arrived.pop(event.rank)),)
+    return awaited
+
+
+def layers_of(lane: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
+    """Layers of a model and what runs of each, in turn: `blocks.0` of `blocks.0.proj.forward`."""
+    if any("." in event.phase for event in lane):
+        for layer, run in groupby(lane, _layer):
+            yield layer, list(run)
+
+
+def _layer(event: Event) -> str:
+    named = re.match(r"[^./\[]+(\.\d+)?", event.block)
+    return "updates" if event.phase.endswith(".update") or not named else named[0]
+
+
 def _label(event: Event) -> str:
     """What is written on a bar: a block, and with a message the other end, `I[0,1] > 2`."""
     if event.peer is None:
-        return event.block
+        return event.block or event.op
     return f"{event.block} {'<' if event.op.endswith('recv') else '>'} {event.peer}"
 
 

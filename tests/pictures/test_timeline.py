@@ -96,6 +96,21 @@ def test_a_bar_names_its_block_and_the_other_end_where_there_is_room() -> None:
     ]  # fmt: skip
 
 
+def test_layers_are_named_above_their_products_and_a_product_names_its_signal() -> None:
+    lane = [("blocks.0.qkv", 2), ("blocks.0.proj", 1), ("blocks.1.qkv", 2), ("head.weight", 1)]
+    events = [event(0, "irecv", 0, 1, block="I[1]", peer=1), event(0, "wait", 1, 1, block="I[1]")]
+    for number, (name, last) in enumerate(lane):
+        phase = f"{name}.{'update' if name == 'head.weight' else 'forward'}"
+        events.append(
+            event(0, "compute", 2 * number + 1, 2 * number + 1 + last, phase, f"{name}/O")
+        )
+    names = list(map(unescape, re.findall(r">([^<>]+)</text>", timeline_svg(events))))
+    assert [name for name in names if name in ("blocks.0", "blocks.1", "updates")] == [
+        "blocks.0", "blocks.1", "updates"
+    ]  # fmt: skip
+    assert "blocks.0.qkv/O after I[1]" in names
+
+
 def test_a_timeline_keeps_proportions() -> None:
     events = [event(0, "compute", 10, 11, "forward"), event(1, "compute", 11, 14, "forward")]
     one, three = bars(timeline_svg(events)).values()
