@@ -23,7 +23,9 @@ PAGE, PROVER = DOCS / "schedules.html", DOCS / "prover"
 def main() -> None:
     """Write the page."""
     data = library_data()
-    data["puzzles"] = packed(list(puzzles()))
+    broken = list(puzzles())
+    data["targets"] += [puzzle["map"] for puzzle in broken if "map" in puzzle]
+    data["puzzles"] = packed(broken)
     if PROVER.exists():
         data["prover"] = PROVER.name
     page = page_html("primepar: schedules that move", data)

@@ -287,4 +287,4 @@ assert (one.verdict, two.verdict) == ("proved", "refuted")
 # ```
 #
 # Three devices in a ring hang in the one, four in a square in the other. `primepar exercise` lists
-# all twelve broken schedules; the page that moves has those with instructions as puzzles.
+# all twelve broken schedules; the page that moves has them as puzzles.

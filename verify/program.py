@@ -73,6 +73,21 @@ def verify_program(
     return Report.of(target, results)
 
 
+def judgement(program: Program) -> dict[str, object]:
+    """A sentence about a program for a page, and the places (rank, index) of what is wrong."""
+    report = verify_program(program)
+    refuted = next((result for result in report.properties if result.verdict == "refuted"), None)
+    if refuted is None:
+        names = ", ".join(one.name for one in report.properties if one.verdict == "proved")
+        kind = "ends" if report.verdict == "proved" else "open"
+        return {"kind": kind, "text": f"Proved: {names}.", "places": []}
+    sentence = (refuted.counterexample or "").partition("\n")[0]
+    events = refuted.details.events if refuted.details else ()
+    places = [(event.rank, event.index) for event in events
+              if event.wrong and event.index is not None]  # fmt: skip
+    return {"kind": "refuted", "text": f"{refuted.name} is refuted: {sentence}", "places": places}
+
+
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Pause the garbage collector, which costs a fourth of a proof and finds no cycles in it."""

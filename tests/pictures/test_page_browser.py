@@ -17,18 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from script_module import load
 
 from primepar.api import page_data
 from primepar.partition import METHODS, PRIMITIVES
 from primepar.pictures.page_html import page_html
+from primepar.preflight.cases import CASES
+from primepar.verify.program import judgement
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: apt-get install chromium")
 PROVER = Path(__file__).resolve().parents[2] / "docs" / "prover"
 PUZZLES = load(PROVER.parent / "puzzles.py")
-WANTED = ("08_ring", "receives-deferred", "scaled-before-the-wait", "step-without-tokens")
+WANTED = (
+    "07_walk", "08_ring", "receives-deferred", "scaled-before-the-wait", "step-without-tokens"
+)  # fmt: skip
 """Puzzles of the page in this test; test_page_maps.py has them all."""
 WRONG = "M=r, N=(r + c) % s, K=c"
 SENTENCE = (
@@ -55,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         maps = [page_data.map_data(name, PRIMITIVES[name]()) for name in ("primepar", "summa")]
     methods = [page_data.method_data(name, METHODS[name]()) for name in ("gpipe", "ulysses")]
     puzzles = list(PUZZLES.puzzles(WANTED))
+    maps += [puzzle["map"] for puzzle in puzzles if "map" in puzzle]
     data = {"targets": [*maps, *methods], "first": "primepar", "puzzles": page_data.packed(puzzles)}
     (folder / "page.html").write_text(page_html("page", data), encoding="utf-8")
     return folder
@@ -141,6 +147,7 @@ def test_bytes_count_up_and_blocks_are_explained_over_http(page: Any, address: s
 def test_a_puzzle_is_solved_and_stays_solved(page: Any, address: str) -> None:
     opened(page, address)
     verdict = "#gallery .verdict"
+    page.select_option("#puzzle", "08_ring")
     assert text(page, verdict) == (
         "Nobody goes on: device 0 hangs in send W[0,0] -> 1, and waits for device 1; device 1 "
         "hangs in send W[1,0] -> 2, and waits for device 2; device 2 hangs in send W[2,0] -> 0, "
@@ -151,31 +158,47 @@ def test_a_puzzle_is_solved_and_stays_solved(page: Any, address: str) -> None:
     page.keyboard.press("Alt+ArrowDown")
     assert text(page, verdict).startswith("Every device reaches its end")
     page.reload()
-    assert "1 of 4 solved" in text(page, "#gallery")
+    assert "1 of 5 solved" in text(page, "#gallery")
     page.select_option("#puzzle", "receives-deferred")
     first, second = (page.locator("#gallery ol").first.locator("li").nth(place) for place in (0, 1))
     first.drag_to(second)
     assert text(page, verdict).startswith("Every device reaches its end")
-    assert "2 of 4 solved" in text(page, "#gallery")
+    assert "2 of 5 solved" in text(page, "#gallery")
 
 
-def test_a_change_is_chosen_and_judged_by_the_library(page: Any, address: str) -> None:
-    opened(page, address)
+def test_lines_are_put_in_and_taken_out_and_less_work_solves_nothing(
+    page: Any, folder: Path
+) -> None:
+    opened(page, (folder / "page.html").as_uri())
     page.select_option("#puzzle", "step-without-tokens")
     verdict = "#gallery .verdict"
     assert text(page, verdict).startswith("deadlock-freedom is refuted: rank 0, instruction 2")
     assert page.locator("#gallery li.wrong").count() == 1
     lines = page.locator("#gallery ol >> nth=1").locator("li")
-    assert lines.count() == 2
-    changes = page.locator("#change option").all_inner_texts()
-    assert changes[1:] == sorted(changes[1:])
-    page.select_option("#change", label=next(text for text in changes if "1: with all" in text))
+    assert lines.nth(2).inner_text() == "left out"
+    for place in (3, 4):
+        lines.nth(place).focus()
+        for _ in range(3):
+            page.keyboard.press("Alt+ArrowUp")
+        if place == 3:
+            assert text(page, verdict).startswith("Not judged by a page from a file")
     assert text(page, verdict) == "Proved: deadlock-freedom, races."
-    assert lines.count() == 4
-    assert "1 of 4 solved" in text(page, "#gallery")
-    page.focus("#gallery li >> nth=0")
-    page.keyboard.press("Alt+ArrowDown")
-    assert text(page, verdict).startswith("Not judged on this page")
+    assert "1 of 5 solved" in text(page, "#gallery")
+    page.select_option("#puzzle", "receives-deferred")
+    page.select_option("#puzzle", "scaled-before-the-wait")
+    page.get_by_text("Show the answer").click()
+    assert text(page, verdict) == "Proved: placement, deadlock-freedom, races."
+    assert "1 of 5 solved" in text(page, "#gallery")
+
+
+def test_a_map_is_a_puzzle_that_is_solved_in_the_editor(page: Any, address: str) -> None:
+    opened(page, address)
+    page.select_option("#puzzle", "07_walk")
+    page.get_by_text("Edit it in the map above").click()
+    assert text(page, ".verdict").startswith("alignment is refuted: s=3")
+    wrong = page.input_value("#map-gradient")
+    page.fill("#map-gradient", wrong.replace("t == 1", "t == s - 1"))
+    assert "1 of 5 solved" in text(page, "#gallery")
 
 
 def test_lines_are_moved_by_touch(browser: Any, address: str) -> None:
@@ -252,10 +275,10 @@ def test_the_run_of_every_kind_of_target_holds_and_sends_what_the_emulator_count
 
 
 @pytest.mark.skipif(not PROVER.exists(), reason="no docs/prover: make docs fetches it")
-def test_a_map_is_proved_for_every_side_in_the_browser(
+def test_a_map_is_proved_for_every_side_and_two_edits_are_judged_in_the_browser(
     page: Any, folder: Path, address: str
 ) -> None:
-    """The project's own prover, as WebAssembly; a second proof has it loaded."""
+    """The project's own prover and judge, as WebAssembly; a second proof has them loaded."""
     opened(page, address)
     page.click("#prove button")
     assert "primepar verify mine.py:Mine" in text(page, "#prove pre")
@@ -263,6 +286,11 @@ def test_a_map_is_proved_for_every_side_in_the_browser(
     data = {**page.evaluate("page.data"), "prover": "prover", "first": "summa"}
     (folder / "proving.html").write_text(page_html("page", data), encoding="utf-8")
     opened(page, address.replace("page.html", "proving.html"))
+    page.select_option("#puzzle", "step-without-tokens")
+    for rank in range(2):
+        page.locator("#gallery ol").nth(rank).locator("li").first.focus()
+        page.keyboard.press("Alt+ArrowDown")
+    assert text(page, "#gallery .verdict").startswith("This is more than one change")
     assert page.evaluate("page.prover.worker === undefined")
     for _ in range(2):
         page.click("#prove button")
@@ -271,6 +299,12 @@ def test_a_map_is_proved_for_every_side_in_the_browser(
         report = text(page, "#prove pre").splitlines()
         assert report[0] == "mine.py:Mine: proved for every s >= 1 (axes r, c)"
         assert len(report) == 7
+    case = CASES["step-without-tokens"].wrong
+    moved = [(two, one, *rest) for one, two, *rest in case.programs]
+    page.get_by_text("Judge it here").click()
+    page.wait_for_selector("#gallery .verdict.wrong")
+    judged = judgement(replace(case, programs=tuple(moved)))
+    assert text(page, "#gallery .verdict") == judged["text"]
 
 
 def emulated_amounts(target: Any) -> tuple[list[float], list[int]]:

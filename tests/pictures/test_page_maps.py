@@ -351,7 +351,7 @@ def test_the_first_fault_of_a_wrong_map_is_the_sentence_of_verify(tmp_path: Path
 def test_the_judge_of_waits_agrees_with_the_library(tmp_path: Path) -> None:
     """On random orders of the lines of every puzzle, and on its answer, which ends."""
     draw = random.Random(34)
-    puzzles = [puzzle for puzzle in PUZZLES if "boards" not in puzzle]
+    puzzles = [puzzle for puzzle in PUZZLES if not {"boards", "map"} & puzzle.keys()]
     programs: dict[str, Any] = {name: case.wrong for name, case in CASES.items()}
     programs |= {one.path.stem: one.schedule for one in exercises()}
     cases: list[Any] = []
@@ -375,16 +375,18 @@ def test_the_judge_of_waits_agrees_with_the_library(tmp_path: Path) -> None:
 
 
 def test_every_puzzle_that_the_library_judged_has_its_answer_among_what_is_right() -> None:
-    """And what is shown first is wrong, with the lines where it is."""
+    """What is shown first is wrong, with the lines where it is; a map has its repaired lines."""
+    assert all(puzzle["hint"] for puzzle in PUZZLES)
+    (walk,) = (puzzle for puzzle in PUZZLES if "map" in puzzle)
+    assert walk["repaired"].startswith("gradient: M=(r + t) % s, N=(r + c - 1 + where(t == s - 1")
     judged = [puzzle for puzzle in PUZZLES if "boards" in puzzle]
-    assert (len(judged), len(PUZZLES)) == (32, 39)
+    assert (len(judged), len(PUZZLES)) == (34, 42)
     for puzzle in judged:
         right = [board["orders"] for board in puzzle["boards"] if board["kind"] == "ends"]
         assert puzzle["answer"] in right, puzzle["name"]
         first = puzzle["boards"][0]
         assert first["kind"] == "refuted"
-        assert all(line in first["orders"][rank] for rank, line in first["places"])
-        assert len(puzzle["boards"]) > 3, puzzle["name"]
+        assert all(place < len(first["orders"][rank]) for rank, place in first["places"])
 
 
 def test_the_scripts_are_typed(tmp_path: Path) -> None:
@@ -394,7 +396,7 @@ def test_the_scripts_are_typed(tmp_path: Path) -> None:
         pytest.skip("no TypeScript: npm install -g typescript, or set TSC")
     assert NODE is not None
     command = [NODE, str(Path(compiler).resolve()), "--allowJs", "--checkJs", "--noEmit"]
-    command += ["--noImplicitAny", "--skipLibCheck", "--target", "es2023"]
+    command += ["--strict", "false", "--noImplicitAny", "--skipLibCheck", "--target", "es2023"]
     command += ["--lib", "es2023,dom,dom.iterable", *(str(FOLDER / name) for name in SCRIPTS)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout) == (0, "")

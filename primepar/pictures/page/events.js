@@ -65,18 +65,14 @@ class MeshRun {
   /** Elements of a block: every slice has two, as where `check` runs it without a shape. @param {string} name */
   size(name) { return 2 ** this.mesh.tensorDims(name.split("[")[0]).length; }
 
-  /** @param {number} rank
-   * @param {string} block
-   * @param {number} time */
+  /** @param {number} rank @param {string} block @param {number} time */
   add(rank, block, time) {
     if (this.here[rank].has(block)) return;
     this.here[rank].add(block);
     this.changes.push({ rank, time, block, elements: this.size(block) });
   }
 
-  /** @param {number} rank
-   * @param {string} block
-   * @param {number} time */
+  /** @param {number} rank @param {string} block @param {number} time */
   drop(rank, block, time) {
     if (!this.here[rank].delete(block)) return;
     this.changes.push({ rank, time, block, elements: -this.size(block) });

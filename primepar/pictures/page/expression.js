@@ -10,8 +10,7 @@
 /** What is wrong with a text or a map, in a sentence for the reader. */
 class MapError extends Error {}
 
-/** Operator -> how tightly it binds; comparisons least, as in Python.
- * @type {Record<string, number>} */
+/** Operator -> how tightly it binds; comparisons least, as in Python. @type {Record<string, number>} */
 const LEVELS = {
   "==": 0, "!=": 0, "<": 0, "<=": 0, ">": 0, ">=": 0, "|": 1, "&": 2, "+": 3, "-": 3,
   "*": 4, "//": 4, "%": 4,
@@ -182,9 +181,7 @@ function parseSlices(text, names) {
   return slices;
 }
 
-/** The expression of one line, such as a number of steps.
- * @param {string} text
- * @param {string[]} names */
+/** The expression of one line, such as a number of steps. @param {string} text @param {string[]} names */
 function parseNumber(text, names) {
   const reader = new Reader(text, names);
   const node = reader.expression();
@@ -204,9 +201,7 @@ const OPERATORS = {
   where: (condition, then, otherwise) => (condition ? then : otherwise),
 };
 
-/** @param {Expr} node
- * @param {Record<string, Values>} values
- * @returns {Values} */
+/** @param {Expr} node @param {Record<string, Values>} values @returns {Values} */
 function evaluate(node, values) {
   if (node.op === "number") return /** @type {number} */ (node.value);
   if (node.op === "name") return values[/** @type {string} */ (node.name)];

@@ -110,9 +110,7 @@ class MeshMap {
     return steps;
   }
 
-  /** @param {string} what
-   * @param {Expr} node
-   * @param {Record<string, Values>} values */
+  /** @param {string} what @param {Expr} node @param {Record<string, Values>} values */
   valueOf(what, node, values) {
     try {
       return evaluate(node, { ...values, ...this.along });
@@ -170,9 +168,7 @@ class MeshMap {
       [dim, sorted(new Set(parts.slice(i * count, (i + 1) * count).flatMap((part) => part[dim])))])));
   }
 
-  /** @param {string} what
-   * @param {SliceTexts} slices
-   * @param {{place: number[], t: number}[]} places */
+  /** @param {string} what @param {SliceTexts} slices @param {{place: number[], t: number}[]} places */
   digitsOf(what, slices, places) {
     /** @type {Record<string, Values>} */
     const values = { t: places.map(({ t }) => t) };
@@ -223,9 +219,7 @@ class MeshMap {
     return dims.map((_, i) => Math.floor(cell / dims.slice(i + 1).reduce((all, dim) => all * this.grid[dim], 1)) % this.grid[dims[i]]);
   }
 
-  /** The name of a block, `I[0,1]`.
-   * @param {string} tensor
-   * @param {number} block */
+  /** The name of a block, `I[0,1]`. @param {string} tensor @param {number} block */
   blockName(tensor, block) { return `${tensor}[${this.indices(this.tensorDims(tensor), block).join()}]`; }
 
   /** The blocks of a tensor that some slices are.
@@ -274,9 +268,7 @@ class MeshMap {
     return this.once(`kept ${tensor}`, () => range(this.steps).reduce((kept, step) => both(kept, this.held("forward", tensor, step)), home));
   }
 
-  /** Where an operand is before a phase.
-   * @param {string} phase
-   * @param {string} tensor */
+  /** Where an operand is before a phase. @param {string} phase @param {string} tensor */
   start(phase, tensor) {
     return this.hasHomes ? this.resident(phase, tensor) : this.held(phase, tensor, 0);
   }
@@ -307,9 +299,7 @@ class MeshMap {
     });
   }
 
-  /** @param {string} phase
-   * @param {string} tensor
-   * @param {number} t */
+  /** @param {string} phase @param {string} tensor @param {number} t */
   operandHops(phase, tensor, t) {
     const here = this.held(phase, tensor, t);
     if (t + 1 < this.steps) {

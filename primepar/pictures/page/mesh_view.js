@@ -2,33 +2,20 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An SVG element with attributes and children.
- * @param {string} name
- * @param {Record<string, string | number>} [attributes]
- * @param {(Node_ | string)[]} children
- * @returns {SVGElement} */
-function svg(name, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, String(value));
-  made.append(...children);
-  return made;
-}
-/** @typedef {Element} Node_ */
+// Of attributes: one that is true has no value, one that is false is left out.
+/** @typedef {[attributes?: Record<string, string | number | boolean>, ...children: (Element | string)[]]} Parts */
 
-/** An HTML element with attributes and children.
- * @param {string} name
- * @param {Record<string, string | number | boolean>} [attributes]
- * @param {(Node_ | string)[]} children
- * @returns {HTMLElement} */
-function html(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === true) made.setAttribute(key, "");
-    else if (value !== false) made.setAttribute(key, String(value));
-  }
+/** @template {Element} T @param {T} made @param {Parts} parts */
+function filled(made, [attributes = {}, ...children]) {
+  for (const [key, value] of Object.entries(attributes)) if (value !== false) made.setAttribute(key, value === true ? "" : String(value));
   made.append(...children);
   return made;
 }
+
+/** @param {string} name @param {Parts} parts @returns {SVGElement} */
+const svg = (name, ...parts) => filled(document.createElementNS(SVG, name), parts);
+/** @param {string} name @param {Parts} parts @returns {HTMLElement} */
+const html = (name, ...parts) => filled(document.createElement(name), parts);
 
 /** The colours of blocks: a hue for each tensor, a strength for each of its blocks. */
 class Palette {
@@ -57,8 +44,7 @@ class Palette {
 }
 
 class MeshView {
-  /** @param {HTMLElement} host
-   * @param {(rank: number | null, block: string | null) => void} select */
+  /** @param {HTMLElement} host @param {(rank: number | null, block: string | null) => void} select */
   constructor(host, select) {
     this.host = host;
     this.select = select;
@@ -130,9 +116,7 @@ class MeshView {
     this.card = { width: Math.max(this.left + this.columns * (chip.width + chip.gap) + 6, this.hasNames ? 152 : 92), height: top + (this.hasNames ? 52 : 18) };
   }
 
-  /** @param {number} rank
-   * @param {number} x
-   * @param {number} y */
+  /** @param {number} rank @param {number} x @param {number} y */
   deviceCard(rank, x, y) {
     const { card } = this, scene = /** @type {Scene} */ (this.scene);
     const place = scene.run.axes.map((axis, i) => `${axis}=${scene.run.places[rank][i]}`).join(" ");
@@ -158,7 +142,7 @@ class MeshView {
    * @param {number} rank */
   key(event, rank) {
     const [here, ways] = [this.cards[rank], { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }];
-    const way = ways[/** @type {keyof ways} */ (event.key)];
+    const way = ways[/** @type {keyof typeof ways} */ (event.key)];
     if (way) {
       const ahead = this.cards.map(({ x, y }, other) => ({ other, along: (x - here.x) * way[0] + (y - here.y) * way[1], off: Math.abs((x - here.x) * way[1]) + Math.abs((y - here.y) * way[0]) }))
         .filter(({ along, off }) => along > 1 && off <= along).sort((a, b) => a.off + a.along - b.off - b.along);
@@ -203,9 +187,7 @@ class MeshView {
     };
   }
 
-  /** @param {string} block
-   * @param {string} kind
-   * @param {number} rank */
+  /** @param {string} block @param {string} kind @param {number} rank */
   chipOf(block, kind, rank) {
     const { width, height } = this.chip, palette = /** @type {Palette} */ (this.palette);
     const chip = svg("g", { class: `chip ${kind}`, style: `--hue:${palette.hue(block)};--fill:${palette.fill(block)}` },
@@ -360,10 +342,7 @@ function curve(from, to) {
   return `M${from.x.toFixed(1)} ${from.y.toFixed(1)}Q${middle.x.toFixed(1)} ${middle.y.toFixed(1)} ${to.x.toFixed(1)} ${to.y.toFixed(1)}`;
 }
 
-/** The spot at a part of the way.
- * @param {Spot} from
- * @param {Spot} to
- * @param {number} part */
+/** The spot at a part of the way. @param {Spot} from @param {Spot} to @param {number} part */
 function along(from, to, part) {
   const middle = bend(from, to), rest = 1 - part;
   const mix = (/** @type {"x" | "y"} */ axis) => rest * rest * from[axis] + 2 * rest * part * middle[axis] + part * part * to[axis];

@@ -31,7 +31,8 @@ class Page {
     });
     byId("mesh").addEventListener("pointerleave", () => this.choose(null, null));
     this.isPlaying = false;
-    if (data.puzzles) unpack(data.puzzles).then((puzzles) => new Gallery(byId("gallery"), puzzles));
+    document.documentElement.classList.toggle("framed", window !== top);
+    if (data.puzzles) unpack(data.puzzles).then((puzzles) => (this.gallery = new Gallery(byId("gallery"), puzzles, this.prover, (target) => this.show(target))));
     const wanted = decodeURIComponent(location.hash.slice(1));
     this.show(data.targets.some((target) => target.name === wanted) ? wanted : data.first);
   }
@@ -73,14 +74,6 @@ class Page {
     const { target } = this, choices = this.sideChoices(target), host = byId("sides");
     const names = [...new Set(Object.values(target.axes ?? {}))];
     host.hidden = !choices.length;
-    if (choices.length > 6) {
-      const select = /** @type {HTMLSelectElement} */ (html("select", { id: "side-select" }, ...choices.map((sides) =>
-        html("option", { value: sides.join() }, sides.map((side, i) => `${names[i]}=${side}`).join(", ")))));
-      select.value = String(this.sides);
-      select.addEventListener("change", () => this.place(select.value.split(",").map(Number)));
-      host.replaceChildren(html("label", { for: "side-select" }, "sides"), select);
-      return;
-    }
     host.replaceChildren(html("span", { class: "label", id: "side-label" }, `side ${names.join()}`), html("div", { class: "choices", role: "group", "aria-labelledby": "side-label" },
       ...choices.map((sides) => {
         const button = html("button", { type: "button", "aria-pressed": String(String(sides) === String(this.sides)) }, sides.join(", "));
@@ -99,6 +92,7 @@ class Page {
     this.parsed = verdict.map;
     this.fault = verdict.fault;
     this.prover.show(source);
+    if (verdict.isRight && isEdited) this.gallery?.solve(this.target.name);
     if (verdict.map) this.place(verdict.fault?.sides ?? this.sides);
   }
 

@@ -45,27 +45,31 @@ class Prover {
     this.report.textContent = text;
   }
 
-  prove() {
+  /** Asks the worker, which loads when it is first asked.
+   * @param {{map?: string, program?: string}} task
+   * @param {(progress: string) => void} progress
+   * @returns {Promise<any>} */
+  ask(task, progress) {
+    const worker = (this.worker ??= new Worker(`${this.folder}/prover_worker.js`, { type: "module" })), { port1, port2 } = new MessageChannel();
+    return new Promise((resolve, reject) => {
+      port1.onmessage = ({ data }) => (data.progress ? progress(data.progress) : resolve(data));
+      worker.addEventListener("error", reject);
+      worker.postMessage(task, [port2]);
+    });
+  }
+
+  async prove() {
     const { source } = this;
     if (!source) return;
-    if (!this.folder) {
-      this.print(`This page has no prover next to it. Save the map as mine.py, and run\n\n    primepar verify mine.py:Mine\n\n${pythonOf(source)}`);
-      return;
-    }
+    const command = `Save the map as mine.py, and run\n\n    primepar verify mine.py:Mine\n\n${pythonOf(source)}`;
+    if (!this.folder) return this.print(`This page has no prover next to it. ${command}`);
     const start = performance.now();
-    this.worker ??= new Worker(`${this.folder}/prover_worker.js`, { type: "module" });
     this.button.toggleAttribute("disabled", true);
-    this.worker.onmessage = ({ data }) => {
-      if (data.progress) return this.print(data.progress);
-      this.button.toggleAttribute("disabled", false);
-      this.report.dataset.verdict = data.verdict;
-      this.report.dataset.milliseconds = (performance.now() - start).toFixed(0);
-      return this.print(data.report);
-    };
-    this.worker.onerror = () => {
-      this.button.toggleAttribute("disabled", false);
-      this.print(`The prover did not load. Run primepar verify mine.py:Mine with\n\n${pythonOf(source)}`);
-    };
-    this.worker.postMessage(pythonOf(source));
+    const { verdict, report } = await this.ask({ map: pythonOf(source) }, (text) => this.print(text))
+      .catch(() => ({ verdict: "unknown", report: `The prover did not load. ${command}` }));
+    this.button.toggleAttribute("disabled", false);
+    this.report.dataset.verdict = verdict;
+    this.report.dataset.milliseconds = (performance.now() - start).toFixed(0);
+    this.print(report);
   }
 }

@@ -21,14 +21,26 @@ def _prove(text):
     try:
         report = verify_primitive(names["Mine"](), "mine.py:Mine", 60)
     except PrimeParError as error:
-        return "refused", str(error)
-    return report.verdict, "\\n".join(report.lines(f"for {report.scope}", seconds=True))
+        return {"verdict": "refused", "report": str(error)}
+    text = "\\n".join(report.lines(f"for {report.scope}", seconds=True))
+    return {"verdict": report.verdict, "report": text}
+
+def _judge(text):
+    import msgspec
+    from primepar.schedule import Program
+    from primepar.verify.program import judgement
+
+    return judgement(msgspec.json.decode(text, type=Program))
+
+def _answer(kind, text):
+    import json
+    return json.dumps((_prove if kind == "map" else _judge)(text))
 `;
 
-const show = (/** @type {string} */ progress) => postMessage({ progress });
 const load = async (/** @type {string} */ name) => (await fetch(name)).arrayBuffer();
 
-async function ready() {
+/** @param {(progress: string) => void} show */
+async function ready(show) {
   show("Loading Python (1 of 3) ...");
   const python = await loadPyodide();
   show("Loading Z3 (2 of 3) ...");
@@ -45,13 +57,13 @@ async function ready() {
 
 /** @type {Promise<any> | undefined} */
 let loading;
-onmessage = async ({ data }) => {
+onmessage = async ({ data, ports: [port] }) => {
+  const show = (/** @type {string} */ progress) => port.postMessage({ progress });
   try {
-    const python = await (loading ??= ready());
+    const python = await (loading ??= ready(show)), [[kind, text]] = Object.entries(data);
     show("Proving ...");
-    const [verdict, report] = python.globals.get("_prove")(data).toJs();
-    postMessage({ verdict, report });
+    port.postMessage(JSON.parse(python.globals.get("_answer")(kind, text)));
   } catch (error) {
-    postMessage({ verdict: "unknown", report: String(error) });
+    port.postMessage({ verdict: "unknown", kind: "refuted", report: String(error), text: String(error), places: [] });
   }
 };

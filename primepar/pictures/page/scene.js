@@ -162,10 +162,7 @@ function meetingsOf(events) {
   return [...meetings.values()];
 }
 
-/** From when to when each device holds each block.
- * @param {Run} run
- * @param {number} end
- * @returns {Stay[]} */
+/** From when to when each device holds each block. @param {Run} run @param {number} end @returns {Stay[]} */
 function staysOf(run, end) {
   /** @type {Stay[]} */
   const stays = [];

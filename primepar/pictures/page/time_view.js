@@ -16,7 +16,6 @@ class TimeView {
     const room = this.host.clientWidth - 40;
     const row = scene.ranks > 16 ? 13 : scene.ranks > 8 ? 20 : 30, left = 26, top = 20;
     const unit = Math.max(9, Math.min(118, room / Math.max(1, scene.end)));
-    this.left = left;
     const x = (/** @type {number} */ time) => left + time * unit, y = (/** @type {number} */ rank) => top + rank * row;
     this.x = x;
     const below = top + scene.ranks * row + 14, tall = 64, width = x(scene.end) + 14, height = below + tall + 20;
@@ -82,8 +81,7 @@ class TimeView {
     return labels;
   }
 
-  /** Moves the playhead. @param {number} tick
-   * @param {number} time */
+  /** Moves the playhead. @param {number} tick @param {number} time */
   draw(tick, time) {
     const scene = /** @type {Scene} */ (this.scene), isEnd = tick >= scene.last;
     this.head.setAttribute("x", String(this.x(time)));

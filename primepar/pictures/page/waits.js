@@ -3,9 +3,11 @@
 
 // A line is an instruction; each of its posts is a send, recv or call, with its channel or group.
 /** @typedef {{text: string, posts: [string, string][], request: string | null, awaits: string | null, reads: string[], writes: string[]}} Line */
-/** @typedef {{name: string, title: string, story: string, hint: string, ranks: Line[][], answer: number[][], boards?: (Judgement & {orders: number[][], change: string})[]}} Puzzle */
+// A puzzle that is not of waits alone has the rest of its program, and boards that the library judged;
+// their places are those of instructions. One of a map has the map, a target of the page, and the lines that repair it.
+/** @typedef {{name: string, title: string, story: string, hint: string, ranks: (Line & {node?: any})[][], answer: number[][], program?: any, boards?: (Judgement & {orders: number[][]})[], map?: Target, repaired?: string}} Puzzle */
 /** @typedef {{rank: number, line: number, post: number}} Side */
-/** @typedef {{kind: "order" | "cycle" | "refuted" | "ends", text: string, places: [number, number][]}} Judgement */
+/** @typedef {{kind: "order" | "cycle" | "refuted" | "ends" | "open", text: string, places: [number, number][]}} Judgement */
 
 /** Whether two lines of a rank must stay in their order: one makes, or waits for, what the other uses.
  * @param {Line[]} lines
