@@ -121,8 +121,9 @@ mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how man
 code-mutants: $(STAMP) ## one token of the product changed at a time: which test sees it (ONLY='--rooms verify --count 6')
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/code_mutants.py $(ONLY)
 
-attack: $(STAMP) ## generated primitives against an independent oracle, and altered certificates
+attack: $(STAMP) ## generated primitives against an independent oracle, random triples, altered certificates
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/search_attack.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_certificates.py
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/program_certificates.py
 

@@ -5,8 +5,9 @@ backward and gradient to devices with equal work. A device keeps what it has bet
 
 Then the best registered primitive for a limit of what is kept between forward and backward: of I, W
 and dO one copy, two copies, any. It is chosen by its formula, run on emulated devices, and counted
-there. Every dim is `SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of
-(MNK)^(2/3), so what is sent over the bound is the same.
+there; with `--gloo` also by the executor, on as many processes as there are devices. Every dim is
+`SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of (MNK)^(2/3), so what is
+sent over the bound is the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench import BenchRow, Case, Column, bench
-from primepar.partition import PRIMITIVES
+from benchmarks.world import on_ranks
+from primepar.partition import PRIMITIVES, parse_sequence
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence
 from primepar.schedule.lower_bound import starts_replicated, training_step
@@ -187,6 +189,49 @@ def grids(shape: tuple[int, int, int], devices: int, *, kept: bool) -> float:
     return least
 
 
+def tiles(shape: tuple[int, int, int], devices: int) -> float:
+    """Least words per device where each works on a tile of the largest tensor, and keeps all.
+
+    Tiles have one area. They are in rows, which may have one tile more than others, and then are
+    higher. With k rows a device needs k parts of one tensor, and as many of the other one as there
+    are tiles in its row.
+    """
+    M, N, K = shape
+    v, u, _ = sorted((M * N / devices, N * K / devices, M * K / devices))
+    least = inf
+    for (one, other), rows in product(((u, v), (v, u)), range(1, devices + 1)):
+        few, more = divmod(devices, rows)
+        along = ((rows - more) * few**2 + more * (few + 1) ** 2) / devices
+        least = min(least, 2 * (one * rows + other * along - one - other))
+    return least
+
+
+def steps_over_gloo(texts: tuple[str, ...], shape: tuple[int, int, int]) -> dict[str, float]:
+    """On each rank: sequence -> the words that a device sends in a step, as counted there."""
+    return {text: one_step(text, shape) for text in dict.fromkeys(texts)}
+
+
+def one_step(text: str, shape: tuple[int, int, int]) -> float:
+    """Make a training step of ones; the mean of the words that all ranks sent."""
+    import torch
+    from torch import distributed as dist
+
+    from primepar.distributed import Mesh, PartitionedLinear, scatter_tensor
+
+    M, N, K = shape
+    mesh = Mesh(parse_sequence(text))
+    layer = PartitionedLinear(mesh, torch.ones(N, K))
+    rows = scatter_tensor(mesh, layer.source, torch.ones(M, N)).requires_grad_()
+    output = layer(rows)
+    output.backward(torch.ones_like(output))
+    for made, sums in ((output, N), (rows.grad, K), (layer.weight.grad, M)):
+        if made is None or not bool((made == sums).all()):
+            raise SystemExit(f"{text}: expected sums of {sums} ones, got {made}")
+    sent = torch.tensor(float(mesh.traffic.elements["linear"]), dtype=torch.float64)
+    dist.all_reduce(sent)
+    return float(sent) / mesh.sequence.ranks
+
+
 class FrontierRow(BenchRow, frozen=True):
     """The best primitive for a shape within a limit of copies, over the bound."""
 
@@ -197,36 +242,46 @@ class FrontierRow(BenchRow, frozen=True):
     kept: Annotated[float, Column("kept", ".2f")]
     peak: Annotated[float, Column("peak", ".2f")]
     sent: Annotated[float, Column("sent/bound", ".3f")]
+    gloo: Annotated[float | None, Column("by gloo", ".3f")]
     least: Annotated[float, Column("at least", ".3f")]
     any_grids: Annotated[float | None, Column("any grids", ".3f")]
+    tiles: Annotated[float | None, Column("tiles", ".3f")]
 
 
-def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]:
+def frontier(shape: tuple[int, int, int], devices: int, gloo: bool) -> Iterator[FrontierRow]:
     """For a shape the best primitive within each limit of copies."""
     M, N, K = (size // SCALE for size in shape)
     operator, one_copy = Linear(M, N, K), (M * N + N * K + M * K) / devices
     bound, known = training_step(M, N, K, devices), list(choices(operator, devices))
-    for copies in (1, 2, 10**9):
-        limit = copies * one_copy
-        best = min((one for one in known if one.kept <= limit), key=lambda choice: choice[:3])
+    limits = {copies: copies * one_copy for copies in (1, 2, 10**9)}
+    chosen = [
+        min((one for one in known if one.kept <= limit), key=lambda choice: choice[:3])
+        for limit in limits.values()
+    ]
+    texts, words = tuple(str(best.sequence) for best in chosen), dict[str, float]()
+    if gloo:
+        work = "benchmarks.lower_bounds:steps_over_gloo"
+        words = on_ranks(devices, work, texts, (M, N, K), as_batch=True)
+    for (copies, limit), best in zip(limits.items(), chosen, strict=True):
         report = check(best.sequence, operator)
         if not report.equal:
             raise SystemExit(f"{best.sequence}: {report.message}")
         least = training_step(M, N, K, devices, kept=limit - M * K / devices)
         any_grids = None if copies == 2 else grids((M, N, K), devices, kept=copies > 1) / bound
+        of_tiles = tiles((M, N, K), devices) / bound if copies > 2 else None
         label = f"{copies}" if copies <= 2 else "any"
         yield FrontierRow(
             shape, devices, label, str(best.sequence), best.kept / one_copy,
-            max(report.peak) / one_copy, float(sum(report.sent)) / devices / bound, least / bound,
-            any_grids,
+            max(report.peak) / one_copy, float(sum(report.sent)) / devices / bound,
+            words[str(best.sequence)] / bound if gloo else None, least / bound, any_grids, of_tiles,
         )  # fmt: skip
 
 
-def lower_bounds() -> Iterator[Case]:
+def lower_bounds(gloo: bool = False) -> Iterator[Case]:
     for case in SMALL:
         yield f"best of {case}", partial(gap, *case)
     for shape, devices in WANTED:
-        yield f"{shape} on {devices}", partial(frontier, shape, devices)
+        yield f"{shape} on {devices}", partial(frontier, shape, devices, gloo)
 
 
 if __name__ == "__main__":

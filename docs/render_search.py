@@ -113,12 +113,13 @@ TWO = """
 
 - A map is affine in r, c and t: each coefficient, in M, N and K, is from {-1, 0, 1, 2}.
 - With **homes**, one map in all three phases, or Cannon's plane with another choice in each.
-  A home keeps one copy; its coefficients are from {-1, 0, 1, 2}.
+  A home keeps one copy; its coefficients are from {-1, 0, 1, 2}. What forward receives of I, of W,
+  or of both may be **kept** for the later phases: a device has 1 to s copies of its share.
 - Without homes (**aligned**), the phases have one plane, and each device goes on along one dim.
   Offsets at the start and at the last step are from {-1, 0, 1, 2}.
 
-Outside of it are other numbers of steps, indices of several digits, and copies that are kept. Maps
-that are not affine are outside of all three.
+Outside of it are other numbers of steps, and indices of several digits. Maps that are not affine
+are outside of all three.
 """
 BOUND = """
 ### What no triple with homes can beat
@@ -128,8 +129,14 @@ at least `s - 1` of their blocks per device, whatever the affine map and the aff
 copy are: the argument is at the top of `primepar/search/homes.py`. With other coefficients it holds
 on sides that are powers of a prime, and not on all others.
 Which two can be chosen in each phase, and dO is sent once for backward and gradient if both have
-one map. That leaves these, and each is reached. Four classes mix what stays, and none of the
-registered primitives is one of them:
+one map. With nothing kept that leaves seven, and each is reached. Four classes mix what stays, and
+none of the registered primitives is one of them.
+
+What is kept of I sends nothing in gradient, and of W in backward, where the device goes on along
+the same dim as in forward. So more kept is less sent, down to a third less than Cannon and SUMMA.
+Left out is what keeps more than another class and sends no less. Of those that mix what stays,
+`HomesWIW_KeepI` and `HomesIIW_KeepW` send least for some shapes: with MN : NK : MK as 6 : 4 : 1
+and I kept 13 parts, for 14 of `HomesWWW_KeepI` and of `HomesIII`.
 
 """
 FOUND = """
@@ -163,9 +170,9 @@ blocks are multiplied in eighths. `primepar simulate` at 4096^3 on `torus-4x4`: 
 2011) with one copy. Its replicas of I and W are found too, but save nothing and are not kept.
 `CutMNK` is 3D (Agarwal et al., 1995), AxoNN's (arXiv 2305.13525) and Al Daas et al.'s grid.
 
-Open are several digits and kept copies on two axes, four axes, and directions of t that differ
-between the phases of one triple. Whether a training step of a cube can send less than all-stash is
-open too: [lower bounds](lower-bounds.md).
+Open are several digits on two axes, parts of a tensor that are kept, four axes, and directions of
+t that differ between the phases of one triple. Whether a training step of a cube can send less than
+all-stash is open too: [lower bounds](lower-bounds.md).
 """
 
 
@@ -204,7 +211,7 @@ def class_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, str, str, s
 
 
 def shape_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, ...]]:
-    """For each of the shapes the classes that send least, over the bound."""
+    """For each of the shapes the classes that send least, over the bound, by what they may keep."""
     classes = tuple(classes)
     for M, N, K, side in SHAPES:
         sent = {}
@@ -212,15 +219,16 @@ def shape_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, ...]]:
             sent[entry.name] = amount(entry.words, side, (M, N, K))
             if side < 3:  # the formulas hold from side 3 on
                 sent[entry.name] = costs(entry.primitive, side, (M, N, K)).sent
-        least, bound = min(sent.values()), training_step(M, N, K, side**2)
-        best = [f"`{name}`" for name, words in sent.items() if words == least]
-        more = f" and {len(best) - MOST_NAMES} more" if len(best) > MOST_NAMES else ""
-        yield (
-            f"{M}, {N}, {K}",
-            str(side**2),
-            f"{float(least) / bound:.2f}",
-            ", ".join(best[-MOST_NAMES:]) + more,
-        )
+        bound, before = training_step(M, N, K, side**2), None
+        for kept, most in (("none", 0), ("I or W", 1), ("both", 2)):
+            some = [entry.name for entry in classes if len(entry.triple.keeps) <= most]
+            least = min(sent[name] for name in some)
+            best = [f"`{name}`" for name in some if sent[name] == least]
+            more = f" and {len(best) - MOST_NAMES} more" if len(best) > MOST_NAMES else ""
+            if least != before:
+                yield (f"{M}, {N}, {K}", str(side**2), kept, f"{float(least) / bound:.2f}",
+                       ", ".join(best[-MOST_NAMES:]) + more)  # fmt: skip
+            before = least
 
 
 def picture(rows: Iterable[tuple[str, ...]]) -> str:
@@ -249,7 +257,8 @@ def picture(rows: Iterable[tuple[str, ...]]) -> str:
             marks.append(element("circle", cx=across, cy=down, r=9, fill=colour))
             marks.append(text(letter, across, down + 4, text_anchor="middle", fill=PAPER))
             marks += [text(words, across + 18, down + 4)] * bool(words)
-    return svg(760, 350, marks, "Words against memory of the classes")
+    height = max(350, 40 + 26 * len(points))
+    return svg(800, height, marks, "Words against memory of the classes")
 
 
 def tables(classes: tuple[PlaneClass, ...]) -> str:
@@ -264,12 +273,14 @@ def tables(classes: tuple[PlaneClass, ...]) -> str:
             )
         ),
         "\n\nFor five shapes, what the best classes send over the joint "
-        "[bound](lower-bounds.md):\n\n",
-        "\n".join(table(("M, N, K", "devices", "words / bound", "classes"), shape_rows(classes))),
+        "[bound](lower-bounds.md), where\nnothing may be kept, and where more saves words:\n\n",
+        "\n".join(
+            table(("M, N, K", "devices", "kept", "words / bound", "classes"), shape_rows(classes))
+        ),
         f"\n\n### All on two axes\n\nFor {M}, {N}, {K} on {side} x {side} devices. *words* are over"
         "\nthe joint bound, *memory* is the peak over one copy of all tensors and gradients,\n"
         "*messages* are of a device per step. In a name is what stays in forward, backward and\n"
-        "gradient, and after `b` what is broadcast.\n\n"
+        "gradient, and after `b` what is broadcast; after `Keep` what is kept.\n\n"
         "![Words against memory](images/search.svg)\n\n",
         "\n".join(
             table(

@@ -43,6 +43,8 @@ class Triple(NamedTuple):
     """Of forward, backward and gradient."""
     homes: tuple[Home, ...] = ()
     """Of I, W and O; empty where tensors stay where a phase leaves them."""
+    keeps: tuple[str, ...] = ()
+    """Of I and W those whose copies, received in forward, are kept for the later phases."""
 
 
 def matrix_of(rows: tuple[Row, ...]) -> NDArray[np.int64]:
@@ -57,6 +59,7 @@ class Affine(Primitive):
 
     def __init__(self, triple: Triple, label: str = "SearchClass") -> None:
         self.triple, self.label = triple, label
+        self.keeps = triple.keeps
         self.home = self._home if triple.homes else None
 
     def forward(self, r: Value, c: Value, t: Value, s: Value) -> Slices:
@@ -122,15 +125,15 @@ def triple_of(primitive: Primitive) -> Triple:
         raise OtherShapeError(f"{len(primitive.axis_sides)} axes of {len(sides)} sides")
     if any(evaluate(maps.steps, {sides[0]: s}) != s for s in (*COMPARED, STANDS_OUT)):
         raise OtherShapeError(f"{maps.steps} steps")
-    if primitive.keeps:
-        raise OtherShapeError("copies that are kept")
+    if primitive.keeps and not maps.homes:
+        raise OtherShapeError("copies that are kept without homes")
     phases = (_read(primitive, maps.phases[phase], DIMS, steps=True) for phase in PHASES)
     homes = (
         _read(primitive, maps.homes[tensor], tensor_dims(tensor)[-2:], steps=False)
         for tensor in TENSORS
         if maps.homes
     )
-    return Triple(tuple(phases), tuple(homes))
+    return Triple(tuple(phases), tuple(homes), tuple(sorted(primitive.keeps)))
 
 
 def _read(

@@ -27,8 +27,10 @@ from itertools import product
 
 import numpy as np
 
+from primepar.schedule.operators import PHASES
 from primepar.search.affine import TENSORS, Home, Map, Triple
-from primepar.search.covering import COEFFICIENTS, distinct
+from primepar.search.boxes import phase_before
+from primepar.search.covering import COEFFICIENTS, Array, distinct
 
 SIDE = 5
 """Of the mesh on which homes are compared."""
@@ -58,18 +60,26 @@ def _homes() -> tuple[Home, ...]:
 
 
 @cache
-def received(block: Home, home: Home, side: int) -> int:
+def received(block: Home, home: Home, side: int, kept: Home | None = None) -> int:
     """Blocks of one tensor that all devices together receive in a phase: the formula above.
 
-    On an even side, a tensor that goes on by 2 may send less: a device meets a block twice.
+    A device has those at home, and where they are `kept` all of forward. On an even side, a tensor
+    that goes on by 2 may send less: a device meets a block twice.
     """
-    rows, at_home = np.array(block), np.array(home)
-    devices = np.array(list(product(range(side), repeat=2))).T
-    apart = rows[:, :2] @ devices + rows[:, 3:4] - at_home[:, :2] @ devices - at_home[:, 2:]
-    if not (rows[:, 2] % side).any():
-        return int((apart % side).any(0).sum())
-    here = [((apart + rows[:, 2:3] * t) % side == 0).all(0).sum() for t in range(side)]
-    return int(side**3 - sum(here))
+    here = _numbers(block, side)
+    at_home = _numbers(tuple((*row[:2], 0, row[2]) for row in home), side)[:1]
+    has = at_home if kept is None else np.concatenate([at_home, _numbers(kept, side)])
+    lacks = (here[:, None] != has).all(1)
+    lacks[1:] &= here[1:] != here[:-1]
+    return int(lacks.sum())
+
+
+@cache
+def _numbers(block: Home, side: int) -> Array:
+    """The number of the block of each device (a column) at each step (a row)."""
+    t, r, c = np.indices((side,) * 3).reshape(3, side, side**2)
+    one, other = ((x[0] * r + x[1] * c + x[2] * t + x[3]) % side for x in block)
+    return np.asarray(one * side + other)
 
 
 def blocks_of(rows: Map, tensor: str) -> Home:
@@ -111,11 +121,13 @@ def words(triple: Triple, side: int) -> tuple[int, int, int]:
 
     Backward and gradient share dO where both need the same of its blocks at every step.
     """
-    total = [
-        sum(received(blocks_of(rows, tensor), home, side) for rows in triple.phases)
-        for tensor, home in zip(TENSORS, triple.homes, strict=True)
-    ]
-    backward, gradient = (blocks_of(rows, "O") for rows in triple.phases[1:])
-    if backward == gradient:
-        total[2] -= received(backward, triple.homes[2], side)
-    return total[0], total[1], total[2]
+    total = dict.fromkeys(TENSORS, 0)
+    for (tensor, home), (phase, rows) in product(
+        zip(TENSORS, triple.homes, strict=True), zip(PHASES, triple.phases, strict=True)
+    ):
+        block, before = blocks_of(rows, tensor), phase_before(tensor, phase, triple.keeps)
+        earlier = None if before is None else blocks_of(triple.phases[before], tensor)
+        if tensor != "O" or block != earlier:
+            kept = earlier if tensor in triple.keeps else None
+            total[tensor] += received(block, home, side, kept)
+    return total["I"], total["W"], total["O"]

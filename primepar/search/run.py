@@ -195,16 +195,18 @@ def _without_homes() -> Iterator[PlaneClass]:
 
 
 def _with_homes() -> Iterator[PlaneClass]:
-    triples = [*homes.one_map(), *homes.several_maps()]
-    sent = {triple: _affine(triple) for triple in triples}
-    known = {words for words in sent.values() if words is not None}
-    frontier = {words for words in known if not any(beats(other, words) for other in known)}
-    best: dict[str, PlaneClass] = {}
-    for triple, affine in sent.items():
-        if affine is not None and affine in frontier:
-            name = homes_name(triple)
-            if name not in best or _size(triple) < _size(best[name].triple):
-                best[name] = _plane(name, triple, affine)
+    triples, best = [*homes.one_map(), *homes.several_maps()], dict[str, PlaneClass]()
+    known: dict[tuple[str, ...], set[Words]] = {}
+    for keeps in boxes.KEPT:
+        sent = {triple: _affine(triple) for triple in (t._replace(keeps=keeps) for t in triples)}
+        every = known[keeps] = {words for words in sent.values() if words is not None}
+        with_fewer = set[Words]().union(*(known[few] for few in known if {*few} < {*keeps}))
+        frontier = {w for w in every - with_fewer if not any(beats(other, w) for other in every)}
+        for triple, affine in sent.items():
+            if affine is not None and affine in frontier:
+                name = homes_name(triple)
+                if name not in best or _size(triple) < _size(best[name].triple):
+                    best[name] = _plane(name, triple, affine)
     yield from best.values()
 
 
@@ -229,7 +231,8 @@ def homes_name(triple: Triple) -> str:
     stays = [_staying(rows) for rows in triple.phases]
     uses = {tensor for rows in triple.phases for tensor in TENSORS if _is_shared(rows, tensor)}
     shared = "".join(tensor for tensor in TENSORS if tensor in uses)
-    return f"Homes{''.join(stays)}{'b' if shared else ''}{shared}"
+    kept = f"_Keep{''.join(triple.keeps)}" if triple.keeps else ""
+    return f"Homes{''.join(stays)}{'b' if shared else ''}{shared}{kept}"
 
 
 def _staying(rows: Map) -> str:
@@ -281,7 +284,11 @@ def _on_plane(primitive: Primitive, classes: tuple[PlaneClass, ...]) -> Placemen
     for entry in classes:
         if entry.key == form:
             return Placement(f"is {entry.name}", (entry.name,), entry.name)
-    less = tuple(entry.name for entry in classes if beats(entry.words, words))
+    less = tuple(
+        entry.name
+        for entry in classes
+        if {*entry.triple.keeps} <= {*triple.keeps} and beats(entry.words, words)
+    )
     same = tuple(entry.name for entry in classes if entry.words == words)
     return _near(f"in the space, {formula_text(words)}", less, same)
 

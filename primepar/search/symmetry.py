@@ -4,7 +4,8 @@ Nothing changes if the devices have other names (`d` becomes `G d + x`, where G 
 -1), or if the slices of a dim are counted backwards or from another start. Of tensors with homes
 each phase may also go round the other way, and M, N and K may be exchanged together with the
 phases: transposition exchanges W with I and backward with gradient, and the exchange of N with K
-exchanges I with O and forward with backward. Without homes the order of the phases counts: W has to
+exchanges I with O and forward with backward. Where copies are kept only the first does, since
+forward is before the others. Without homes the order of the phases counts: W has to
 be back where forward starts, and I has not.
 
 Example: `M=r, N=(r + c + t) % s, K=c` and `M=-c, N=(c - r - t) % s, K=-r` have one key.
@@ -28,6 +29,7 @@ def key(triple: Triple, *, exchange: bool = False) -> Key:
     """
     stay = not triple.homes
     orders = list(permutations(range(3))) if exchange and not stay else [(0, 1, 2)]
+    orders = [(0, 1, 2), (2, 1, 0)][: len(orders)] if triple.keeps else orders
     turns = [(1, 1, 1)] if stay else list(product((1, -1), repeat=3))
     forms = (
         _normal(_signed(_exchanged(triple, order), signs, turned))
@@ -51,11 +53,13 @@ def _exchanged(triple: Triple, order: tuple[int, ...]) -> Triple:
         )
         for dims, home in zip(TENSORS.values(), triple.homes, strict=False)
     }
-    homes = []
-    for dims in TENSORS.values():
+    homes, keeps = [], []
+    names = dict(zip(rows, TENSORS, strict=True))
+    for tensor, dims in TENSORS.items():
         old = [new[DIMS[place]] for place in dims]
         homes.append(tuple(rows[frozenset(old)][dim] for dim in old))
-    return Triple(tuple(phases), tuple(homes))
+        keeps += [tensor] * (names[frozenset(old)] in triple.keeps)
+    return Triple(tuple(phases), tuple(homes), tuple(keeps))
 
 
 def _signed(triple: Triple, signs: tuple[int, ...], turned: tuple[int, ...]) -> Triple:
@@ -73,7 +77,7 @@ def _signed(triple: Triple, signs: tuple[int, ...], turned: tuple[int, ...]) -> 
         tuple(row(given, signs[place], 1) for given, place in zip(home, dims, strict=True))
         for home, dims in zip(triple.homes, TENSORS.values(), strict=False)
     ]
-    return Triple(tuple(phases), tuple(homes))
+    return Triple(tuple(phases), tuple(homes), triple.keeps)
 
 
 def _normal(triple: Triple) -> Key:
@@ -97,7 +101,8 @@ def _normal(triple: Triple) -> Key:
             [left[x] - left[dim] for x, dim in enumerate(of_dim)],
             [right[x] - right[dim] for x, dim in enumerate(of_dim)],
         )
-    return (*left, *right, *starts, *(row[0] for row in rows), *(row[2] for row in rows))
+    moves = (*(row[0] for row in rows), *(row[2] for row in rows))
+    return (*left, *right, *starts, *moves, *(tensor in triple.keeps for tensor in TENSORS))
 
 
 def _columns(a: list[int], b: list[int]) -> tuple[list[int], list[int]]:
