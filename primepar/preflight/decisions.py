@@ -20,6 +20,10 @@ A comparison with a constant is turned by another value, and all comparisons of 
 Where a rank that goes the other way sends other values, as a flag of which all take the sum, two of
 these ranks, and all of them, are turned together too.
 
+Two more things are decisions that the script does not write down. Where it catches that memory
+runs out, that may happen on one rank alone: at the first operation within the `try`, and at the
+last one. And a set of strings has another order in each process, as each hashes with its own seed.
+
 Bounds: one value of a rank at a time; of one line and its ranks the first and the last one;
 `MOST_FORKS` of them, and the time limit of the proof. What is left is listed, and the answer is
 *unknown*. A rank that raises after the turn is taken as meant so if a `raise` of the script does
@@ -49,6 +53,12 @@ from primepar.verify.program import verify_program
 from primepar.verify.report import PropertyResult
 
 NAME = "decisions"
+_USUAL_REPAIR = "let all ranks decide alike, by an all_reduce of the flag before"
+_CAUSES = {
+    "memory": ("memory that runs out on it alone, which it catches", _USUAL_REPAIR),
+    "order": ("the order of a set, as each process hashes with a seed of its own", "sort it"),
+}
+"""What may be otherwise -> how that is stated, and the repair."""
 MOST_FORKS = 64
 """Decisions that are taken the other way."""
 
@@ -76,15 +86,21 @@ class Fork(NamedTuple):
         }
 
     @property
+    def lowest(self) -> MarkedDecision:
+        """The decision of its lowest rank."""
+        return self.decisions[min(self.decisions)]
+
+    @property
     def line(self) -> str:
         """Where its lowest rank decides."""
-        return self.decisions[min(self.decisions)].source
+        return self.lowest.source
 
     def __str__(self) -> str:
         ranks = ",".join(map(str, sorted(self.decisions)))
         several = "s" if len(self.decisions) > 1 else ""
         received = any(decided.unknown for decided in self.decisions.values())
         whose = "a value that others computed" if received else "a value of its own"
+        whose = _CAUSES.get(self.lowest.cause, (whose,))[0]
         return f"rank{several} {ranks} may go the other way at {self.line}, by {whose}"
 
 
@@ -259,7 +275,7 @@ def _judged(
         raise CaptureError(result.reason or "")
     _check_apart(fork, others)
     sentence = (
-        f"{fork}: let all ranks decide alike, by an all_reduce of the flag before\n"
+        f"{fork}: {_CAUSES.get(fork.lowest.cause, ('', _USUAL_REPAIR))[1]}\n"
         f"  then {result.counterexample}"
     )
     events = result.details.events if result.details is not None else ()

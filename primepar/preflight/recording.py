@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -61,6 +62,8 @@ class MarkedDecision(Struct, frozen=True, array_like=True):
     constant: float = 0.0
     value: float = 0.0
     """The number that is compared; of a truth value alone, 1 where it is true."""
+    cause: Literal["", "memory", "order"] = ""
+    """What a run may do otherwise, if not a value: memory runs out, or a set has another order."""
 
     def holds(self, value: float) -> bool:
         """Whether the comparison holds for another value."""
@@ -90,7 +93,7 @@ class RankRecording(Struct):
     ended_at: str = ""
     """The line where it did."""
     ended_by_script: bool = False
-    """Whether a `raise`, an `assert` or an exit of the script did that."""
+    """Whether a `raise`, an `assert` or an exit of the script did that, or memory that ran out."""
     pretended: dict[str, str] = {}
     """What was asked of a GPU that is not there, and the first line that did."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from profiles import IS_LONG
 
 from benchmarks.preflight_scoreboard import SeededScript, answer, seeded_scripts
@@ -13,10 +14,42 @@ SHORT = (
     "parts of an all-to-all that differ",
     "two networks of which one is not wrapped",
     "a row-parallel bias that every rank adds",
+    "a row-parallel bias that is divided, and whose gradients are not summed",
+    "a row-parallel sum of detached parts",
+    "memory that runs out on one rank",
+    "an error that is logged and raised",
+    "parameters by the order of a set",
     "Join, with uneven inputs",
     "dion#74: a gather whose gradients are summed once too often",
 )
 """Titles in the short profile: what was judged wrongly once."""
+
+
+SENTENCES = {
+    "a row-parallel bias that every rank adds": (
+        "        dist.all_reduce(x)",
+        "rank 0, instruction 4 (all_reduce x2 over 0,1) {}: expected what ranks 0,1 all have, "
+        "computed of parameter 3, to count once in the sum of their parts, got it 2 times: add it "
+        "after the sum, or on one rank alone\n",
+    ),
+    "a row-parallel bias that is divided, and whose gradients are not summed": (
+        "        dist.all_reduce(x)",
+        "rank 0, instruction 2 (all_reduce x1 over 0,1) {}: expected the gradient of parameter 3 "
+        "to be summed over ranks 0,1, as each adds 1/2 of what is computed of it, got that of one "
+        "part alone: sum it, or add what all have after the sum\n",
+    ),
+    "memory that runs out on one rank": (
+        "    return torch.randn(*(size or (4, 8)), generator=draw)",
+        "rank 0 may go the other way {}, by memory that runs out on it alone, which it catches: "
+        "let all ranks decide alike, by an all_reduce of the flag before\n",
+    ),
+    "parameters by the order of a set": (
+        "    for name in names:",
+        "rank 0 may go the other way {}, by the order of a set, as each process hashes with a seed "
+        "of its own: sort it\n",
+    ),
+}
+"""Title of a broken script -> a line that is named, and what is printed."""
 
 
 def scripts() -> list[SeededScript]:
@@ -33,15 +66,12 @@ def test_verdicts_of_seeded_scripts_are_right() -> None:
     assert [one.script.title for one in broken if not one.names_its_lines] == []
 
 
-def test_a_bias_that_every_rank_adds_is_named_with_its_sum() -> None:
-    title = "a row-parallel bias that every rank adds"
+@pytest.mark.parametrize("title", SENTENCES)
+def test_what_is_wrong_is_named_with_its_line(title: str) -> None:
+    line, sentence = SENTENCES[title]
     (script,) = (one for one in seeded_scripts() if one.title == title and not one.right)
-    line = 1 + script.text.splitlines().index("        dist.all_reduce(x)")
-    assert (
-        f"rank 0, instruction 4 (all_reduce x2 over 0,1) at train.py:{line}: expected what ranks "
-        "0,1 all have, computed of parameter 3, to count once in the sum of their parts, got it 2 "
-        "times: add it after the sum, on one rank alone, or divided by 2\n"
-    ) in answer(script).why
+    number = 1 + script.text.splitlines().index(line)
+    assert sentence.format(f"at train.py:{number}") in answer(script).why
 
 
 def test_there_are_right_and_broken_scripts_and_short_ones() -> None:
@@ -53,6 +83,8 @@ def test_there_are_right_and_broken_scripts_and_short_ones() -> None:
 
 UNKNOWN = {
     "a residual that every rank adds",
+    "a row-parallel bias that is divided, and whose gradients are not summed",
+    "a residual that is divided before the gradients are summed",
     "ranks that average in other steps",
     "momentum of an earlier run on rank 0 alone",
     "FSDP2 with a device mesh of two axes",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from msgspec.structs import asdict, replace
@@ -55,6 +55,18 @@ class ValueQuestion(NamedTuple):
     value: float
 
 
+class RanOutOfMemoryError(torch.OutOfMemoryError):
+    """In a fork: memory has run out at an operation of a script that catches that."""
+
+
+class Guard:
+    """The body of a `try` that catches it where memory runs out."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.operations, self.last = number, 0, ""
+        """`last` is the line of its last operation so far."""
+
+
 class RankRecorder:
     """The recording of one rank, and the buffers that its instructions name."""
 
@@ -82,6 +94,9 @@ class RankRecorder:
         """Lets other ranks read the files that were written before a call."""
         self.sizes: dict[int, tuple[Any, Mark]] = {}
         """Storages of tensors whose size depends on values, with a reference to each."""
+        self.guards: list[Guard] = []
+        """The parts of the script, from outer to inner, that catch it where memory runs out."""
+        self._guarded = 0
         self.quiet = 0
         """Readers whose values nobody goes on by."""
         self._requests = 0
@@ -152,6 +167,7 @@ class RankRecorder:
         outcome: bool,
         negated: bool = False,
         question: ValueQuestion | None = None,
+        cause: Literal["", "memory", "order"] = "",
     ) -> bool:
         """Record a decision of the script, and return how it goes on; in a fork the other way.
 
@@ -173,7 +189,7 @@ class RankRecorder:
         if turned is None:
             outcome = not outcome
         value = turned if comparison and turned is not None else value
-        decision = MarkedDecision(source, *mark, comparison, constant, value)
+        decision = MarkedDecision(source, *mark, comparison, constant, value, cause)
         if comparison:
             outcome = decision.holds(value)
         else:
@@ -182,13 +198,50 @@ class RankRecorder:
             self._asked[source] += 1
             outcome = outcome != (self._asked[source] > _LONGEST_WAIT)
         self.recording.last = decision if mark.unknown else None
-        key = (mark.lineage, comparison, constant)
+        self._note(decision)
+        return outcome
+
+    @contextmanager
+    def guarded(self, handled: Callable[[], Any]) -> Iterator[None]:
+        """While the body of a `try` runs that handles exceptions of some types."""
+        guard = None
+        with suppress(Exception):
+            if issubclass(torch.OutOfMemoryError, handled()):
+                self._guarded += 1
+                guard = Guard(self._guarded)
+                self.guards.append(guard)
+        try:
+            yield
+        finally:
+            if guard is not None:
+                self.guards.remove(guard)
+                if guard.operations:
+                    self._decide_memory(guard)
+
+    def allocate(self) -> None:
+        """An operation within a guarded body: its memory may run out."""
+        guard = self.guards[-1]
+        guard.operations += 1
+        guard.last = source_line()
+        if self.turns.get(self._memory(guard), 0.0) is None:
+            raise RanOutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        if guard.operations == 1:
+            self._decide_memory(guard)
+
+    def _memory(self, guard: Guard) -> int:
+        return hash(("memory", self.rank, guard.number, guard.operations))
+
+    def _decide_memory(self, guard: Guard) -> None:
+        self._note(MarkedDecision(guard.last, self._memory(guard), False, cause="memory"))
+
+    def _note(self, decision: MarkedDecision) -> None:
+        """Record a decision, once."""
+        key = (decision.lineage, decision.comparison, decision.constant)
         if key not in self._decided and len(self._decided) < MOST_DECISIONS:
             self._decided.add(key)
             self.recording.decisions.append(decision)
         elif key not in self._decided:
             self.gap(f"decides more than {MOST_DECISIONS} times")
-        return outcome
 
     def lose(self) -> None:
         """Note that a library, and not torch, makes a plain number of a marked one."""

@@ -45,6 +45,16 @@ def in_torch() -> bool:
     return frame is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename
 
 
+def by_dtensor() -> bool:
+    """Whether DTensor has called what runs now."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _kind(frame.f_code.co_filename) != "user":
+        if f"{os.sep}distributed{os.sep}tensor{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_users(path: str) -> bool:
     """Whether a file is the user's, and not of a library."""
     return _kind(path) == "user"

@@ -30,7 +30,7 @@ from primepar.preflight.capture.marked_numbers import watch_numbers
 from primepar.preflight.capture.pretended_files import PretendedFiles
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
-from primepar.preflight.capture.recorder import RankRecorder
+from primepar.preflight.capture.recorder import RankRecorder, RanOutOfMemoryError
 from primepar.preflight.capture.runner import NeverComesError, RankLink
 from primepar.preflight.capture.source_lines import is_users, line_of, shown, source_line
 from primepar.preflight.capture.user_code import run_user_code
@@ -117,6 +117,9 @@ def _environment(rank: int, ranks: int) -> None:
 def _ended(recording: RankRecording, error: BaseException) -> None:
     """Note the exception that ended a script, and the innermost line of it in the user's files."""
     traceback, source = error.__traceback__, ""
+    causes = [error]
+    while causes[-1].__context__ is not None:
+        causes.append(causes[-1].__context__)
     while traceback is not None:
         path = traceback.tb_frame.f_code.co_filename
         text = getline(path, traceback.tb_lineno).strip() if is_users(path) else ""
@@ -124,6 +127,7 @@ def _ended(recording: RankRecording, error: BaseException) -> None:
         if is_users(path):
             source = f"{shown(path)}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
+    recording.ended_by_script |= any(isinstance(cause, RanOutOfMemoryError) for cause in causes)
     source = source or line_of(error.__traceback__.tb_frame if error.__traceback__ else None)
     if isinstance(error, SyntaxError) and error.filename:
         source = f"{error.filename}:{error.lineno}"

@@ -10,8 +10,10 @@ byte-code is left.
 from __future__ import annotations
 
 import ast
+import copy
 import importlib.machinery
 import math
+import os
 import random
 import statistics
 import sys
@@ -35,19 +37,60 @@ _CLOCKS = {
     id(getattr(time, name))
     for name in ("time", "perf_counter", "monotonic", "process_time", "time_ns", "monotonic_ns")
 }
+_HASHED_ALIKE = (
+    int,
+    float,
+    *((str, bytes) if os.environ.get("PYTHONHASHSEED", "").isdigit() else ()),
+)
+"""What has one hash on all ranks."""
 _MODULES = {math.__name__, statistics.__name__, "numpy"}
 
 
-_SHAPE = "__primepar_shape__"
+_SHAPE, _ORDER, _GUARD = "__primepar_shape__", "__primepar_order__", "__primepar_guard__"
+_GO_THROUGH: tuple[Any, ...] = (list, tuple, iter, enumerate, zip, map, filter)
+_GOES_THROUGH = {(str, "join"), (list, "extend"), (type, "fromkeys")}
+"""Functions and methods that go through what they are given."""
+
+
+def _given(name: str, node: ast.expr) -> ast.Call:
+    """The call of one of our functions in the place of an expression."""
+    function = ast.copy_location(ast.Name(name, ast.Load()), node)
+    return ast.copy_location(ast.Call(function, [node], []), node)
 
 
 class _Calls(ast.NodeTransformer):
+    def visit_Try(self, node: ast.Try) -> ast.AST:
+        """Its body is guarded by what its handlers take."""
+        self.generic_visit(node)
+        types = [copy.deepcopy(one.type) or ast.Name("BaseException", ast.Load())
+                 for one in node.handlers]  # fmt: skip
+        if types:
+            empty = ast.arguments([], [], None, [], [], None, [])
+            handled = ast.Lambda(empty, ast.Tuple(types, ast.Load()))
+            guard = ast.Call(ast.Name(_GUARD, ast.Load()), [handled], [])
+            body: list[ast.stmt] = [ast.With([ast.withitem(guard)], node.body)]
+            node.body = [ast.fix_missing_locations(ast.copy_location(body[0], node))]
+        return node
+
+    def visit_For(self, node: Any) -> Any:
+        """What is gone through, a set in its order."""
+        self.generic_visit(node)
+        node.iter = _given(_ORDER, node.iter)
+        return node
+
+    visit_comprehension = visit_For
+
+    def visit_Starred(self, node: ast.Starred) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.ctx, ast.Load):
+            node.value = _given(_ORDER, node.value)
+        return node
+
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         if node.attr != "shape" or not isinstance(node.ctx, ast.Load):
             return node
-        shape = ast.copy_location(ast.Name(_SHAPE, ast.Load()), node)
-        return ast.copy_location(ast.Call(shape, [node.value], []), node)
+        return _given(_SHAPE, node.value)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -71,6 +114,8 @@ def run_user_code(script: Path, recorder: RankRecorder) -> None:
     keeper = _Keeper(recorder)
     vars(builtins)[_KEEPER] = keeper
     vars(builtins)[_SHAPE] = lambda value: keeper.size(value, value.shape)
+    vars(builtins)[_ORDER] = keeper.ordered
+    vars(builtins)[_GUARD] = recorder.guarded
     # It decides by `float(metrics)`, which in C has no mark.
     vars(lr_scheduler)["float"] = _of_numbers(float)
     sys.dont_write_bytecode = True
@@ -106,14 +151,20 @@ class _Keeper:
 
     def __init__(self, recorder: RankRecorder) -> None:
         self.recorder = recorder
-        self.ticks = 0
+        self.ticks = self.sets = 0
 
     def __call__(self, function: Any) -> Any:
         if function is float or function is int:
             return _of_numbers(function)
         if function is range:
             return _counted
-        bound = getattr(function, "__self__", None)
+        if function is hash:
+            return self._hashed
+        bound, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
+        if type(bound) is set and name == "pop":
+            return partial(self._popped, bound)
+        if (type(bound), name) in _GOES_THROUGH or any(function is one for one in _GO_THROUGH):
+            return lambda *args, **named: function(*map(self.ordered, args), **named)
         if function is len and self.recorder.sizes:
             return lambda value: self.size(value, len(value))
         if isinstance(bound, torch.Tensor) and function.__name__ in ("size", "numel", "nelement"):
@@ -132,6 +183,35 @@ class _Keeper:
         if module in _MODULES or module.startswith("numpy."):
             return _of_numbers(function)
         return function
+
+    def ordered(self, value: Any) -> Any:
+        """What is gone through; a set may have another order: in a fork its first comes last.
+
+        Not a set of numbers, which are their hashes; nor of strings where all are hashed alike.
+        """
+        if type(value) not in (set, frozenset) or len(value) < 2:
+            return value
+        if all(isinstance(one, _HASHED_ALIKE) for one in value):
+            return value
+        # Objects are hashed by their addresses, which are others when a rank runs again.
+        self.sets += 1
+        named = all(isinstance(one, str) for one in value)
+        content = frozenset(value) if named else self.sets
+        mark = Mark(hash(("order", self.recorder.rank, content)))
+        turned = self.recorder.decide(mark, False, cause="order")
+        first, *others = value
+        return [*others, first] if turned else value
+
+    def _popped(self, elements: set[Any]) -> Any:
+        one = next(iter(self.ordered(elements)))
+        elements.remove(one)
+        return one
+
+    def _hashed(self, value: Any) -> Any:
+        number = hash(value)
+        if isinstance(value, _HASHED_ALIKE):
+            return number
+        return marked(number, Mark(hash(("seed", self.recorder.rank, number))))
 
     def size(self, value: Any, number: Any) -> Any:
         """A size of a tensor; marked where it depends on values, as that of `x[x > 0]`."""

@@ -163,6 +163,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _watch(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         recorder, terms = self._recorder, self._terms
+        if recorder.guards:
+            recorder.allocate()
         inputs = [] if kind.shapes_only else list(_tensors((*args, *kwargs.values())))
         lanes = list(_lanes(kind, args, kwargs))
         changed = [list(_written(kind, *lane)) for lane in lanes]

@@ -40,8 +40,6 @@ class GradientHooks:
         self.nodes: list[object] = []
         """Nodes with a hook, which must not be deleted."""
         self.steps: Counter[int] = Counter()
-        self.depth = 0
-        """Backward passes that are under way; one within another is of activations anew."""
 
     def install(self) -> None:
         """See them from now on."""
@@ -95,15 +93,15 @@ class GradientHooks:
                     node.register_prehook(partial(self._arrives, node))
                 if id(parameter) in self.names:
                     self._trained(parameter)
-            if not self.depth:
+            if not self.recorder.depth:
                 self._enter(roots, gradients)
-            self.depth += 1
+            self.recorder.depth += 1
             try:
                 results = original(
                     roots, gradients, retains, differentiable, inputs, *rest, **named
                 )
             finally:
-                self.depth -= 1
+                self.recorder.depth -= 1
             if named.get("accumulate_grad") or differentiable:
                 return results
             return tuple(map(self._computed, inputs, results))
@@ -126,7 +124,7 @@ class GradientHooks:
         if isinstance(leaf, torch.nn.Parameter) or id(leaf) in self.names:
             gradient = gradient.clone()
             self.recorder.gradient(gradient, self.names.get(id(leaf), ""))
-        elif not self.depth and self.recorder.storages.tracked(local_part(leaf)):
+        elif not self.recorder.depth and self.recorder.storages.tracked(local_part(leaf)):
             gradient = self.recorder.cotangent(leaf, gradient)
         return gradient
 
@@ -173,7 +171,7 @@ class GradientHooks:
                 if gradient is not None:
                     self.recorder.gradient(gradient, self.names.get(id(leaf), ""))
         elif (
-            self.depth == 1
+            self.recorder.depth == 1
             and not torch.is_grad_enabled()
             and self.recorder.storages.tracked(local_part(leaf))
         ):

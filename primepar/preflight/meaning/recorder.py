@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from msgspec.structs import replace
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from primepar.preflight.capture.source_lines import by_dtensor
 from primepar.preflight.meaning.storages import (
     Storages,
     is_there,
@@ -48,7 +49,8 @@ _ITEM = torch.Tensor.item
 _COPIES = {"aten::clone", "aten::_to_copy", "aten::detach", "aten::lift_fresh"}
 _PRODUCTS = {"aten::mul", "aten::mul_"}
 _QUOTIENTS = {"aten::div", "aten::div_"}
-_SUMS = {"aten::add", "aten::add_"}
+_SUMS = {"aten::add": 1, "aten::add_": 1, "aten::sub": -1, "aten::sub_": -1}
+"""Sums and differences -> the sign of the second operand."""
 _ADDENDS = {"aten::add": 2, "aten::add_": 2, "aten::addmm": 1, "aten::baddbmm": 1}
 """The first arguments that an operation adds up, some of them over a dim that they do not have."""
 
@@ -76,7 +78,7 @@ class LinearTerms:
         if name in _PRODUCTS or name in _QUOTIENTS:
             return self._product(args, output, name in _QUOTIENTS)
         if name in _SUMS:
-            return self._sum(args, kwargs, output)
+            return self._sum(args, kwargs, output, _SUMS[name])
         if name == "aten::cat" and (args[1:] or (0,))[0] == 0:
             return self._joined([(tensor, 0, tensor.numel()) for tensor in args[0]])
         if name == "fsdp::chunk_cat" and args[1] == 0:
@@ -104,12 +106,14 @@ class LinearTerms:
             return self.storages.add(WeightedTerm(node, weight, divides))
         return None
 
-    def _sum(self, args: Sequence[Any], kwargs: dict[str, Any], output: torch.Tensor) -> int | None:
+    def _sum(
+        self, args: Sequence[Any], kwargs: dict[str, Any], output: torch.Tensor, sign: int
+    ) -> int | None:
         terms = [self._as(tensor, output) for tensor in args[:2]]
         factor = _number(self.storages, kwargs.get("alpha", 1))
         if terms[0] is None or terms[1] is None or not factor:
             return None
-        return self.storages.add(Added((terms[0], self._scaled(terms[1], factor))))
+        return self.storages.add(Added((terms[0], self._scaled(terms[1], sign * factor))))
 
     def _chunks(self, tensors: Sequence[torch.Tensor], chunks: int) -> int | None:
         """FSDP's copy into a buffer: the first part of every tensor, then the second, and so on."""
@@ -169,6 +173,8 @@ class TermRecorder:
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
         self._last: dict[str, tuple[int, int]] = {}
         """Parameter -> the terms of its last claim."""
+        self.depth = 0
+        """Backward passes that are under way; one within another is of activations anew."""
         self.functional: list[int] = []
         """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
@@ -185,8 +191,13 @@ class TermRecorder:
             for slot, tensor in enumerate(map(local_part, writes)):
                 node = self.storages.add(Received(len(self.calls), slot, span(tensor)))
                 self.storages.write(tensor, node)
-        forward = self.trace is not None and not self.trace.cotangents
-        self.calls.append(CapturedCall(instruction, nodes, forward))
+        self.calls.append(CapturedCall(instruction, nodes, self._forward()))
+
+    def _forward(self) -> Literal["function", "open", ""]:
+        """What makes a call of a forward pass; that of activations anew is a function's."""
+        if self.trace is not None:
+            return "" if self.trace.cotangents else "function"
+        return "" if self.depth or by_dtensor() else "open"
 
     def _input(self, tensor: torch.Tensor) -> int:
         if self.functional and not self.storages.tracked(tensor):

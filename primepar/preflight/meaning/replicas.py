@@ -137,34 +137,42 @@ class ReplicaQuestions:
 
     def sources(self, rank: int, node: int) -> Iterator[tuple[int, ...]]:
         """The ranks of each call that a tensor came through, if only copied, scaled and summed."""
-        return self._calls(rank, [node], "copies", stops=set())
+        calls = self._calls(rank, [node], "copies", stops=set())
+        return (self.values.members(rank, call) for call in calls)
 
     def summed_over(self, rank: int, gradient: int) -> Iterator[tuple[int, ...]]:
         """The ranks of each call that a gradient came through since it was computed."""
-        return self._calls(rank, [gradient], "sums", stops=set())
+        calls = self._calls(rank, [gradient], "sums", stops=set())
+        return (self.values.members(rank, call) for call in calls)
 
     @cached_property
     def summed(self) -> DisjointSet:
         """The ranks over which gradients are summed."""
         return self._union(
-            (members for rank, of_rank in enumerate(self.terms) for members in self._calls(
-                rank, [claim.gradient for claim in of_rank.claims], "sums", stops=set()
-            ))
+            (members for rank, of_rank in enumerate(self.terms) for claim in of_rank.claims
+             for members in self.summed_over(rank, claim.gradient))
         )  # fmt: skip
 
     @cached_property
     def activations(self) -> DisjointSet:
         """The ranks that exchange what gradients are computed from, parameters left out."""
+        return self._union(
+            self.values.members(rank, call)
+            for rank, calls in enumerate(self.differentiated)
+            for call in calls
+        )
 
-        def exchanged() -> Iterator[tuple[int, ...]]:
-            for rank, of_rank in enumerate(self.terms):
-                roots = [node.input for node in of_rank.nodes if isinstance(node, Gradient)]
-                stops = {claim.parameter for claim in of_rank.claims}
-                for parameter in of_rank.trained:
-                    stops |= {parameter.start, *parameter.held}
-                yield from self._calls(rank, roots, "all", stops=stops)
-
-        return self._union(exchanged())
+    @cached_property
+    def differentiated(self) -> list[set[int]]:
+        """Of each rank: the calls that gradients are computed from, parameters left out."""
+        listed = []
+        for rank, of_rank in enumerate(self.terms):
+            roots = [node.input for node in of_rank.nodes if isinstance(node, Gradient)]
+            stops = {claim.parameter for claim in of_rank.claims}
+            for parameter in of_rank.trained:
+                stops |= {parameter.start, *parameter.held}
+            listed.append(set(self._calls(rank, roots, "all", stops=stops)))
+        return listed
 
     @cached_property
     def messages(self) -> DisjointSet:
@@ -185,8 +193,8 @@ class ReplicaQuestions:
 
     def _calls(
         self, rank: int, roots: Sequence[int], follows: Follows, stops: set[int]
-    ) -> Iterator[tuple[int, ...]]:
-        """The members of the calls that terms of a rank came through.
+    ) -> Iterator[int]:
+        """The calls that terms of a rank came through.
 
         `copies` are also factors and sums; `sums` have what is computed of them too, as by a clamp,
         up to the gradients that were computed. `stops` are not looked into.
@@ -203,7 +211,7 @@ class ReplicaQuestions:
                     later = calls[call].reads
                     if call not in known:
                         known.add(call)
-                        yield self.values.members(rank, call)
+                        yield call
                 case WeightedTerm(input=only):
                     later = [only]
                 case Applied() if follows == "copies":

@@ -10,10 +10,13 @@ The gradient of the bias on each rank is that of one of its two copies, so that 
 gradients: that makes it certain. Otherwise, as where a function sums the gradients of the copies,
 two may be meant, and the answer is `unknown`. Sums of data parallel ranks have such addends too, as
 a weight decay in a loss, and are right: gradients are summed over the same ranks, and none has a
-shard. So is a mean, and what is divided by the number of ranks.
+shard.
 
-Only sums that functions of autograd make in their forward pass are compared, and only where they
-depend on what was received: from the first update of a parameter on.
+A mean counts once, and so does `h0 + bias / 2`. But then each rank's gradient of the bias is that
+of its half: they have to be summed, after the backward pass or by a function of autograd.
+
+Compared are sums of forward passes, in functions of autograd or not, by which gradients are
+computed and that depend on what was received: from the first update of a parameter on.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from time import perf_counter
 from typing import NamedTuple
 
@@ -29,6 +33,7 @@ from primepar.preflight.meaning.replicas import ReplicaQuestions
 from primepar.preflight.meaning.terms import (
     Added,
     Applied,
+    Gradient,
     Leaf,
     Mapped,
     RankTerms,
@@ -81,7 +86,7 @@ def sums(program: Program, values: TermValues, terms: Sequence[RankTerms]) -> Pr
 
 
 class _TimesCounted(NamedTuple):
-    """An addend that counts more than once, and whether that is certainly wrong."""
+    """An addend or its gradient that does not count once, and whether that is certainly wrong."""
 
     sentence: str
     details: Counterexample
@@ -121,13 +126,17 @@ class _SumQuestions:
             self.names[holder.rank].update(dict.fromkeys(held, one.name))
 
     def wrong(self) -> Iterator[_TimesCounted]:
-        """Yield addends that count another number of times than once, and are meant once."""
+        """Yield addends that count another number of times than once, and are meant once.
+
+        And those that do, while the gradient on each rank is that of its part alone.
+        """
         for rank, of_rank in enumerate(self.terms):
             for number, call in enumerate(of_rank.calls):
                 side = self.values.matches.sides((rank, call.instruction))[0]
                 node = self.values.matches.post(side)
                 if (
                     not call.forward
+                    or (call.forward == "open" and number not in self.replicas.differentiated[rank])
                     or not isinstance(node, AllReduce | Reduce | ReduceScatter)
                     or node.reduction != "sum"
                     or rank != min(node.group)
@@ -158,21 +167,24 @@ class _SumQuestions:
             return
         later = self.factors[rank].get(call, [])
         factors = [scale, *(scale * factor for factor in later if factor)]
-        if any(factor * len(reads) == 1 for factor in factors):  # a mean of what ranks have
-            return
+        is_mean = any(factor * len(reads) == 1 for factor in factors)
         for name in sorted(shared):
             times = sum((addends[name].times for addends in added.values()), Fraction(0))
-            if any(times * factor == 1 for factor in factors) or not times:
-                continue
             named = self._reached(rank, added[rank][name].nodes, set())
-            if not named:  # data that are there, in a first step perhaps a bias that was divided
-                continue
+            if not named or not times:
+                continue  # data that are there, in a first step perhaps a bias that was divided
+            left = [one for one in named if not self._is_reduced(rank, one, reads)]
             parameters = self._parameters(rank, added[rank][name].nodes)
+            alone = bool(parameters) and set(parameters) <= set(left)
+            if is_mean or any(times * factor == 1 for factor in factors):
+                if left:
+                    share = added[rank][name].times / times
+                    yield self._halved(rank, call, reads, left, share, alone and scale == 1)
+                continue
             certain = (
                 all(addends[name].times == 1 for addends in added.values())
                 and None not in later
-                and bool(parameters)
-                and not any(self._is_reduced(rank, one, reads) for one in parameters)
+                and alone
             )
             yield self._counted(rank, call, reads, named, times * scale, certain)
 
@@ -255,14 +267,20 @@ class _SumQuestions:
         return list(reached)
 
     def _is_reduced(self, rank: int, name: str, reads: dict[int, int]) -> bool:
-        """Whether a gradient is put together of those of the ranks of a sum, or there is none."""
-        holder = self.holders[rank, name]
+        """Whether a gradient is put together of those of the ranks of a sum, or there is none.
+
+        Also where a function of autograd that a parameter is given to does it.
+        """
+        holder, nodes = self.holders[rank, name], self.terms[rank].nodes
         gradients = [claim.gradient for claim in holder.claims.values()]
         gradients += [one for one in [holder.parameter.gradient] if one is not None]
+        made = [
+            node.input for node in nodes if isinstance(node, Gradient) and node.parameter == name
+        ]
+        over = [self.replicas.summed_over(rank, gradient) for gradient in gradients]
+        over += [self.replicas.sources(rank, gradient) for gradient in made]
         return not gradients or any(
-            len(set(members) & reads.keys()) > 1
-            for gradient in gradients
-            for members in self.replicas.summed_over(rank, gradient)
+            len(set(members) & reads.keys()) > 1 for members in chain(*over)
         )
 
     @cached_property
@@ -274,19 +292,36 @@ class _SumQuestions:
         self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
         times: Fraction, certain: bool,
     ) -> _TimesCounted:  # fmt: skip
-        number = self.terms[rank].calls[call].instruction
-        node = self.program.programs[rank][number]
-        line = f" at {node.source}" if node.source else ""
-        what = " and ".join(parameters[:3]) + ", ..." * (len(parameters) > 3)
-        ranks = ranks_text(list(reads))
         sentence = (
-            f"rank {rank}, instruction {number} ({instruction_line(node)}){line}: expected what "
-            f"ranks {ranks} all have, computed of {what}, to count once in the sum "
-            f"of their parts, got it {times} times: add it after the sum, on one rank alone, or "
-            f"divided by {len(reads)}"
+            f"expected what ranks {ranks_text(list(reads))} all have, computed of "
+            f"{_several(parameters)}, to count once in the sum of their parts, got it {times} "
+            "times: add it after the sum, or on one rank alone"
         )
         if not certain:
             sentence += ", unless that number is meant"
+        return self._wrong(rank, call, reads, sentence, certain)
+
+    def _halved(
+        self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
+        share: Fraction, certain: bool,
+    ) -> _TimesCounted:  # fmt: skip
+        ranks = ranks_text(list(reads))
+        sentence = (
+            f"expected the gradient of {_several(parameters)} to be summed over ranks {ranks}, as "
+            f"each adds {share} of what is computed of it, got that of one part alone: sum it, "
+            "or add what all have after the sum"
+        )
+        if not certain:
+            sentence += ", unless a function sums it in its backward pass"
+        return self._wrong(rank, call, reads, sentence, certain)
+
+    def _wrong(
+        self, rank: int, call: int, reads: dict[int, int], what: str, certain: bool
+    ) -> _TimesCounted:
+        number = self.terms[rank].calls[call].instruction
+        node = self.program.programs[rank][number]
+        line = f" at {node.source}" if node.source else ""
+        sentence = f"rank {rank}, instruction {number} ({instruction_line(node)}){line}: {what}"
         side = self.values.matches.sides((rank, number))[0]
         events = tuple(
             InvolvedInstruction(
@@ -297,6 +332,10 @@ class _SumQuestions:
         )  # fmt: skip
         details = Counterexample("wrong-data", tuple(reads), events=events)
         return _TimesCounted(sentence, details, certain)
+
+
+def _several(names: Sequence[str]) -> str:
+    return " and ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
 def _factors(terms: RankTerms) -> dict[int, list[Fraction | None]]:

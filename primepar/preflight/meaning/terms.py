@@ -8,6 +8,7 @@ there, and is named by a digest of its content.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from msgspec import Struct
 
@@ -135,8 +136,9 @@ class CapturedCall(Struct, frozen=True, array_like=True):
     instruction: int
     """Its index in the program of the rank."""
     reads: tuple[int, ...]
-    forward: bool = False
-    """Whether a function of autograd makes it in its forward pass."""
+    forward: Literal["function", "open", ""] = ""
+    """`function`: a function of autograd makes it in its forward pass. `open`: it is made outside
+    of functions and of backward passes, and not by DTensor."""
 
 
 class Pullback(Struct, frozen=True, array_like=True):
