@@ -2,14 +2,14 @@
 
 The scripts of `benchmarks/seeded` are written for this purpose, in pairs of which one is right and
 one is broken. Wanted: no right one refuted, no broken one proved, and each refutation with the
-marked lines. `--title ring` takes those with `ring` in their titles, `--public` scripts of others,
-fetched by git at a commit.
+marked lines. `--title ring` takes those with `ring` in their titles.
+
+`--public` takes the scripts of others in `public/scripts.toml`, fetched by git at a commit, and
+`--gloo` runs each too. `--mirror FOLDER` takes the repositories of a disk: `FOLDER/OWNER+NAME/repo`.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,29 +19,20 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 from benchmarks.bench import BenchRow, Case, Cells, Column, bench, cpu_seconds
+from benchmarks.public_scripts import (
+    PublicScript,
+    fetched,
+    import_packages,
+    judged,
+    missing,
+    prepared,
+    public_scripts,
+    run_on_gloo,
+)
 
 SEEDED = Path(__file__).parent / "seeded"
 _NOTES = ("such as a clip by", "were taken for different layers")
 FILES = ("pairs.txt", "threads.txt", "everyday.txt", "methods.txt")
-
-
-class PublicScript(NamedTuple):
-    """A script of others, at a commit of its repository, and how it is started."""
-
-    repository: str
-    commit: str
-    script: str
-    arguments: tuple[str, ...] = ()
-    ranks: int = 2
-
-
-_EXAMPLES = "pytorch/examples", "77f55b912142e11fcfdf5b530231fb9c52f181e8"
-PUBLIC = (
-    PublicScript(*_EXAMPLES, "distributed/ddp/example.py"),
-    PublicScript(*_EXAMPLES, "distributed/ddp-tutorial-series/multigpu_torchrun.py", ("2", "1")),
-    PublicScript(*_EXAMPLES, "distributed/tensor_parallelism/tensor_parallel_example.py"),
-    PublicScript(*_EXAMPLES, "distributed/tensor_parallelism/sequence_parallel_example.py"),
-)
 
 
 class SeededScript(NamedTuple):
@@ -128,10 +119,38 @@ class PreflightAnswer(BenchRow, frozen=True):
 
 
 class PublicAnswer(BenchRow, frozen=True):
-    """The first line of what preflight prints of a script of others."""
+    """What preflight answered of a script of others, and what a real run did."""
 
     script: Annotated[str, Column("script of others")]
-    line: Annotated[str, Column("")]
+    ranks: Annotated[int, Column("ranks")]
+    patched: Annotated[int, Column("lines patched")]
+    verdict: Annotated[str, Column("verdict")]
+    seconds: Annotated[float, Column("CPU s", ".1f")]
+    gloo: Annotated[str, Column("on gloo")]
+    why: Annotated[str, Column("")]
+    """Where it is not proved: the finding, or the reason why it is not captured."""
+    broken: str = ""
+
+    @property
+    def is_false(self) -> bool:
+        """Whether the verdict contradicts the run, or what is known of the script."""
+        fails = self.gloo == "hangs" or "raises" in self.gloo
+        if self.verdict == "proved":
+            return bool(self.broken) or fails
+        return self.verdict == "refuted" and not self.broken
+
+    @property
+    def code(self) -> int:
+        return int(self.is_false)
+
+    @classmethod
+    def notes(cls, rows: Sequence[PublicAnswer]) -> Iterator[str]:
+        """How many verdicts there are of each kind."""
+        counts = Counter(row.verdict for row in rows)
+        kinds = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+        captured = len(rows) - counts["error"]
+        yield f"{captured} of {len(rows)} captured: {kinds}"
+        yield f"{sum(row.is_false for row in rows)} false verdicts"
 
 
 def answer(script: SeededScript) -> PreflightAnswer:
@@ -154,40 +173,36 @@ def answer(script: SeededScript) -> PreflightAnswer:
         return PreflightAnswer(script, verdict, why, cpu_seconds() - start)
 
 
-def fetched(repository: str, commit: str, folder: Path) -> str:
-    """Check a commit out of GitHub into a folder; return why it could not be done, or nothing."""
-    address = f"https://github.com/{repository}"
-    for command in (
-        ("init", "-q"), ("fetch", "-q", "--depth", "1", address, commit),
-        ("checkout", "-q", "FETCH_HEAD"),
-    ):  # fmt: skip
-        done = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            reason = done.stderr.strip().splitlines()[-1:]
-            return f"{repository} at {commit[:8]}: not fetched: {' '.join(reason)}"
-    return ""
-
-
-def public_answers(repository: str, commit: str) -> Iterator[PublicAnswer]:
-    """Fetch the public scripts of a commit, and yield the verdict on each, or why there is none."""
+def public_answer(row: PublicScript, commit: str, mirror: str, gloo: bool) -> PublicAnswer:
+    """Fetch a script of others, judge it, and run it."""
+    title = f"{row.repository} {row.script}" + (f", {row.title}" if row.title else "")
+    start, ran = cpu_seconds(), ""
     with tempfile.TemporaryDirectory() as folder:
-        why = fetched(repository, commit, Path(folder))
-        if why:
-            yield PublicAnswer(repository, why)
-            return
-        for public in (one for one in PUBLIC if one[:2] == (repository, commit)):
-            path = Path(folder) / public.script
-            command = [sys.executable, "-m", "primepar", "preflight", "-n", str(public.ranks),
-                       path.name, *public.arguments]  # fmt: skip
-            done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True)
-            lines = (done.stdout or done.stderr).splitlines()
-            yield PublicAnswer(f"{repository} {public.script}", [*lines, str(done.returncode)][0])
+        root = Path(folder)
+        why = missing(row) or fetched(row.repository, commit, root, mirror) or prepared(row, root)
+        report = ["error", why]
+        if not why:
+            start = cpu_seconds()
+            report = judged(row, root)
+        seconds = cpu_seconds() - start
+        if gloo and not why:
+            ran = row.gloo or run_on_gloo(row, root)
+    verdict, why, *_ = report
+    why = "" if verdict == "proved" else row.broken or row.reason or why
+    patched = row.lines_patched
+    return PublicAnswer(title, row.ranks, patched, verdict, seconds, ran, why, row.broken)
 
 
-def preflight_scoreboard(title: str = "", public: bool = False) -> Iterator[Case]:
+def preflight_scoreboard(
+    title: str = "", public: bool = False, mirror: str = "", gloo: bool = False
+) -> Iterator[Case]:
     if public:
-        for repository, commit in dict.fromkeys(one[:2] for one in PUBLIC):
-            yield repository, partial(public_answers, repository, commit)
+        commits, rows = public_scripts()
+        rows = [row for row in rows if title in f"{row.repository} {row.script} {row.title}"]
+        import_packages(rows)
+        for number, row in enumerate(rows):
+            measure = partial(public_answer, row, commits[row.repository], mirror, gloo)
+            yield f"{number} {row.repository} {row.script}", measure
         return
     for script in seeded_scripts():
         if title in script.title:

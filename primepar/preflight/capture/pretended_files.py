@@ -74,7 +74,7 @@ class PretendedFiles:
         functions: Any = os
         vars(shutil)["_use_fd_functions"] = False  # `rmtree` then names each file by its path
         builtins.open = io.open = self._open(builtins.open)
-        for name in ("stat", "lstat", "access", "readlink", "chdir"):
+        for name in ("stat", "lstat", "access", "readlink", "chdir", "statvfs"):
             setattr(os, name, self._first(getattr(os, name), self.source))
         for name in ("mkdir", "truncate", "chmod", "utime", "chown"):
             setattr(os, name, self._first(getattr(os, name), self.target))

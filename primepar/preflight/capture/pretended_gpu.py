@@ -341,7 +341,23 @@ class PretendedGpus:
             self._seed, self._offset = state.view(torch.int64).tolist()
 
     def _replace_mixed_precision(self) -> None:
-        """Autocast of the GPU is that of the CPU, with the GPU's type."""
+        """Autocast of the GPU is that of the CPU, with the GPU's type.
+
+        A scaler begins with 1, as with 65536 the first steps overflow, and steps are taken as a
+        rule: whether a gradient of all ranks overflows is not known here.
+        """
+        scaler: Any = torch.amp.GradScaler
+        begin = scaler.__init__
+
+        def maybe_step(_: Any, optimizer: Any, state: Any, *args: Any, **named: Any) -> Any:
+            found = state["found_inf_per_device"].values()
+            finite = all(torch.equal(one, torch.zeros_like(one)) for one in found)
+            return optimizer.step(*args, **named) if finite else None
+
+        scaler._maybe_opt_step = maybe_step
+        scaler.__init__ = lambda scaler, device="cuda", init_scale=1.0, *args, **named: begin(
+            scaler, device, 1.0, *args, **named
+        )
         autocast: Any = torch.autocast
         start = autocast.__init__
 

@@ -12,6 +12,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial, wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from linecache import getline
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +41,7 @@ from primepar.preflight.meaning.hooks import GradientHooks
 from primepar.preflight.recording import GroupCreation, RankRecording, Turns
 
 BACKEND = "preflight"
+_STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
 
 def run_script(
@@ -64,6 +67,7 @@ def run_script(
     if gpus is not None:
         gpus.install()
         recorder.recording.pretended = gpus.asked
+        sys.meta_path.append(_StandInPackages(gpus.note))
     numbers = watch_numbers(recorder)
     if folder is not None:
         files = PretendedFiles(folder, recorder)
@@ -104,6 +108,12 @@ def _environment(rank: int, ranks: int) -> None:
         "LOCAL_RANK": str(rank),
         "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(ranks),
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
         "TORCHDYNAMO_DISABLE": "1",
@@ -136,6 +146,20 @@ def _ended(recording: RankRecording, error: BaseException) -> None:
     recording.ended, recording.ended_at = f"raises {kind}: {message}" if message else kind, source
 
 
+class _StandInPackages(MetaPathFinder):
+    """Finds what needs a GPU to be installed, and is not, in `stand_ins`: the same on a CPU."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        """Called after all other finders have failed."""
+        if path is not None or not (_STAND_INS / fullname).is_dir():
+            return None
+        self.note(f"package {fullname}")
+        return PathFinder.find_spec(fullname, [str(_STAND_INS)])
+
+
 class _StandIns:
     """Functions of `torch.distributed` that need other processes, and their replacements."""
 
@@ -157,6 +181,8 @@ class _StandIns:
             stand_in = wraps(original)(partial(getattr(self, f"_{name}"), original))
             for module in modules:
                 setattr(module, name, stand_in)
+        for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+            vars(module)["spawn"] = self._spawn
         # DDP under `Join` posts these, and waits for none.
         joins: Any = Join
         joins.notify_join_context = staticmethod(self._dropping(Join.notify_join_context))
@@ -207,6 +233,15 @@ class _StandIns:
             members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
             self.recorder.recording.groups.append(GroupCreation(members, source_line()))
         return original(ranks, None, None, None, use_local_synchronization, *rest, **named)
+
+    def _spawn(
+        self, fn: Callable[..., None], args: Sequence[Any] = (), nprocs: int = 1, *_: Any, **__: Any
+    ) -> None:
+        """Be one of the processes that a script starts: this rank's."""
+        if nprocs != self.ranks:
+            raise ValueError(f"spawns {nprocs} processes, of {self.ranks} ranks: start it with "
+                             f"-n {nprocs}")  # fmt: skip
+        fn(self.rank, *args)
 
     def _get_backend(self, original: Callable[..., str], group: Any = None) -> str:
         original(group)

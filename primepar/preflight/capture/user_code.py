@@ -158,6 +158,8 @@ class _Keeper:
             return _of_numbers(function)
         if function is range:
             return _counted
+        if function is torch.device:
+            return _device
         if function is hash:
             return self._hashed
         bound, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
@@ -218,6 +220,12 @@ class _Keeper:
         mark = self.recorder.size(value) if isinstance(value, torch.Tensor) else None
         return number if mark is None else marked(tuple(number) if isinstance(
             number, tuple) else number, mark)  # fmt: skip
+
+
+def _device(kind: Any, *args: Any, **named: Any) -> torch.device:
+    """A device; a number alone names a GPU, also where torch has none."""
+    number = isinstance(kind, int) and torch.cuda.is_available()
+    return torch.device("cuda", kind) if number else torch.device(kind, *args, **named)
 
 
 def _counted(*bounds: Any) -> Any:

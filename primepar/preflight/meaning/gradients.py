@@ -10,6 +10,7 @@ what it cannot see.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from fractions import Fraction
@@ -75,12 +76,23 @@ class _GradientQuestions:
         self.averaged: set[str] = set()
         """Parameters that were made equal after other gradients, which shows nothing of factors."""
         self.constant: set[str] = set()
-        """Those with equal elements; ranks may compute the same one from different data."""
+        """Those with equal elements; ranks may compute the same one from different data.
+
+        And those that are the same in several steps, as of the bias of a layer whose output is the
+        loss: where a script keeps `grad` from step to step, they are in it several times.
+        """
         for rank, of_rank in enumerate(terms):
+            ends = Counter[int]()
+            for claim in of_rank.claims:
+                ends[claim.step] = max(ends[claim.step], claim.gradient)
+            limits, steps = sorted(ends.values()), dict[str, int]()
             for number, node in enumerate(of_rank.nodes):
                 if isinstance(node, Gradient):
                     atom = values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
+                    step = bisect_left(limits, number)
+                    if steps.setdefault(atom, step) != step:
+                        self.constant.add(atom)
                     self.made_for.setdefault(atom, set()).update({node.parameter} - {""})
                     data = of_rank.nodes[node.input]
                     if isinstance(data, Leaf) and data.constant:

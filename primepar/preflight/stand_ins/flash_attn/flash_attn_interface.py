@@ -1,0 +1,113 @@
+"""Attention: softmax(scale * q k^T) v, with the logarithms of the sums of its exponentials."""
+
+from typing import Any
+
+import torch
+
+
+def _dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The output, the logarithms (batch, heads, length), and the probabilities, in 32 bits."""
+    groups = q.shape[-2] // k.shape[-2]
+    k, v = (part.repeat_interleave(groups, -2) for part in (k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), k.float()) * scale
+    if causal:
+        ones = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device)
+        later = ones.triu(scores.shape[-1] - scores.shape[-2] + 1)
+        scores = scores.masked_fill(later, float("-inf"))
+    lse = scores.logsumexp(-1)
+    # A row without keys has no output.
+    parts = (scores - lse.unsqueeze(-1)).exp().nan_to_num(0.0)
+    return torch.einsum("bhqk,bkhd->bqhd", parts, v.float()).to(q.dtype), lse, parts
+
+
+def flash_attn_func(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0,
+    softmax_scale: float | None = None, causal: bool = False, *_: Any,
+    return_attn_probs: bool = False, **__: Any,
+) -> Any:  # fmt: skip
+    """Attention; with `return_attn_probs` also the logarithms, and None."""
+    out, lse, _ = _dense(q, k, v, softmax_scale, causal)
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_kvpacked_func(q: torch.Tensor, kv: torch.Tensor, *args: Any, **named: Any) -> Any:
+    """Attention of keys and values in one tensor (batch, length, 2, heads, width)."""
+    return flash_attn_func(q, *kv.unbind(2), *args, **named)
+
+
+def flash_attn_qkvpacked_func(qkv: torch.Tensor, *args: Any, **named: Any) -> Any:
+    """Attention of one tensor (batch, length, 3, heads, width)."""
+    return flash_attn_func(*qkv.unbind(2), *args, **named)
+
+
+def flash_attn_varlen_func(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, *args: Any,
+    return_attn_probs: bool = False, **named: Any,
+) -> Any:  # fmt: skip
+    """Attention of sequences in a row: (tokens, heads, width), cut where `cu_seqlens` tell."""
+    cuts = [cu.diff().tolist() for cu in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k)]
+    parts = zip(*(x.split(cut) for x, cut in zip((q, k, v), cuts, strict=True)), strict=True)
+    done = [
+        flash_attn_func(*(part.unsqueeze(0) for part in one), *args, return_attn_probs=True,
+                        **named)
+        for one in parts
+    ]  # fmt: skip
+    out = torch.cat([out[0] for out, _, _ in done])
+    lse = torch.cat([lse[0] for _, lse, _ in done], -1)
+    return (out, lse, None) if return_attn_probs else out
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: torch.Tensor, kv: torch.Tensor, *args: Any, **named: Any
+) -> Any:
+    """Attention of keys and values in one tensor (tokens, 2, heads, width)."""
+    return flash_attn_varlen_func(q, *kv.unbind(1), *args, **named)
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int, *args: Any, **named: Any
+) -> Any:
+    """Attention of one tensor (tokens, 3, heads, width)."""
+    sizes = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(*qkv.unbind(1), *sizes, *args, **named)
+
+
+def _flash_attn_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float, softmax_scale: float,
+    causal: bool, window_size_left: int = -1, window_size_right: int = -1, softcap: float = 0.0,
+    alibi_slopes: torch.Tensor | None = None, return_softmax: bool = False,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The output, the logarithms, no probabilities, and no state of random numbers."""
+    out, lse, _ = _dense(q, k, v, softmax_scale, causal)
+    return out, lse, None, None
+
+
+def _flash_attn_backward(
+    dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+    softmax_lse: torch.Tensor, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor,
+    dropout_p: float, softmax_scale: float, causal: bool, window_size_left: int = -1,
+    window_size_right: int = -1, softcap: float = 0.0, alibi_slopes: torch.Tensor | None = None,
+    deterministic: bool = False, rng_state: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """Write the gradients into `dq`, `dk` and `dv`; the keys may be a part of all keys.
+
+    `out` and `softmax_lse` are those of all keys, so that the parts' gradients sum up.
+    """
+    heads, groups = k.shape[-2], q.shape[-2] // k.shape[-2]
+    wide, values = (part.float().repeat_interleave(groups, -2) for part in (k, v))
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.float(), wide) * softmax_scale
+    parts = (scores - softmax_lse.unsqueeze(-1)).exp()
+    if causal:
+        parts = parts.tril(scores.shape[-1] - scores.shape[-2])
+    above = torch.einsum("bqhd,bkhd->bhqk", dout.float(), values)
+    rows = (dout.float() * out.float()).sum(-1).transpose(1, 2).unsqueeze(-1)
+    slopes = parts * (above - rows) * softmax_scale
+    dq.copy_(torch.einsum("bhqk,bkhd->bqhd", slopes, wide))
+    for target, terms, other in ((dk, slopes, q), (dv, parts, dout)):
+        full = torch.einsum("bhqk,bqhd->bkhd", terms, other.float())
+        target.copy_(full.unflatten(2, (heads, groups)).sum(3))
+    return rows.squeeze(-1)

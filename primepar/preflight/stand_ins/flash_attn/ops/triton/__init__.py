@@ -1,0 +1,1 @@
+"""Operations that flash_attn has as kernels of Triton."""
