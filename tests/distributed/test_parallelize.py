@@ -128,6 +128,9 @@ MISUSED = {
     "got 7 of 11 of before parallelize, which train nothing: make the optimizer after parallelize",
     "a state of rank 0 alone": "MeshError: full_state_dict: expected all ranks to call it, got "
     "none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
+    "a folder without a state": "ConfigError: save_pretrained: expected the full state, got none: "
+    "call full_state_dict(module) on every rank, and save_pretrained(folder, state_dict=states) on "
+    "rank 0",
     "rows": "ShapeError: batch: expected a multiple of 2 sequences, one part for each group of "
     "ranks, got 1: take 2",
     "not parallelized": "ConfigError: Block: expected a parallelized module, got one that is not: "

@@ -90,6 +90,7 @@ def _loses_its_network(trainer: Trainer) -> None:
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as connection:
             if connection.family in (socket.AF_INET, socket.AF_INET6):
+                connection.getpeername()  # an error for one that only listens
                 connection.shutdown(socket.SHUT_RDWR)
 
 

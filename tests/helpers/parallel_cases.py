@@ -291,6 +291,7 @@ def misused() -> dict[str, str]:
     torch.manual_seed(0)
     module, plain = Block().double(), Block().double()
     parallelize(module, "P2x2", init_device_mesh("cpu", (4,)), BLOCK_REGIONS)
+    of_library = cast("Any", parallelize(llama(num_hidden_layers=1), "P2x2", 4))
     aged = Block()
     old = torch.optim.AdamW(aged.parameters())
     parallelize(aged, "P2x2", 4, BLOCK_REGIONS)
@@ -310,6 +311,7 @@ def misused() -> dict[str, str]:
         "other rows": lambda: parallelize(Block(), "megatron", 4)(seeds),
         "an old optimizer": lambda: old.step(),
         "a state of rank 0 alone": lambda: alone(module),
+        "a folder without a state": lambda: deepcopy(of_library).save_pretrained("none"),
         "a parameter of a region": lambda: torch.autograd.backward(wrong(x).square().sum()),
         "a seed of each rank": lambda: torch.autograd.backward((masked(x) * seeds).sum()),
     }

@@ -37,6 +37,8 @@ PATIENCE = 60.0
 _meetings = count()
 STATE = "_primepar_batches"
 """Attribute of a parallelized module with its `BatchCheck`."""
+SAVE = "save_pretrained"
+"""The method by which transformers' modules are saved."""
 
 
 untraced: Callable[..., Any] = torch.compiler.disable
@@ -225,6 +227,23 @@ def full_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
         if dist.get_rank() == 0:
             states[name] = whole.detach().cpu()
     return states
+
+
+def save_with_state(
+    module: nn.Module, folder: object, *others: Any, state_dict: Any = None, **named: Any
+) -> Any:
+    """The `save_pretrained` of a parallelized module of transformers.
+
+    Raises `ConfigError` without a state: transformers reads the memory of a parameter, and a
+    DTensor has none.
+    """
+    if state_dict is None:
+        raise ConfigError(
+            "save_pretrained: expected the full state, got none: call full_state_dict(module) on "
+            "every rank, and save_pretrained(folder, state_dict=states) on rank 0"
+        )
+    save: Callable[..., Any] = getattr(type(module), SAVE)
+    return save(module, folder, *others, state_dict=state_dict, **named)
 
 
 def _meet(what: str) -> None:

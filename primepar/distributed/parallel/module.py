@@ -6,13 +6,20 @@ What is asked of a module, a mesh and a plan is checked before anything changes.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from types import MethodType
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from primepar.distributed.parallel.batches import STATE, BatchCheck, GradientCheck
+from primepar.distributed.parallel.batches import (
+    SAVE,
+    STATE,
+    BatchCheck,
+    GradientCheck,
+    save_with_state,
+)
 from primepar.distributed.parallel.layer_plan import (
     Boundaries,
     LayerPlan,
@@ -77,6 +84,8 @@ def parallelize(
     checked = BatchCheck(boundaries)
     module.register_forward_pre_hook(checked, with_kwargs=True)
     setattr(module, STATE, checked)
+    if hasattr(module, SAVE):
+        setattr(module, SAVE, MethodType(save_with_state, module))
     return module
 
 

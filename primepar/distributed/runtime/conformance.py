@@ -8,14 +8,14 @@ instruction defines.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
+from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.distributed.runtime.observed_groups import (
@@ -69,11 +69,12 @@ class _NotedSlot(list[Any]):
 class Watch:
     """Runs one rank's closures, and compares each with its instruction in the `proved` program."""
 
-    def __init__(self, proved: Program, rank: int, shapes: Shapes, first: int = 0) -> None:
-        self.rank, self.shapes, self.seen = rank, shapes, Seen(first)
-        self._proved = proved.programs[rank]
+    def __init__(self, proved: Program, shapes: Shapes, count: DeviceCount, first: int = 0) -> None:
+        self.rank, self.shapes, self.seen = count.rank, shapes, Seen(first)
+        self._proved, self._count = proved.programs[self.rank], count
         self._posted: dict[str, list[ObservedCall]] = {}
-        self._memory = _Memory({})
+        self._here: set[str] = set()
+        """The blocks that exist."""
         self.peak = 0
         """Largest number of elements in memory after an instruction; shared memory counts once."""
         self.instructions = 0
@@ -113,22 +114,23 @@ class Watch:
 
     def made(self, name: str, block: torch.Tensor) -> None:
         """Note a block that has memory now."""
-        if name not in self._memory.blocks:
-            self.seen.made.add(name)
-        self._memory.add(name, block)
+        self.seen.made.add(name)
+        self._here.add(name)
+        self._count.made(name, block)
 
     def gone(self, name: str, block: torch.Tensor) -> None:
         """Note a block that ends."""
         self.seen.gone.add(name)
-        self._memory.remove(name)
+        self._here.remove(name)
+        self._count.gone(name, block)
 
     def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps.
 
         Raises `ConformanceError` at the first step that differs from its instruction.
         """
-        position, self._memory = 0, _Memory(frame.blocks)
-        before, self.peak = set(self._memory.blocks), self._memory.elements
+        position, self._here = 0, set(frame.blocks)
+        before, self.peak = set(self._here), self._count.elements
         with watched_groups(self.seen):
             for step in steps:
                 self.seen.clear()
@@ -140,8 +142,8 @@ class Watch:
                 if not step.instructions:
                     continue
                 self._compare(position, due, before)
-                before = set(self._memory.blocks)
-                self.peak = max(self.peak, self._memory.elements)
+                before = set(self._here)
+                self.peak = max(self.peak, self._count.elements)
                 position += len(step.instructions)
         if position != len(self._proved):
             self._fail(position, "nothing", self._proved[position:])
@@ -246,38 +248,3 @@ def _read(node: Instruction, rank: int) -> tuple[str, ...]:
 
 def _kernel_call(phase: str, reads: tuple[Any, ...], made: Any) -> ObservedCall:
     return ObservedCall(phase, (*reads, made))
-
-
-class _Memory:
-    """Blocks by name, and the number of elements in their memory; shared memory counts once."""
-
-    def __init__(self, blocks: Mapping[str, torch.Tensor]) -> None:
-        self.blocks: dict[str, torch.Tensor] = {}
-        self.elements = 0
-        self._users = Counter[int]()
-        """Address of a piece of memory -> the number of blocks in it."""
-        for name, block in blocks.items():
-            self.add(name, block)
-
-    def add(self, name: str, block: torch.Tensor) -> None:
-        """Add a block, or replace that of this name. It is held: its address is no other's."""
-        if name in self.blocks:
-            self.remove(name)
-        self.blocks[name] = block
-        address, elements = _piece(block)
-        self._users[address] += 1
-        if self._users[address] == 1:
-            self.elements += elements
-
-    def remove(self, name: str) -> None:
-        """Remove a block; the last one in a piece of memory gives it up."""
-        address, elements = _piece(self.blocks.pop(name))
-        self._users[address] -= 1
-        if self._users[address] == 0:
-            self.elements -= elements
-
-
-def _piece(block: torch.Tensor) -> tuple[int, int]:
-    """Return the address and the number of elements of the memory that a block is a part of."""
-    storage = block.untyped_storage()
-    return storage.data_ptr(), storage.nbytes() // block.element_size()

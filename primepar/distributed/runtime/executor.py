@@ -10,13 +10,12 @@ from primepar.distributed.runtime.backend_support import BackendRules
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
-from primepar.distributed.runtime.memory_places import Observer
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.messages import Action, Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.running import Running
 from primepar.distributed.runtime.shapes import Shapes
-from primepar.errors import MemoryLimitError, MeshError, ProgramError
+from primepar.errors import MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
 from primepar.schedule.effects import host_blocks, initial_blocks
 from primepar.schedule.ledger import peak
@@ -65,22 +64,21 @@ class Executor:
         mesh.ensure_groups(communicators(program), message_peers(program, mesh.rank))
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
+        counts = mesh.limit is not None or proved is not None
+        self._count = DeviceCount(mesh.limit, mesh.rank) if counts else None
         self.watch = (
-            None if proved is None else Watch(proved, mesh.rank, Shapes(proved), mesh.first)
+            None
+            if proved is None or self._count is None
+            else Watch(proved, Shapes(proved), self._count, mesh.first)
         )
-        limited = mesh.limit is not None and self.watch is None
-        self._count = DeviceCount(mesh.limit or 0, mesh.rank) if limited else None
-        compiler = Compiler(
-            mesh, program, self.shapes, settings, self.watch, self._observer, donated
-        )
+        observer = self.watch or self._count
+        compiler = Compiler(mesh, program, self.shapes, settings, self.watch, observer, donated)
         self.steps = compiler.steps()
         """The compiled list, in order."""
         self._given, self._buffers = compiler.places.given, compiler.places.buffers
         self._running = Running(self.steps, mesh.rank, mesh.first)
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
-        self.measured = 0
-        """Largest number of elements on the device in the last run, where there is a limit."""
         self.sent = compiler.sent.by_kind(kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
@@ -97,8 +95,9 @@ class Executor:
         self._running = Running(self.steps, self.mesh.rank, self.mesh.first)
 
     @property
-    def _observer(self) -> Observer | None:
-        return self._count if self.watch is None else self.watch
+    def measured(self) -> int:
+        """Largest number of elements on the device in the last run, where it is counted."""
+        return 0 if self._count is None else self._count.peak
 
     def __call__(
         self,
@@ -141,28 +140,15 @@ class Executor:
     def _run(self, frame: Frame) -> None:
         self.bind(frame.blocks)
         self.mesh.running = self._running
-        if self.watch is not None:
-            self.watch.run(self._running.steps(), frame)
-            self._check_watched(self.watch.peak)
-            return
         if self._count is not None:
             self._count.start(frame.blocks)
-        if self.mesh.events is not None:
+        if self.watch is not None:
+            self.watch.run(self._running.steps(), frame)
+        elif self.mesh.events is not None:
             Recorder(self.mesh, self.shapes, self.mesh.events).run(self._running.steps(), frame)
         else:
             for action in self._running.actions():
                 action(frame)
-        if self._count is not None:
-            self.measured = self._count.peak
-
-    def _check_watched(self, peak: int) -> None:
-        """Raise `MemoryLimitError` if a watched run had more elements on the device."""
-        self.measured, limit = peak, self.mesh.limit
-        if limit is not None and peak > limit:
-            raise MemoryLimitError(
-                f"rank {self.mesh.rank}: expected at most {limit} elements on the device, got "
-                f"{peak}: allow more device memory"
-            )
 
     def _check_given(self, names: tuple[str, ...], blocks: Blocks, field: str) -> None:
         missing = next((name for name in names if name not in blocks), None)

@@ -98,10 +98,10 @@ class DeviceCount:
 
     Memory that several blocks share counts once, and whole. What one instruction takes for itself,
     and the workspace of kernels, do not count. Raises `MemoryLimitError` when the elements exceed
-    `limit`.
+    `limit`, where there is one.
     """
 
-    def __init__(self, limit: int, rank: int) -> None:
+    def __init__(self, limit: int | None, rank: int) -> None:
         self.limit, self.rank, self.elements, self.peak = limit, rank, 0, 0
         self._sharing = Counter[int]()
 
@@ -120,7 +120,7 @@ class DeviceCount:
         """Count a block that has memory now."""
         self._count(block, 1)
         self.peak = max(self.peak, self.elements)
-        if self.elements > self.limit:
+        if self.limit is not None and self.elements > self.limit:
             raise MemoryLimitError(
                 f"rank {self.rank}: expected at most {self.limit} elements on the device, got "
                 f"{self.elements} with {name}: allow more device memory"
