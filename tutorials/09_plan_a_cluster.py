@@ -86,50 +86,8 @@ primepar.show(runs["P2x2"]).save(OUT / "09_P2x2.svg")
 # In the pictures time goes to the right; each device has a line for its products and one for what
 # it sends and receives. `P2x2` sends *while* it multiplies, which is its point, and loses here all
 # the same: its blocks go round through the cable. On a machine of one kind of link it may win:
-# [why PrimePar?](../why-primepar.md) shows where. Nobody should have to think this through for each
-# operator of a model.
-
-# %% [markdown]
-# ## Roofline: when is a message hidden?
-#
-# A device has two speeds: operations per second, and bytes per second. Their ratio is what a
-# product needs: this many operations for each byte that is sent meanwhile. At a step of `P2x2` with
-# `M = N = K = n` a device multiplies two blocks of `n / 2` by `n / 2`, and sends one of `I` and one
-# of `W`: `2 (n/2)^3` operations for `2 * 4 (n/2)^2` bytes, `n / 8` for each. In one
-# box of four:
-
-# %%
-box = CLUSTER.partition("[[links]]             # between")[0]
-for before, after in (("two boxes of two", "one box of four"), ("nodes = 2", "nodes = 1"),
-                      ("node = 2", "node = 4"), ("joins = 2", "joins = 4")):  # fmt: skip
-    box = box.replace(before, after)
-(OUT / "09_box.toml").write_text(box, encoding="utf-8")
-one_box = load_cluster(str(OUT / "09_box.toml"))
-
-rate, bandwidth = 8e11, 1e10  # write your own numbers here, and into CLUSTER
-print(f"needed: {rate / bandwidth:g} operations for each byte")
-boxed = {}
-for n in (256, 512, 1024, 2048):
-    boxed[n] = run = primepar.simulate("P2x2", one_box, shape=Linear(M=n, N=n, K=n))
-    print(f"n = {n:4}: {n / 8:3g} for each byte, products {run.computing[0] / run.seconds:4.0%} "
-          "of the time")  # fmt: skip
-primepar.show(boxed[256]).save(OUT / "09_below_the_roof.svg")
-primepar.show(boxed[1024]).save(OUT / "09_hidden.svg")
-
-# %% [markdown]
-# Above the ratio every message is hidden, and time is what the products take. Below it the products
-# wait, as in the first picture. A larger block helps, since operations grow with its cube and bytes
-# with its square; a faster GPU with the same link makes it worse.
-
-# %% [question]
-# From which `n` on is every message hidden in this box? And with a link of 5 GB a second?
-#
-# Hint: `n / 8` has to reach the ratio.
-#
-# Answer: From 640 on, and with half the bandwidth from 1280 on.
-assert 8 * rate / bandwidth == 640
-assert 8 * rate / (bandwidth / 2) == 1280
-assert boxed[512].computing[0] < boxed[512].seconds * 0.99
+# [why PrimePar?](../why-primepar.md) shows where, and [tutorial 13](13_roofline.md) from which size
+# on a message is hidden. Nobody should have to think this through for each operator of a model.
 
 # %% [question]
 # What would you expect of `N2,M2`: is it nearer to `K2,M2` or to `M2,N2`?

@@ -82,10 +82,13 @@ def judgement(program: Program) -> dict[str, object]:
         kind = "ends" if report.verdict == "proved" else "open"
         return {"kind": kind, "text": f"Proved: {names}.", "places": []}
     sentence = (refuted.counterexample or "").partition("\n")[0]
-    events = refuted.details.events if refuted.details else ()
-    places = [(event.rank, event.index) for event in events
-              if event.wrong and event.index is not None]  # fmt: skip
-    return {"kind": "refuted", "text": f"{refuted.name} is refuted: {sentence}", "places": places}
+    details = refuted.details
+    is_cycle = details is not None and details.kind == "waiting-cycle"
+    events = details.events if details is not None else ()
+    hanging = events[::2] if is_cycle else [event for event in events if event.wrong]
+    places = [(event.rank, event.index) for event in hanging if event.index is not None]
+    return {"kind": "cycle" if is_cycle else "refuted", "places": places,
+            "text": f"{refuted.name} is refuted: {sentence}"}  # fmt: skip
 
 
 @contextmanager
