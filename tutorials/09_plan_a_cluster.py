@@ -176,7 +176,7 @@ print(f"             simulated     {run.peak}")
 # %% [question]
 # The plan's bytes sent are predicted exactly, its time is not. How far is it off here?
 #
-# Hint: 2.11 ms predicted, 2.09 ms run.
+# Hint: The first line of the output above has both.
 #
 # Answer: About one per cent.
 assert abs(result.seconds / run.seconds - 1) < 0.02

@@ -2,8 +2,8 @@
 # # Roofline: when is a message hidden?
 #
 # A device has two speeds: operations per second, and bytes per second. A product that runs while
-# its neighbours' blocks travel takes as long as the slower of the two. Which one that is, can be
-# told from two numbers, without a measurement.
+# its neighbours' blocks travel takes as long as the slower of the two. Which one that is
+# follows from two numbers, without a measurement.
 
 # %% Set-up: imports and a machine
 from math import log2
