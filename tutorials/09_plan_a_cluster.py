@@ -178,8 +178,8 @@ print(f"             simulated     {run.peak}")
 #
 # Hint: The first line of the output above has both.
 #
-# Answer: About one per cent.
-assert abs(result.seconds / run.seconds - 1) < 0.02
+# Answer: By less than one per cent.
+assert abs(result.seconds / run.seconds - 1) < 0.01
 
 # %% [markdown]
 # ## Train it
