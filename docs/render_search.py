@@ -9,12 +9,17 @@ minute; a test computes the tables again, without the proofs, and compares them 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from math import prod
 from pathlib import Path
 from string import ascii_lowercase
+
+import numpy as np
 
 from primepar.pictures.svg import GREY, PAPER, RED, element, text
 from primepar.pictures.svg import picture as svg
 from primepar.schedule.lower_bound import training_step
+from primepar.search.boxes import shapes as ratios
 from primepar.search.measures import amount, costs, formula_text
 from primepar.search.run import (
     Placement,
@@ -38,6 +43,8 @@ SHAPES = (
 """M, N, K and the side of the mesh."""
 MOST_NAMES = 5
 """Of classes that send the same, in a row."""
+DEVICES = 64
+"""Of the grids that are compared."""
 DRAWN = (4096, 4096, 4096, 4)
 HEAD = """---
 description: >-
@@ -118,8 +125,8 @@ TWO = """
 - Without homes (**aligned**), the phases have one plane, and each device goes on along one dim.
   Offsets at the start and at the last step are from {-1, 0, 1, 2}.
 
-Outside of it are other numbers of steps, and indices of several digits. Maps that are not affine
-are outside of all three.
+Outside of it are other numbers of steps, and indices of several digits. Two axes of different sides
+are three with d = 1. Maps that are not affine are outside of all three.
 """
 BOUND = """
 ### What no triple with homes can beat
@@ -138,6 +145,21 @@ Left out is what keeps more than another class and sends no less. Of those that 
 `HomesWIW_KeepI` and `HomesIIW_KeepW` send least for some shapes: with MN : NK : MK as 6 : 4 : 1
 and I kept 13 parts, for 14 of `HomesWWW_KeepI` and of `HomesIII`.
 
+"""
+AXES = """
+## Where one axis is best
+
+A grid of p x q x d devices, one dim cut along each axis, sends
+`2 (d - 1) MN + 2 (p - 1) NK + 2 (q - 1) MK, over p q d` where I and W are kept. Where nothing is,
+the first two factors are 3. Of all grids of 64 devices, for how many of the 37,249 shapes is the
+best one of one axis, of two, and of three? Fewer axes count where they send as little.
+
+"""
+WHY = """
+One axis gathers one tensor alone, the smallest: 63 parts of it. A second axis of two devices leaves
+31 parts of that one, and adds a part of the next larger. So with copies kept one axis is best where
+the next larger tensor has at least 32 times as many elements. Where it has 64 times as many, no
+schedule at all sends less: that is the first case of the [bound](lower-bounds.md#one-product).
 """
 FOUND = """
 ## What is known, and what is not
@@ -231,6 +253,27 @@ def shape_rows(classes: Iterable[PlaneClass]) -> Iterator[tuple[str, ...]]:
             before = least
 
 
+def axes_rows() -> Iterator[tuple[str, ...]]:
+    """For how many shapes the best grid is of one axis, two or three."""
+    lengths = [2**power for power in range(DEVICES.bit_length())]
+    grids = [grid for grid in product(lengths, repeat=3) if prod(grid) == DEVICES]
+    grids.sort(key=axes_of)
+    for kept, times in (("nothing", (3, 3, 2)), ("I and W", (2, 2, 2))):
+        best = (times * (np.array(grids) - 1) @ ratios()).round(6).argmin(0)
+        number = np.array([*map(axes_of, grids)])[best]
+        yield kept, *(f"{(number == axes).mean():.0%}" for axes in (1, 2, 3))
+
+
+def axes_table() -> str:
+    """The same as a table."""
+    return "\n".join(table(("kept", "one axis", "two", "three"), axes_rows())) + "\n"
+
+
+def axes_of(grid: tuple[int, ...]) -> int:
+    """How many lengths of a grid are more than one."""
+    return sum(length > 1 for length in grid)
+
+
 def picture(rows: Iterable[tuple[str, ...]]) -> str:
     """Words over the bound against memory over the least copies: a letter for each point."""
     points: dict[tuple[float, float], list[str]] = {}
@@ -314,6 +357,9 @@ def main() -> None:
         + "\n".join(box_table(axes, known) for axes in (1, 3))
         + TWO
         + tables(plane_classes())
+        + AXES
+        + axes_table()
+        + WHY
         + FOUND
         + "\n".join(
             table(

@@ -68,9 +68,10 @@ class CheckReport(Struct, frozen=True):
     difference: float | None = None
     """For a plan's step on real numbers: largest difference of loss and gradients from dense."""
     lower_bound: float | None = None
-    """Elements that no schedule of a linear operator sends less than, as a mean over the ranks.
+    """Elements that no schedule of a linear operator sends less than, holding as little.
 
-    None where a tensor starts replicated, and of what is no training step of a linear operator.
+    A mean over the ranks. None where a tensor starts replicated, and of what is no training step of
+    a linear operator.
     """
     ratio: float | None = None
     """What is sent over the lower bound, unless that is 0."""
@@ -127,7 +128,8 @@ def check(sequence: Sequence, operator: Linear | None = None, seed: int = 0) -> 
     if replicated := starts_replicated(Movement(sequence)):
         return replace(report, starts_replicated=replicated)
     rows = operator.B * operator.M
-    bound = training_step(rows, operator.N, operator.K, sequence.ranks)
+    shape, memory = (rows, operator.N, operator.K), float(max(report.peak))
+    bound = training_step(*shape, sequence.ranks, memory=memory)
     mean = float(sum(report.sent)) / sequence.ranks
     return replace(report, lower_bound=bound, ratio=mean / bound if bound else None)
 

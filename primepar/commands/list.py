@@ -16,12 +16,9 @@ from msgspec import Struct
 from primepar.commands.options import JsonOption, json_text
 from primepar.partition import METHODS, PRIMITIVES
 from primepar.schedule import Linear, Movement, Primitive, Sequence
-from primepar.schedule.lower_bound import starts_replicated, training_step
+from primepar.schedule.lower_bound import CUBE, starts_replicated, training_step
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.tracing import map_equations
-
-CUBE = 4096
-"""Elements along each dim of the product of which the list states a ratio."""
 
 
 class Entry(Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -43,6 +43,10 @@ def search(
             min=2, help="Side of the mesh of the ranking. [default: 4, with three axes 2]"
         ),
     ] = None,
+    by: Annotated[
+        Literal["sent", "held", "buffers", "messages", "both-ways", "then"],
+        typer.Option(help="Rank by this column, the best first."),
+    ] = "sent",
     output: Annotated[
         Path | None,
         file_option(
@@ -74,7 +78,7 @@ def search(
 
     with progress() as tick:
         result = searched(axes, tick)
-    rows = ranked(result.classes, side, sizes, result.known)
+    rows = ranked(result.classes, side, sizes, result.known, by)
     if output is not None:
         write_text(output, python_text(result.classes))
     if json:
@@ -139,10 +143,11 @@ def _table(rows: list[Ranked], mesh: str, sizes: tuple[int, int, int]) -> Iterat
     M, N, K = sizes
     yield f"for M={M} N={N} K={K} on {mesh} devices, elements per device:"
     width = max(len(row.name) for row in rows)
-    head = f"{'class':{width}} {'sent':>12} {'/bound':>6} {'held':>12} {'messages':>8}"
-    yield f"{head} {'both ways':>9}  words"
+    head = f"{'class':{width}} {'sent':>12} {'/bound':>6} {'held':>12} {'buffers':>12}"
+    yield f"{head} {'messages':>8} {'both ways':>9} {'then':>4}  words"
     for row in rows:
         known = f"  = {', '.join(row.known)}" if row.known else ""
         over = "" if row.over_bound is None else f"{row.over_bound:.2f}"
-        costs = f"{row.sent:>12,} {over:>6} {row.held:>12,} {row.messages:>8.2f}"
-        yield f"{row.name:{width}} {costs} {row.both_ways:>9.0%}  {row.words}{known}"
+        costs = f"{row.sent:>12,} {over:>6} {row.held:>12,} {row.buffers:>12,} {row.messages:>8.2f}"
+        costs += f" {row.both_ways:>9.0%} {len(row.then):>4}"
+        yield f"{row.name:{width}} {costs}  {row.words}{known}"

@@ -31,6 +31,8 @@ from math import exp, log, sqrt
 
 from primepar.schedule.movement import Movement
 
+CUBE = 4096
+"""Elements along each dim of a product where none is named."""
 ROUNDING = 1e-13
 """What a sum of a hundred numbers can be too large by, in relation to the largest of them."""
 

@@ -17,6 +17,10 @@ and what stays in which phase. Backward and gradient share dO where they have on
 With any other coefficients that holds on sides that are powers of a prime, which does not divide
 all entries of `tau`. It does not hold on side 6: `M=r + 3 t, N=r + 2 t, K=c` has its W at home
 twice, and sends s - 2 of its blocks.
+
+Copies that forward receives may be kept: s blocks of I, or of W, where a device goes on along it.
+A later phase that goes on along the same dim receives none of them. So `OOO` with both kept sends
+2 (s - 1) blocks of I and of W for 3, and what stays in which phase is chosen anew.
 """
 
 from __future__ import annotations

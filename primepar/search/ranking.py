@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from itertools import product
 
 from msgspec import Struct
@@ -34,6 +35,8 @@ class Ranked(Struct, frozen=True):
     """
     held: int
     """Elements live at once on a device at most."""
+    buffers: int
+    """Of these what is more than a share of each tensor and of its gradient."""
     messages: float
     """Of a device per step."""
     both_ways: float
@@ -46,18 +49,31 @@ class Ranked(Struct, frozen=True):
     """Classes for the next operator of an MLP without redistribution (`follows`)."""
 
 
+ORDERS: dict[str, Callable[[Ranked], float]] = {
+    "sent": lambda row: row.sent,
+    "held": lambda row: row.held,
+    "buffers": lambda row: row.buffers,
+    "messages": lambda row: row.messages,
+    "both-ways": lambda row: -row.both_ways,
+    "then": lambda row: -len(row.then),
+}
+"""What the classes may be ranked by, the best first."""
+
+
 def ranked(
     classes: Iterable[SearchClass],
     side: int,
     shape: tuple[int, int, int],
     known: Mapping[str, Placement],
+    order: str = "sent",
 ) -> list[Ranked]:
-    """The classes, those that send least first; among equals the one that holds least."""
-    classes = tuple(classes)
+    """The classes in an order of `ORDERS`; among equals those that send, then hold, least."""
+    classes, (M, N, K) = tuple(classes), shape
     layouts = {entry.name: _layouts(entry.primitive) for entry in classes}
     rows = []
     for entry in classes:
-        cost = costs(entry.primitive, side, shape)
+        cost, devices = costs(entry.primitive, side, shape), on_side(entry.primitive, side).ranks
+        share = 2 * Fraction(M * N + N * K + M * K, devices)
         names = tuple(name for name, place in known.items() if place.member_of == entry.name)
         rows.append(
             Ranked(
@@ -66,6 +82,7 @@ def ranked(
                 -int(-cost.sent // 1),
                 _over_bound(entry.primitive, side, shape, cost),
                 -int(-cost.held // 1),
+                -int(-(cost.held - share) // 1),
                 round(float(cost.messages), 3),
                 round(float(cost.both_ways), 3),
                 map_equations(entry.primitive),
@@ -74,7 +91,7 @@ def ranked(
                 tuple(other for other in layouts if follows(layouts[entry.name], layouts[other])),
             )
         )
-    return sorted(rows, key=lambda row: (row.sent, row.held, row.name))
+    return sorted(rows, key=lambda row: (ORDERS[order](row), row.sent, row.held, row.name))
 
 
 def _over_bound(

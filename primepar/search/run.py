@@ -6,7 +6,8 @@
     aligned          triples without homes whose tensors end where the next phase starts
     proved           classes that are kept, each certified for every side
 
-Kept of triples with homes is a frontier: no other sends less of one tensor and no more of any. Of
+Kept of triples with homes is a frontier: no other sends less of one tensor and no more of any. It
+is taken for each choice of copies that are kept, and where fewer send as little that one goes. Of
 those that send the same one is kept for each choice of the tensors that are broadcast, the one with
 the smallest coefficients. Of triples without homes the one with the fewest hops is kept for each
 choice of the tensor that stays in forward, backward and gradient. What is not kept is counted.

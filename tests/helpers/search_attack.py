@@ -84,8 +84,8 @@ def changed(rng: random.Random, triple: Triple) -> Triple:
     for _ in range(rng.randint(1, 2)):
         row = rng.choice(rng.choice(phases + homes))
         row[rng.randrange(len(row))] += rng.choice((-1, 1))
-    parts = (tuple(tuple(map(tuple, rows)) for rows in part) for part in (phases, homes))
-    return Triple(*parts)._replace(keeps=triple.keeps)
+    every, at_home = (tuple(tuple(map(tuple, rows)) for rows in part) for part in (phases, homes))
+    return triple._replace(phases=every, homes=at_home)
 
 
 def renamed(rng: random.Random, triple: Triple) -> Triple:
