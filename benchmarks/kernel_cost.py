@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.problem import PlainGpt, Problem, cross_entropy
 from primepar.distributed import Executor, Mesh
-from primepar.distributed.runtime.messages import CompiledStep, Frame
+from primepar.distributed.runtime.running import CompiledStep, Frame
 from primepar.models import ModelConfig
 from primepar.operators import StepInputs, StepSettings, lower_step
 from primepar.plan import preset_plan

@@ -22,7 +22,7 @@ from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.contenders import Ours, PartProgram, makers, planned
 from benchmarks.executor import BEGIN, recorded, two_steps
 from benchmarks.problem import Problem
-from primepar.distributed.runtime.messages import Action
+from primepar.distributed.runtime.running import Action
 from primepar.passes.block_uses import Rank
 from primepar.passes.liveness import sizes_of
 from primepar.schedule.effects import initial_blocks

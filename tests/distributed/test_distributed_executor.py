@@ -7,7 +7,7 @@ import torch
 
 from primepar.distributed import Executor, Mesh, scatter_tensor
 from primepar.distributed.kernels import KERNELS
-from primepar.distributed.runtime.messages import Frame
+from primepar.distributed.runtime.running import Frame
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError, SequenceError, ShapeError
 from primepar.models import ModelConfig

@@ -11,8 +11,7 @@ import pytest
 from msgspec.structs import replace
 from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
-from primepar.distributed.runtime.messages import CompiledStep
-from primepar.distributed.runtime.running import ListPlace, Running
+from primepar.distributed.runtime.running import CompiledStep, ListPlace, Running
 from primepar.distributed.training.activity import Activity
 from primepar.distributed.training.launch import first_error
 from primepar.distributed.training.launchers import WorldPlace
@@ -52,7 +51,7 @@ PLACES = {
 def test_the_place_is_the_instruction_that_has_started_last(by_action: bool) -> None:
     """Some have several actions, some none: then their place is passed at once."""
     steps = [CompiledStep((node,), [print] * (number % 3)) for number, node in enumerate(NODES)]
-    running: Running[CompiledStep] = Running([*steps, CompiledStep((), [print])], 0, 10)
+    running = Running([*steps, CompiledStep((), [print])], 0, 10)
     seen = {}
     assert (running.token, running.place()) == (None, None)
     for _ in running.actions() if by_action else running.steps():
@@ -77,14 +76,14 @@ PLACE = "programs[1][0] (all_reduce c over 0,1,2)"
 COMPUTING = "step 7 at programs[2][5] (add c += a)"
 
 
-def running(steps: Sequence[CompiledStep] = ALL_REDUCE) -> Running[CompiledStep]:
+def running(steps: Sequence[CompiledStep] = ALL_REDUCE) -> Running:
     """A list whose first action has started."""
-    list_: Running[CompiledStep] = Running(steps, 1, 0)
+    list_ = Running(steps, 1, 0)
     next(list_.actions())
     return list_
 
 
-def watchdog(*lists: Running[CompiledStep]) -> Watchdog:
+def watchdog(*lists: Running) -> Watchdog:
     """That of rank 1 of three, whose turns of a second are counted by the tests."""
     activity = Activity(1, 3)
     activity.meshes = [SimpleNamespace(running=run) for run in lists]  # type: ignore[misc]
@@ -163,7 +162,7 @@ def test_who_computes_or_saves_takes_as_long_as_it_does() -> None:
 
 
 def test_a_list_that_goes_on_is_not_late() -> None:
-    list_: Running[CompiledStep] = Running(ALL_REDUCE * 40, 1, 0)
+    list_ = Running(ALL_REDUCE * 40, 1, 0)
     dog = watchdog(list_)
     with dog.activity.part("step 7", "step"):
         for _ in list_.actions():

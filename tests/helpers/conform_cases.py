@@ -11,7 +11,7 @@ from linear_cases import mesh_of
 from step_cases import BATCH, POSITIONS, SMALL, lowered
 
 from primepar.distributed import Executor
-from primepar.distributed.runtime.messages import CompiledStep
+from primepar.distributed.runtime.running import CompiledStep
 from primepar.errors import ConformanceError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, StepSettings

@@ -16,7 +16,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.running import Blocks
 from primepar.distributed.runtime.scatter_gather import gather_tensor
 from primepar.distributed.runtime.step_programs import StepProgram, StepPrograms
 from primepar.distributed.runtime.training_state import (

@@ -20,16 +20,9 @@ from primepar.distributed.runtime.joins import later_joins
 from primepar.distributed.runtime.memory import Slot, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces, Observer
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import (
-    Action,
-    CompiledStep,
-    Frame,
-    Start,
-    post,
-    posting,
-    waiting,
-)
+from primepar.distributed.runtime.messages import Start, post, posting, waiting
 from primepar.distributed.runtime.operands import Operands
+from primepar.distributed.runtime.running import Action, CompiledStep, Frame
 from primepar.distributed.runtime.scales import factor_of, is_scaled
 from primepar.distributed.runtime.sent_count import SentCount
 from primepar.distributed.runtime.shapes import Shapes

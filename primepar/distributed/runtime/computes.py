@@ -25,7 +25,7 @@ from primepar.distributed.kernels.linear import as_matrix, operands, product
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.memory import Allocate, Release, Slot, Take
 from primepar.distributed.runtime.memory_places import MemoryPlaces
-from primepar.distributed.runtime.messages import Action, Frame
+from primepar.distributed.runtime.running import Action, Frame
 from primepar.distributed.runtime.scales import Factor, factor_of
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError

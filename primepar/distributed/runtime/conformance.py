@@ -17,13 +17,13 @@ from primepar.distributed.kernels import Kernel
 from primepar.distributed.kernels.linear import Product
 from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.memory import Slot
-from primepar.distributed.runtime.messages import CompiledStep, Frame
 from primepar.distributed.runtime.observed_groups import (
     ObservedCall,
     Seen,
     waited,
     watched_groups,
 )
+from primepar.distributed.runtime.running import CompiledStep, Frame
 from primepar.distributed.runtime.scales import Factor, is_scaled
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ConformanceError

@@ -11,9 +11,8 @@ from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Action, Blocks, Frame
 from primepar.distributed.runtime.recorder import Recorder
-from primepar.distributed.runtime.running import Running
+from primepar.distributed.runtime.running import Action, Blocks, Frame, Running
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 
 from primepar.distributed.runtime.host_memory import HostMemory
 from primepar.distributed.runtime.memory_places import MemoryPlaces
-from primepar.distributed.runtime.messages import Action, CompiledStep, Frame
+from primepar.distributed.runtime.running import Action, CompiledStep, Frame
 from primepar.errors import ProgramError
 from primepar.schedule.effects import effects
 from primepar.schedule.program import Instruction

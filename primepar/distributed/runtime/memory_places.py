@@ -37,7 +37,7 @@ from primepar.distributed.runtime.memory import (
     piece,
     same,
 )
-from primepar.distributed.runtime.messages import Action, Frame
+from primepar.distributed.runtime.running import Action, Frame
 from primepar.distributed.runtime.shapes import Shape, Shapes, Slices
 from primepar.schedule.effects import effects, frees
 from primepar.schedule.program import Free, Instruction, ReduceScatter

@@ -96,7 +96,7 @@ class Mesh:
         """Events since `start_trace`, None when nothing is recorded."""
         self.origin = 0.0
         """Start of the recording, on the clock of `time.perf_counter`."""
-        self.running: Running[Any] | None = None
+        self.running: Running | None = None
         """The list that was started last."""
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
         self._connected: dict[tuple[str, Ranks], set[int]] = {}

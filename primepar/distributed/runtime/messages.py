@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-import torch
 import torch.distributed as dist
 
 from primepar.distributed.runtime.memory import Slot
 from primepar.distributed.runtime.mesh import Mesh, Ranks
-from primepar.operators import StepInputs
-from primepar.schedule.program import Instruction, ISend, Message, Send
+from primepar.distributed.runtime.running import Action, Frame
+from primepar.schedule.program import ISend, Message, Send
 from primepar.schedule.transport import split
-
-Blocks = dict[str, torch.Tensor]
 
 
 class Waitable(Protocol):
@@ -30,31 +27,6 @@ class Waitable(Protocol):
 
 Start = Callable[[], Waitable]
 """Starts a transfer of blocks."""
-
-
-class Frame:
-    """What differs between runs: the caller's blocks on the device and on the host, and inputs."""
-
-    __slots__ = ("blocks", "host", "inputs")
-
-    def __init__(self, blocks: Blocks, inputs: StepInputs, host: Blocks | None = None) -> None:
-        self.blocks, self.inputs = blocks, inputs
-        self.host: Blocks = {} if host is None else host
-
-
-Action = Callable[[Frame], object]
-
-
-class CompiledStep(NamedTuple):
-    """The actions of some instructions, in order; none if all was done at compile time."""
-
-    instructions: tuple[Instruction, ...]
-    actions: list[Action]
-
-    def run(self, frame: Frame) -> None:
-        """Do all of them."""
-        for action in self.actions:
-            action(frame)
 
 
 class Pending:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from primepar.distributed.runtime.collectives import in_order, places
 from primepar.distributed.runtime.memory import Allocate, Buffer, Slot, copying
 from primepar.distributed.runtime.memory_places import MemoryPlaces
-from primepar.distributed.runtime.messages import Action
+from primepar.distributed.runtime.running import Action
 from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,

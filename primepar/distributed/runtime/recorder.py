@@ -8,7 +8,7 @@ from typing import Any
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import CompiledStep, Frame
+from primepar.distributed.runtime.running import CompiledStep, Frame
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.schedule.events import Event
 from primepar.schedule.program import (

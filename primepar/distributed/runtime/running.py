@@ -1,15 +1,18 @@
-"""Where a rank is in its list, for a thread that watches whether it goes on.
+"""A compiled list, and where a rank is in it, for a thread that watches whether it goes on.
 
 The loop over the list pays nothing for it: an iterator of Python knows how much it has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any, Generic, Protocol, TypeVar
+from typing import NamedTuple
 
+import torch
+
+from primepar.operators import StepInputs
 from primepar.schedule.program import (
     Collective,
     Group,
@@ -23,21 +26,32 @@ from primepar.schedule.program import (
 from primepar.schedule.program_file import instruction_line
 
 Token = tuple[int, int]
+Blocks = dict[str, torch.Tensor]
 
 
-class Compiled(Protocol):
-    """The actions of some instructions, in order."""
+class Frame:
+    """What differs between runs: the caller's blocks on the device and on the host, and inputs."""
 
-    @property
-    def instructions(self) -> tuple[Instruction, ...]:
-        """The instructions; none for what follows the list."""
+    __slots__ = ("blocks", "host", "inputs")
 
-    @property
-    def actions(self) -> list[Any]:
-        """The actions."""
+    def __init__(self, blocks: Blocks, inputs: StepInputs, host: Blocks | None = None) -> None:
+        self.blocks, self.inputs = blocks, inputs
+        self.host: Blocks = {} if host is None else host
 
 
-Step = TypeVar("Step", bound=Compiled)
+Action = Callable[[Frame], object]
+
+
+class CompiledStep(NamedTuple):
+    """The actions of some instructions, in order; none if all was done at compile time."""
+
+    instructions: tuple[Instruction, ...]
+    actions: list[Action]
+
+    def run(self, frame: Frame) -> None:
+        """Do all of them."""
+        for action in self.actions:
+            action(frame)
 
 
 @dataclass(frozen=True)
@@ -55,27 +69,27 @@ class ListPlace:
         return f"{self.location} ({self.instruction})"
 
 
-class Running(Generic[Step]):
+class Running:
     """One compiled list, and how far its run has come.
 
     `first` is the process of the world that has rank 0 of the mesh. A run takes either `actions`
     or `steps`, and ends with `stop`.
     """
 
-    def __init__(self, steps: Sequence[Step], rank: int, first: int) -> None:
+    def __init__(self, steps: Sequence[CompiledStep], rank: int, first: int) -> None:
         self._steps, self._rank, self._first = steps, rank, first
         self._actions = [action for step in steps for action in step.actions]
         self._left: Iterator[object] | None = None
         self._by_action = True
         self._runs = 0
 
-    def actions(self) -> Iterator[Any]:
+    def actions(self) -> Iterator[Action]:
         """Start a run, and return all actions in order."""
         actions = iter(self._actions)
         self._left, self._by_action, self._runs = actions, True, self._runs + 1
         return actions
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[CompiledStep]:
         """Start a run, and return all instructions in order."""
         steps = iter(self._steps)
         self._left, self._by_action, self._runs = steps, False, self._runs + 1

@@ -8,7 +8,7 @@ import torch
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.running import Blocks
 from primepar.distributed.runtime.shapes import Shape
 from primepar.operators.single_operator import check_divided, lower_move, rectangular
 from primepar.schedule import Layout

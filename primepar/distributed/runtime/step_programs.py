@@ -9,7 +9,7 @@ import torch
 
 from primepar.distributed.runtime.executor import NOTHING, Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.running import Blocks
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.errors import PrimeParError, ProgramError
 from primepar.files import digest_of_code

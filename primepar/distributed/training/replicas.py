@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from primepar.distributed.runtime.executor import Executor
 from primepar.distributed.runtime.mesh import Mesh
-from primepar.distributed.runtime.messages import Blocks
+from primepar.distributed.runtime.running import Blocks
 from primepar.distributed.runtime.step_programs import (
     StepPrograms,
     lowered_by_first_rank,
