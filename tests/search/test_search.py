@@ -201,6 +201,12 @@ def test_what_is_no_triple_is_outside_of_the_space(classes: Classes) -> None:
         triple_of(folded())
 
 
+def test_rings_in_both_directions_use_both_whenever_they_send() -> None:
+    for stays in ("output-stays", "input-stays", "weight-stays"):
+        both, one = (PRIMITIVES[name]() for name in (f"{stays}-both-ways", stays))
+        assert [costs(kind, 3, (9, 9, 9)).both_ways for kind in (both, one)] == [1, 0]
+
+
 def test_a_triple_is_read_back_from_its_primitive(classes: Classes) -> None:
     for entry in classes.values():
         assert triple_of(entry.primitive) == entry.triple
