@@ -133,9 +133,9 @@ def follows(first: Layouts, second: Layouts) -> bool:
     """Whether a second operator reads what a first one wrote, and ends where the first one starts.
 
     Two operators of an MLP: the O of the first is the I of the second, whose O is added to the I of
-    the first. So it is with those before and after attention, where a device has whole sequences and
-    heads. The devices of the second may have other names, in all tensors the same. Slices are counted
-    as the triples do: another member of a class may fit where this one does not.
+    the first. So it is with those before and after attention, where a device has whole sequences
+    and heads. The devices of the second may have other names, in all tensors the same. Slices are
+    counted as the triples do: another member of a class may fit where this one does not.
     """
     for pair in _PAIRS:
         one, other = pair

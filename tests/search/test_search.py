@@ -201,10 +201,16 @@ def test_what_is_no_triple_is_outside_of_the_space(classes: Classes) -> None:
         triple_of(folded())
 
 
-def test_rings_in_both_directions_use_both_whenever_they_send() -> None:
-    for stays in ("output-stays", "input-stays", "weight-stays"):
-        both, one = (PRIMITIVES[name]() for name in (f"{stays}-both-ways", stays))
-        assert [costs(kind, 3, (9, 9, 9)).both_ways for kind in (both, one)] == [1, 0]
+@pytest.mark.parametrize("stays", ["output", "input", "weight"])
+def test_rings_in_both_directions_use_both_in_every_step_with_hops(stays: str) -> None:
+    sequence = Sequence.of(PRIMITIVES[f"{stays}-stays-both-ways"](), 3, 2)
+    places, movement = sequence.coordinates, Movement(sequence)
+    for phase in movement.phases.values():
+        for hops in (phase.prologue, *phase.operands, *phase.partials):
+            ends = ((places[hop.source], places[hop.target]) for hop in hops)
+            ways = {tuple((y - x) % 3 for x, y in zip(*both, strict=True)) for both in ends}
+            assert {tuple(-x % 3 for x in way) for way in ways} == ways
+    assert any(phase.operands[0] for phase in movement.phases.values())
 
 
 def test_a_triple_is_read_back_from_its_primitive(classes: Classes) -> None:
