@@ -22,11 +22,10 @@ from primepar.errors import PlanError
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import ranked
 from primepar.plan.search.result import SearchResult
 from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import EXECUTED
-from primepar.plan.search.within import WithinLimits
+from primepar.plan.search.within import WithinLimits, refuse_what_cannot_fit
 
 GAP = 0.005
 """The largest gap of an answer, as a share of the least seconds or bytes."""
@@ -50,7 +49,7 @@ def planner(devices: int, model: str = "llama-2-70b") -> Planner:
 
 def _refused() -> tuple[str, float]:
     try:
-        ranked(planner(8, model="opt-175b"))
+        refuse_what_cannot_fit(planner(8, model="opt-175b"))
     except PlanError:
         return "refused", 0.0
     return "a plan", float("inf")
@@ -70,7 +69,7 @@ def _splits(model: str, nodes: int, batch: int) -> tuple[str, float]:
     """The fastest split of nodes of 8 H100, of steps of sequences of 4096 or 8192 tokens."""
     sizes, cluster = MODELS[model], load_cluster("h100", nodes)
     sizes = replace(sizes, context=min(sizes.context, 8192))
-    splits = Splits(sizes, cluster, cluster.devices, batch, "bfloat16", choices=EXECUTED,
+    splits = Splits(sizes, cluster, cluster.devices, batch, "bfloat16", "paper", choices=EXECUTED,
                     posted=True)  # fmt: skip
     best = splits.ranked()[0]
     split = " x ".join(map(str, best.split))

@@ -162,7 +162,7 @@ class Question:
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
         from primepar.plan.search.explain import price_of
-        from primepar.plan.search.ranked import ComparedPlan, ranked
+        from primepar.plan.search.ranked import ComparedPlan
 
         match self.mode:
             case "plan":
@@ -194,11 +194,7 @@ class Question:
                 smallest = smallest_within(self.planner(tick), self.within)
                 return self._best([ComparedPlan("", smallest)], tick)
             case "time":
-                from primepar.plan.search.search import EXACT
-
-                if self.asked_devices > EXACT:
-                    return self._stages(tick)
-                return self._best(ranked(self.planner(tick), self.memory), tick)
+                return self._fastest(tick)
 
     @cached_property
     def read(self) -> tuple[ModelConfig, Cluster]:
@@ -248,6 +244,24 @@ class Question:
             explanation = replace(explanation, days=days)
         return Printed(explanation, words(explanation))
 
+    def _fastest(self, tick: Tick) -> Printed:
+        """The fastest plan; beyond `EXACT` devices, or where none fits, that of all splits."""
+        from primepar.plan.search.ranked import ranked
+        from primepar.plan.search.search import EXACT
+        from primepar.plan.search.within import refuse_what_cannot_fit
+
+        if self.asked_devices > EXACT:
+            return self._stages(tick)
+        planner = self.planner(tick)
+        refuse_what_cannot_fit(planner, self.memory)  # at once, and in any number of stages
+        try:
+            return self._best(ranked(planner, self.memory), tick)
+        except PlanError as refusal:
+            try:
+                return self._stages(tick)
+            except PlanError:
+                raise refusal from None
+
     def _best(self, plans: list[ComparedPlan], tick: Tick) -> Printed:
         """The first of some plans, next to the others."""
         from primepar.plan.search.explain import explain
@@ -289,6 +303,11 @@ class Question:
         from primepar.plan.search.explain import explain_split
         from primepar.plan.search.split_plan import split_plan
 
+        if self.explain:
+            raise ConfigError(
+                "--explain: expected none where stages, micro-batches and options are searched, as "
+                "their sequences have no price one by one: leave it out"
+            )
         best, model = self._ranked(tick)[0], self.read[0]
         is_priced = best.options.only_priced is not None and self.output is None
         plan = None if is_priced or model.priced else split_plan(best, model)

@@ -150,11 +150,24 @@ def test_a_ranking_keeps_the_tables_of_no_search() -> None:
     assert not [known for known in gc.get_objects() if isinstance(known, Planner)]
 
 
+@pytest.mark.parametrize(("first", "last"), [(True, False), (False, False), (False, True)])
+def test_many_layers_of_a_chunk_are_planned_as_a_search_of_all_plans_them(
+    first: bool, last: bool
+) -> None:
+    planned = splits(replace(FOUR, layers=14), 4, 4)
+    group, place, aim = planned.group(Split(2, 1, 2), 1), StagePart(7, first, last), ChunkAim(0.2)
+    every = search(group.planner(place, aim))
+    stage = group.searched(place, aim)
+    assert {chosen.name: chosen.candidate.text for chosen in stage.chosen} == every.sequences
+    assert sum(StageCost(stage).seconds(PLAIN)) == pytest.approx(every.seconds)
+    assert StageCost(stage).bytes(PLAIN) == pytest.approx(every.stage.bytes(PLAIN))
+
+
 def test_stages_of_unequal_chunks_are_interleaved() -> None:
     """5 layers on 2 stages: 2 chunks of each. The first and the last chunk have one layer."""
     planned = splits(replace(FOUR, layers=5), 2, 4)
-    *_, options = OptionChoices(interleaves=True).without_recompute(5, 2, 4)
-    assert options.chunks == 2
+    assert OptionChoices(interleaves=True).most_chunks(5, 2, 4) == 2
+    options = TrainingOptions(schedule="interleaved-1f1b", chunks=2)
     pipeline = planned.pipeline(Split(2, 1, 1), 1, options=options)
     assert [len({layer_of(name.name) for name in stage.chosen} - {None})
             for stage in pipeline.stages] == [1, 1, 2, 1]  # fmt: skip

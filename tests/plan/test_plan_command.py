@@ -431,7 +431,7 @@ def test_what_has_no_price_is_refused_in_one_line(
 
 
 def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(tmp_path: Path) -> None:
-    """The smallest plan that is named fits, and nothing less."""
+    """The smallest plan that is named fits, and nothing less but with stages and options."""
     asked = ("plan", ONE, *V100, "--devices", "2", "--memory")
     done = run(*asked, "8e5", "-o", str(tmp_path / "plan.json"))
     assert done.code == 2
@@ -445,4 +445,10 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(tmp_path: Path)
     assert not [*tmp_path.iterdir()]
     report = json.loads(run(*asked, str(least), "--json").out)
     assert max(report["held"]) <= least < report["memory"]
-    assert run(*asked, str(least - 1)).code == 2
+    smaller = json.loads(run(*asked, str(least - 1), "--json").out)
+    assert smaller["stages"].startswith("1f1b of 1 x 2 stages x micro-batches")
+    assert smaller["memory"] < least
+    assert run(*asked, str(least - 1), "--explain").err == (
+        "primepar: error: --explain: expected none where stages, micro-batches and options are "
+        "searched, as their sequences have no price one by one: leave it out\n"
+    )

@@ -25,6 +25,8 @@ Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 AT_ONCE = 1 << 18
 """Maximum number of elements of the arrays that are computed together."""
+FEW_SIZES = 4
+"""Sizes of a tensor for which the seconds of redistributions are kept."""
 
 
 @dataclass
@@ -37,6 +39,7 @@ class Layouts:
     _fixed: list[int] = field(default_factory=list)
     _values: list[Digits] = field(default_factory=list)
     _cached: dict[int, _LayoutProperties] = field(default_factory=dict)
+    _ways_of: dict[tuple[int, int], Ways] = field(default_factory=dict)
 
     def number(self, spread: Spread) -> int | None:
         """Number of a layout, a new one where it has none yet.
@@ -102,6 +105,12 @@ class Layouts:
         apart_by = int(np.bitwise_or.reduce(alike[first]))
         bits = self.links.bits
         return tuple(place for place in range(bits) if apart_by >> (bits - 1 - place) & 1)
+
+    def way(self, source: int, target: int) -> Ways:
+        """Link loads of the redistribution from one layout to another, cached."""
+        if (source, target) not in self._ways_of:
+            self._ways_of[source, target] = self.ways([source], [target])
+        return self._ways_of[source, target]
 
     def ways(self, sources: Several[int], targets: Several[int]) -> Ways:
         """Link loads of the redistribution from each source layout to each target layout."""
@@ -243,9 +252,18 @@ class Ways:
     moved_PQ: Floats
     pieces_PQ: Floats
     copied_PQ: Floats
+    _known: dict[float, NDArray[np.float64]] = field(default_factory=dict)
+    """Seconds by size, of the last few."""
 
     def seconds(self, size: float) -> NDArray[np.float64]:
         """Seconds of each redistribution for a tensor of `size` bytes."""
+        if size not in self._known:
+            if len(self._known) == FEW_SIZES:
+                del self._known[next(iter(self._known))]
+            self._known[size] = self._seconds(size)
+        return self._known[size]
+
+    def _seconds(self, size: float) -> NDArray[np.float64]:
         longest = np.zeros(self.moved_PQ.shape)
         for link, load in zip(self.links.by_level, self.loads, strict=True):
             largest = np.minimum(load, self.pieces_PQ)

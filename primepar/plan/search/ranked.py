@@ -25,7 +25,7 @@ from primepar.plan.cost.step_seconds import SHARES
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult, degrees
 from primepar.plan.search.search import search
-from primepar.plan.search.within import best_within, bound_of, refuse_what_cannot_fit
+from primepar.plan.search.within import best_within, bound_of
 
 LEAST = 0.9
 """Simulated seconds over the price that are likely at least; the law of prices has a test."""
@@ -64,7 +64,6 @@ def ranked(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
 
     Raises `PlanError` where no plan is within the bound.
     """
-    refuse_what_cannot_fit(planner, memory)
     shares = SHARES if planner.training.posted else (None,)
     planners = [Planner.like(planner, hidden=share) for share in shares]
     results = [best_within(one, memory) for one in planners]

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
-from math import inf, prod
+from math import ceil, inf, log2, prod
 from typing import NamedTuple, get_args
-
-from msgspec.structs import replace as changed
 
 from primepar.errors import ClusterError, PlanError
 from primepar.models.config import ModelConfig
@@ -41,6 +40,7 @@ from primepar.plan.search.stage_cost import (
     ChunkSeconds,
     OptionChoices,
     Recompute,
+    RecomputeChoice,
     Repeated,
     Shard,
     Stage,
@@ -53,6 +53,10 @@ from primepar.plan.search.stage_cost import (
 from primepar.plan.simulator.account import kernels
 
 Sequences = Callable[[Planner], Mapping[str, str]]
+FEW_LAYERS = 3
+"""Layers for which a chunk is planned, if it has more."""
+NEAR = 1.1
+"""Splits that may take this much of the first one's time are searched whole."""
 LARGEST, BISECTIONS = 8.0, 5
 """The largest weight of memory, and how many others are tried next."""
 SPLIT_BACKWARD = ("zb-h1", "zbv")
@@ -155,11 +159,21 @@ class StageDevices:
         return self._chains[place]
 
     def searched(self, place: StagePart, objective: ChunkAim) -> Stage:
-        """The best plan of a chunk."""
+        """The best plan of a chunk.
+
+        Where it is not the whole model, that of a few layers, whose inner one is repeated.
+        """
         key = place, objective
         if key not in self._stages:
-            best = search(self.planner(place, objective))
-            self._stages[key] = Stage.of(best.planner, best.choices)
+            few = place
+            if not (place.first and place.last):
+                few = place._replace(layers=min(place.layers, FEW_LAYERS))
+            if few == place:
+                best = search(self.planner(place, objective))
+                self._stages[key] = Stage.of(best.planner, best.choices)
+            else:
+                chain = self.chain(replace(self.model, layers=place.layers), place)
+                self._stages[key] = self.searched(few, objective).in_layers(chain)
         return self._stages[key]
 
     def given(self, place: StagePart, sequences: Mapping[str, str]) -> Stage:
@@ -248,7 +262,7 @@ def boundary_seconds(
     behind = min(devices, cluster.devices_behind(level))
     sending = float(link.message(part) + part / min(link.bandwidth / behind, link.alone))
     sending += training.links.all_gather(layouts.others([*cut]), size / split.parts)
-    forward, backward = (float(layouts.ways([source], [target]).seconds(size)[0, 0])
+    forward, backward = (float(layouts.way(source, target).seconds(size)[0, 0])
                          for source, target in ((sender.leaves, receiver.takes),
                                                 (receiver.takes, sender.leaves)))  # fmt: skip
     return 2 * sending + forward + backward
@@ -313,10 +327,15 @@ class Pipeline:
     @cached_property
     def boundaries(self) -> tuple[float, ...]:
         """Seconds of a micro-batch between a chunk and the next; 0 on one stage."""
-        return tuple(
-            boundary_seconds(self.cluster, self.split, ends, *pair) if len({*ends}) > 1 else 0.0
-            for ends, pair in zip(pairwise(self.places), pairwise(self.stages), strict=True)
-        )
+        known: dict[object, float] = {}
+        boundaries = []
+        for ends, pair in zip(pairwise(self.places), pairwise(self.stages), strict=True):
+            key = *ends, *map(id, pair)
+            if key not in known:
+                here = len({*ends}) == 1
+                known[key] = 0 if here else boundary_seconds(self.cluster, self.split, ends, *pair)
+            boundaries.append(known[key])
+        return tuple(boundaries)
 
     @cached_property
     def stage_seconds(self) -> tuple[ChunkSeconds, ...]:
@@ -340,10 +359,16 @@ class Pipeline:
         often = [stage.compute + stage.communication for stage in stages]
         once = max(stage.reduction + stage.update for stage in stages)
         if options.schedule not in SPLIT_BACKWARD:
-            return step_seconds(often, self.microbatches, options.chunks) + once
+            return self.in_chunks(options.chunks)
         idle = bubble_of(options.schedule, self.split.stages, self.microbatches)
         slots = self.microbatches + idle / (options.chunks * sum(UNIT))
         return slots * max(often) + once
+
+    def in_chunks(self, chunks: int) -> float:
+        """Seconds of a step if every stage had this many chunks, and all else were the same."""
+        often = [stage.compute + stage.communication for stage in self.stage_seconds]
+        once = max(stage.reduction + stage.update for stage in self.stage_seconds)
+        return step_seconds(often, self.microbatches, chunks) + once
 
     @property
     def bubble(self) -> float:
@@ -411,16 +436,17 @@ class Splits:
     def ranked(self) -> list[Pipeline]:
         """The best pipeline of every split: those that fit the memory first, the fastest first.
 
-        For splits that cannot be the first of them, not all plans with less memory are tried.
-        Raises `PlanError` where no split has a plan.
+        For splits that cannot be near the first of them, not all options are tried. Raises
+        `PlanError` where no split has a plan.
         """
         pipelines: list[Pipeline] = []
         refusal = None
         splits = all_splits(self.model, self.cluster, self.devices, self.batch)
         allowed = [split for split in splits if [*self._sizes(split)]]
-        for split in reversed(allowed):
+        # Those with as many stages as devices of a replica are mostly fast, and bound the others.
+        for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
             try:
-                pipelines.append(self.best(split, known=self._fastest(pipelines)))
+                pipelines.append(self.best(split, NEAR * self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
         if not pipelines and not allowed and self.axes != FREE:
@@ -441,56 +467,103 @@ class Splits:
     def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
         return not self._fits(pipeline), pipeline.seconds
 
-    def best(
-        self, split: Split, sequences: Sequences | None = None, known: float = inf
-    ) -> Pipeline:
+    def best(self, split: Split, known: float = inf) -> Pipeline:
         """A split with the fastest micro-batches and options of those that fit the memory.
 
-        Where none fits, it is one that takes little memory. What is computed again only takes time.
-        So it is tried where that may be the fastest that fits, and no earlier. Where no plan can
-        take less than `known` seconds, the first with less memory that fits is taken.
+        Where none fits, it is one that takes little memory. Where no plan can take less than
+        `known` seconds, the first that fits is taken.
         """
         possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
+        tried = self._tried(split, possible, known) if possible else []
+        if self._fastest(tried) == inf:
+            tried += self._least(split)
         if not possible:
-            return self._least(split, sequences)
-        plain = sorted(self._plain(split, possible, sequences), key=lambda known: known.seconds)
-        tried = [*plain]
-        for pipeline in plain:
-            if pipeline.seconds >= self._fastest(tried):
-                break
-            if not self._fits(pipeline) or "none" not in self.choices.recomputes:
-                tried += self._with_recompute(pipeline, sequences)
+            return min(tried, key=self._worth)
         tried = [*self._allowed(tried)]
-        if sequences is None:
-            tried += self._lighter(tried, any_fits=plain[0].seconds >= known)
+        tried += self._lighter(tried, known)
         return min(tried, key=self._worth)
+
+    def _tried(self, split: Split, shards: Several[Shard], known: float) -> list[Pipeline]:
+        """Micro-batches and options, from the lowest bound on, until none may be faster.
+
+        One that is tried leads to more: in several chunks it has a smaller bubble, and what is
+        computed again only takes time. So the bounds of these are known.
+        """
+        tried, best = list[Pipeline](), inf
+        ahead: list[tuple[float, int, Shard, RecomputeChoice, int]] = [
+            (self._ideal(split, size), size, shard, "none", 1)
+            for size in self._sizes(split) for shard in shards
+        ]  # fmt: skip
+        heapify(ahead)
+        again = set[tuple[int, Shard]]()
+        while ahead and ahead[0][0] < min(best, known):
+            _, size, shard, recompute, chunks = heappop(ahead)
+            options = TrainingOptions.in_chunks(chunks, shard, recompute)
+            pipeline = self.pipeline(split, size, None, options)
+            tried.append(pipeline)
+            best, fits = self._fastest(tried), any(self._fitting([pipeline]))
+            if chunks == 1:
+                several = self._several(split, pipeline.microbatches)
+                # Several chunks take no less memory: then the most even ones are enough.
+                for more in several if fits else several[:1]:
+                    heappush(ahead, (pipeline.in_chunks(more), size, shard, recompute, more))
+            if recompute == "none" and not fits and (size, shard) not in again:
+                again.add((size, shard))
+                for kind in self.choices.recomputes:
+                    if kind != "none":
+                        heappush(ahead, (pipeline.seconds, size, shard, kind, 1))
+        return tried
+
+    def _several(self, split: Split, batches: int) -> list[int]:
+        """Numbers of chunks above one: those that divide the layers first, then the largest."""
+        stages, layers = split.stages, self.model.layers
+        most = self.choices.most_chunks(layers, stages, batches)
+        return sorted(range(2, most + 1), key=lambda n: (layers % (stages * n) > 0, -n))
+
+    def _ideal(self, split: Split, size: int) -> float:
+        """Seconds of a step of which the products of the layers alone take no less."""
+        model, stages = self.model, split.stages
+        rate = self.cluster.rate(self.dtype).product()
+        fastest: float = rate.rate if rate.measured is None else rate.measured.best
+        weights = sum(active for _, active in model.layer_weights.values())
+        layer = 6 * weights * model.context * size / split.parts / fastest
+        batches = self.batch // split.replicas // size
+        chunks = self.choices.most_chunks(model.layers, stages, batches)
+        return layer * (ceil(model.layers / stages) * batches
+                        + model.layers // stages * (stages - 1) / chunks)  # fmt: skip
 
     def _fastest(self, pipelines: Iterable[Pipeline]) -> float:
         """Seconds of the fastest that fits."""
-        fitting = (known.seconds for known in self._allowed(pipelines) if self._fits(known))
-        return min(fitting, default=inf)
+        return min((known.seconds for known in self._fitting(pipelines)), default=inf)
 
-    def _lighter(self, pipelines: Several[Pipeline], any_fits: bool) -> Iterator[Pipeline]:
+    def _fitting(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
+        return (known for known in self._allowed(pipelines) if self._fits(known))
+
+    def _lighter(self, pipelines: Several[Pipeline], known: float) -> Iterator[Pipeline]:
         """Yield pipelines whose sequences are chosen for less memory, where that may be faster.
 
         Each byte that a device keeps counts as alpha seconds, for several values of alpha. Of
-        options that differ in shards or chunks alone, those of the fastest are taken. With
-        `any_fits` they end with the first that fits.
+        options that differ in shards or chunks alone, those of the fastest are taken. Where none
+        in less than `known` seconds fits, those with the least memory are, until one fits.
         """
-        best = self._fastest(pipelines)
-        too_large = (known for known in pipelines if not self._fits(known))
-        done = set()
-        for pipeline in sorted(too_large, key=lambda known: known.seconds):
+        best, done = self._fastest(pipelines), set()
+        too_large = [pipeline for pipeline in pipelines if not self._fits(pipeline)]
+        for pipeline in sorted(too_large, key=lambda pipeline: pipeline.seconds):
             key = pipeline.size, pipeline.options.recompute
-            if pipeline.seconds >= best or (any_fits and best < inf):
+            if pipeline.seconds >= min(best, known):
                 break
             if key not in done:
                 done.add(key)
-                for lighter in self._weighed(pipeline, 0 if any_fits else BISECTIONS):
+                for lighter in self._weighed(pipeline):
+                    yield lighter
+                    best = min(best, lighter.seconds if self._fits(lighter) else inf)
+        for pipeline in sorted(too_large, key=lambda pipeline: pipeline.memory):
+            if best == inf:
+                for lighter in self._weighed(pipeline):
                     yield lighter
                     best = min(best, lighter.seconds if self._fits(lighter) else inf)
 
-    def _weighed(self, pipeline: Pipeline, bisections: int) -> Iterator[Pipeline]:
+    def _weighed(self, pipeline: Pipeline) -> Iterator[Pipeline]:
         """Yield plans for several weights of memory, if that for the largest one fits.
 
         A weight of 1 is that with which the memory of a device counts as the time of a step. The
@@ -503,7 +576,7 @@ class Splits:
         fitting = lighter(LARGEST)
         yield fitting
         low, high = LARGEST / 1024, LARGEST
-        for _ in range(bisections if self._fits(fitting) else 0):
+        for _ in range(BISECTIONS if self._fits(fitting) else 0):
             middle = (low * high) ** 0.5
             between = lighter(middle)
             yield between
@@ -534,39 +607,21 @@ class Splits:
         shapes = self.model.parameter_shapes
         return sum(prod(shape) for name, shape in shapes.items() if name.startswith("blocks.0."))
 
-    def _least(self, split: Split, sequences: Sequences | None) -> Pipeline:
-        """The smallest micro-batches of a split, with all that saves memory."""
-        choices, size = self.choices, next(self._sizes(split))
-        (options, *_) = [*self._options(split, size, choices.shards[-1:])] or [PLAIN]
-        options = changed(options, recompute=choices.recomputes[-1])
-        return self.pipeline(split, size, sequences, options)
+    def _least(self, split: Split) -> Iterator[Pipeline]:
+        """Yield micro-batches of a split with all that saves memory, as long as these fit."""
+        shard, recompute = self.choices.shards[-1], self.choices.recomputes[-1]
+        for size in self._sizes(split):
+            several = self._several(split, self.batch // split.replicas // size)
+            options = (TrainingOptions.in_chunks(chunks, shard, recompute)
+                       for chunks in (1, *several[:1]))  # fmt: skip
+            some = [self.pipeline(split, size, None, choice) for choice in options]
+            yield from some
+            if not any(map(self._fits, some)):
+                break
 
     def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
         fits = self._fits(pipeline)
         return not fits, pipeline.seconds if fits else pipeline.memory
-
-    def _options(self, split: Split, size: int, shards: Several[Shard]
-                 ) -> Iterator[TrainingOptions]:  # fmt: skip
-        batches = self.batch // split.replicas // size
-        choices = replace(self.choices, shards=tuple(shards))
-        return choices.without_recompute(self.model.layers, split.stages, batches)
-
-    def _plain(
-        self, split: Split, shards: Several[Shard], sequences: Sequences | None
-    ) -> Iterator[Pipeline]:
-        """Yield all micro-batches and options that keep all activations."""
-        for size in self._sizes(split):
-            for options in self._options(split, size, shards):
-                yield self.pipeline(split, size, sequences, options)
-
-    def _with_recompute(
-        self, pipeline: Pipeline, sequences: Sequences | None
-    ) -> Iterator[Pipeline]:
-        """Yield what is computed again by each choice, with sequences for it."""
-        for kind in ("selective", "full"):
-            if kind in self.choices.recomputes:
-                options = changed(pipeline.options, recompute=kind)
-                yield self.pipeline(pipeline.split, pipeline.size, sequences, options)
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,

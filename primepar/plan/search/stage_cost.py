@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import groupby, product
-from typing import Literal, NamedTuple, TypeVar, get_args
+from itertools import groupby
+from typing import Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 from msgspec import Struct
@@ -62,6 +62,12 @@ class TrainingOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "one"
             )
 
+    @classmethod
+    def in_chunks(cls, chunks: int, shard: Shard, recompute: Recompute) -> Self:
+        """1F1B, or for several chunks of a stage its interleaved form."""
+        schedule: ScheduleName = "1f1b" if chunks == 1 else "interleaved-1f1b"
+        return cls(shard=shard, recompute=recompute, schedule=schedule, chunks=chunks)
+
     @property
     def only_priced(self) -> str | None:
         """The option that a step of `primepar train` does not have; None where it has all."""
@@ -81,10 +87,8 @@ class OptionChoices:
     interleaves: bool = False
     """Whether interleaved 1F1B is considered next to 1F1B."""
 
-    def without_recompute(
-        self, layers: int, stages: int, batches: int
-    ) -> Iterator[TrainingOptions]:
-        """Yield the options for `batches` micro-batches of layers on stages, keeping activations.
+    def most_chunks(self, layers: int, stages: int, batches: int) -> int:
+        """The most chunks of a stage, for `batches` micro-batches of layers on stages.
 
         There are at most `MOST_CHUNKS` chunks of a stage, each with a layer or more. Interleaving
         takes a multiple of the stages as number of micro-batches. Example: 126 layers on 16 stages
@@ -92,10 +96,7 @@ class OptionChoices:
         head, have one layer, and all others two.
         """
         several = self.interleaves and stages > 1 and not batches % stages
-        most = min(MOST_CHUNKS, layers // stages) if several else 1
-        for shard, chunks in product(self.shards, range(1, most + 1)):
-            schedule: ScheduleName = "1f1b" if chunks == 1 else "interleaved-1f1b"
-            yield TrainingOptions(shard=shard, schedule=schedule, chunks=chunks)
+        return min(MOST_CHUNKS, layers // stages) if several else 1
 
 
 EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), interleaves=True)
@@ -231,6 +232,23 @@ class Stage:
             chosen.append(ChosenOption(operator, options.candidates[number], costs[key],
                                        int(options.leaves[number]), *moved))  # fmt: skip
         return cls(planner.training, planner.catalogue.layouts, tuple(chosen))
+
+    def in_layers(self, operators: tuple[Operator, ...]) -> Stage:
+        """The plan of the same chunk with more layers: the second of three is repeated.
+
+        `operators` are those of the chunk, in the order of execution.
+        """
+        known = {chosen.name: chosen for chosen in self.chosen}
+        last = max(layer_of(name) or 0 for name in known)
+        most = max(layer_of(operator.name) or 0 for operator in operators)
+        chosen = []
+        for operator in operators:
+            name, layer = operator.name, layer_of(operator.name)
+            if layer is not None:
+                there = min(layer, 1) if layer < most else last
+                name = f"blocks.{there}.{layer_operator(name)}"
+            chosen.append(known[name]._replace(operator=operator))
+        return Stage(self.training, self.layouts, tuple(chosen))
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
