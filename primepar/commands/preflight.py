@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -48,6 +49,9 @@ def preflight(
     device: Annotated[
         str, typer.Option(metavar="NAME", help="cuda: each rank finds a pretended GPU; or cpu.")
     ] = "cuda",
+    shrink: Annotated[
+        bool, typer.Option("--shrink", help="Compute no tensor of more than 65,536 elements.")
+    ] = False,
     timeout: Annotated[
         float, typer.Option(help="Seconds in all for the proof. What is left then is unknown.")
     ] = TIMEOUT,
@@ -73,9 +77,6 @@ def preflight(
         Path | None,
         file_option("Write the findings for code scanning.", "--sarif", metavar="OUT.SARIF"),
     ] = None,
-    github: Annotated[
-        bool, typer.Option("--github", help="Print annotations of GitHub's workflows too.")
-    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Prove the program that you are about to launch: it ends, and all ranks agree.
@@ -83,6 +84,7 @@ def preflight(
     A script runs once per rank, unmodified, on CPU and without any communication. What each rank
     would do is recorded with its line, and proved. Options come before the script, and what follows
     the script is its own. Ends with 0 if all is proved, 1 if something is refuted, 3 if unknown.
+    In a workflow of GitHub each finding is annotated too.
     """
     _check(limit, timeout, {"--output": output, "--picture": picture, "--repair": repaired,
                             "--sarif": sarif})  # fmt: skip
@@ -93,17 +95,25 @@ def preflight(
     from primepar.preflight.report import findings
     from primepar.preflight.verdict import verdict_of
 
-    program, recorded, recorder = _program(target, arguments or [], ranks, limit, device == "cuda")
+    program, recorded, recorder = _program(
+        target, arguments or [], ranks, limit, device == "cuda", shrink
+    )
+    uncomputed = next((one.uncomputed for one in recorded if one.uncomputed), "")
     pretended = all_pretended(recorded)
     report = verdict_of(program, recorded, target, timeout, transport, recorder)
     if json:
-        more = {"ranks": program.ranks, "pretended": pretended}
+        more = {"ranks": program.ranks, "pretended": pretended, "uncomputed": uncomputed}
         typer.echo(json_text(report_json(report) | more), nl=False)
     else:
         typer.echo("\n".join(_lines(report, program, transport)))
         if pretended:
             asked = ", ".join(f"{name} at {source}" for name, source in pretended.items())
             typer.echo(f"  a GPU is pretended, computed on the CPU: {asked}")
+        if uncomputed:
+            typer.echo(
+                f"  tensors of more than 65,536 elements have no numbers, from {uncomputed} "
+                "on: what is decided by them is taken either way"
+            )
     if output is not None:
         save_program(program, output)
         typer.echo(f"wrote {output}", err=True)
@@ -114,7 +124,7 @@ def preflight(
 
         write_text(sarif, sarif_text(findings(report), target), TargetError)
         typer.echo(f"wrote {sarif}", err=True)
-    if github:
+    if os.environ.get("GITHUB_ACTIONS") == "true" and not json:
         from primepar.preflight.report import workflow_commands
 
         typer.echo("\n".join(workflow_commands(findings(report))))
@@ -145,7 +155,7 @@ def _transport(order: str, slots: str) -> Transport:
 
 
 def _program(
-    target: str, arguments: list[str], ranks: int | None, limit: float, gpu: bool
+    target: str, arguments: list[str], ranks: int | None, limit: float, gpu: bool, shrink: bool
 ) -> tuple[Program, list[RankRecording], ScriptRecorder | None]:
     """The program of a target, and what was and is to be recorded if it is a script."""
     from primepar.preflight.importers import SCHEDULE, read_program
@@ -163,7 +173,8 @@ def _program(
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
 
-    recorded, recorder = capture_torch(path, arguments, _ranks_of(path, ranks), limit, gpu)
+    count = _ranks_of(path, ranks)
+    recorded, recorder = capture_torch(path, arguments, count, limit, gpu, shrink)
     return program_of(recorded, target), recorded, recorder
 
 

@@ -94,6 +94,8 @@ class RankRecording(Struct):
     """The line where it did."""
     ended_by_script: bool = False
     """Whether a `raise`, an `assert` or an exit of the script did that, or memory that ran out."""
+    uncomputed: str = ""
+    """The first line at which a large tensor is not computed."""
     pretended: dict[str, str] = {}
     """What was asked of a GPU that is not there, and the first line that did."""
 

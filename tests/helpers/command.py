@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from functools import cache
@@ -16,6 +17,7 @@ import typer.main
 
 from primepar.cli import main
 
+os.environ.pop("GITHUB_ACTIONS", None)  # where the tests run: preflight would print more
 built = cache(typer.main.get_command)
 """Makes the commands once: typer's reading of their signatures takes longer than most of them."""
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "config.json"

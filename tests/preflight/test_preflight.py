@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from attack_decisions import contradictions
-from captured import SCRIPTS, answer
+from captured import SCRIPTS, Case, answer
 from preflight_cases import (
     BROKEN,
     CHOICES,
@@ -41,6 +41,32 @@ def test_what_is_asked_of_a_gpu_that_is_not_there_is_listed() -> None:
         "torch.cuda.set_device at gpu.py:17, torch.accelerator.current_accelerator at gpu.py:19, "
         "torch.cuda.current_device at gpu.py:20, tensors at gpu.py:24"
     )
+
+
+LARGE = Case("large.py", ("-n", "2", "--shrink"))
+
+
+def test_large_tensors_are_compared_and_not_computed() -> None:
+    done = answer(LARGE)
+    assert (done.code, done.err) == (0, "")
+    assert (
+        "4 parameters equal on ranks 0,1 after step 2, each by the same sum of 2 gradients times "
+        in (done.out)
+    )
+    assert done.out.splitlines()[-1] == (
+        "  tensors of more than 65,536 elements have no numbers, from large.py:10 on: what is "
+        "decided by them is taken either way"
+    )
+
+
+def test_a_decision_by_numbers_that_are_not_computed_is_taken_either_way() -> None:
+    done = answer(
+        LARGE._replace(
+            changes=(("    lasting = bool(loss < 9)\n", "    if loss > 9:\n        continue\n"),)
+        )
+    )
+    assert done.code == 1
+    assert "rank 0 may go the other way at large.py:16, by a value that others computed" in done.out
 
 
 LINES = {

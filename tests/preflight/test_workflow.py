@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from captured import SCRIPTS
@@ -39,7 +40,7 @@ def test_the_step_hands_its_arguments_on_and_runs_none_as_a_command(tmp_path: Pa
     )  # fmt: skip
     assert done.returncode == 1
     assert (tmp_path / "given").read_text().splitlines() == [
-        "preflight", "--github", "--sarif", "preflight.sarif", "--picture", "a picture.svg",
+        "preflight", "--sarif", "preflight.sarif", "--picture", "a picture.svg",
         "a program.json", "$(touch", "made)", "`touch", "made`", ";", "touch", "made",
     ]  # fmt: skip
     assert not (tmp_path / "made").exists()
@@ -47,7 +48,8 @@ def test_the_step_hands_its_arguments_on_and_runs_none_as_a_command(tmp_path: Pa
 
 def test_the_step_s_command_annotates_and_writes_a_file_for_code_scanning(tmp_path: Path) -> None:
     file, picture = tmp_path / "preflight.sarif", tmp_path / "a picture.svg"
-    done = run("preflight", "--github", "--sarif", str(file), "--picture", str(picture), HEAD_ON)
+    with patch.dict(os.environ, {"GITHUB_ACTIONS": "true"}):
+        done = run("preflight", "--sarif", str(file), "--picture", str(picture), HEAD_ON)
     assert (done.code, picture.exists()) == (1, True), done.err
     assert "::error " in done.out
     (log,) = json.loads(file.read_text())["runs"]

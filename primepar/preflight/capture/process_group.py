@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from primepar.preflight.capture.buffers import storage_id
 from primepar.preflight.capture.recorder import RankRecorder
 from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.capture.uncomputed import is_large
 from primepar.preflight.capture.works import (
     Arrival,
     RecordedWork,
@@ -27,7 +28,6 @@ from primepar.preflight.capture.works import (
     give,
     is_small,
     is_whole,
-    zero,
 )
 from primepar.preflight.meaning.values import meant
 from primepar.schedule.program import (
@@ -195,7 +195,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         (tensor,) = read.parts
         with torch.no_grad(), _disable_current_modes():
             for output in write.parts:
-                if output.shape == tensor.shape:
+                if output.shape == tensor.shape and self._is_computed(tensor):
                     output.detach().copy_(tensor)
         return self._call(
             AllGather, read, write, self._members, _first_of_each, [tensor],
@@ -224,7 +224,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
     def _reduce_scatter(self, output: torch.Tensor, read: Operand, opts: Any) -> RecordedWork:
         reduction, scale, reduced = self._reduction(opts)
         write = self._writes([output])
-        zero(output)
+        self._zero(output)
         return self._call(
             ReduceScatter, read, write, self._members,
             lambda values: [reduced([part[self._place] for part in values])], [output],
@@ -249,7 +249,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
 
     def _all_to_all(self, read: Operand, write: Operand) -> RecordedWork:
         for output in write.parts:
-            zero(output)
+            self._zero(output)
         even = len({part.numel() for part in (*read.parts, *write.parts)}) == 1
         sizes = [part.numel() for part in read.parts], [part.numel() for part in write.parts]
         self._recorder.recording.parts[len(self._recorder.recording.instructions)] = sizes
@@ -289,6 +289,15 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         reads = list(zip(read.parts, read.blocks, strict=True))
         writes = list(zip(write.whole, write.blocks, strict=False))
         return self._post(instruction, reads, writes, [arrival])
+
+    def _is_computed(self, tensor: torch.Tensor) -> bool:
+        return not (self._recorder.shrinks and is_large([tensor]))
+
+    def _zero(self, tensor: torch.Tensor) -> None:
+        """Fill what is received with numbers that do no harm; its own are not here."""
+        if self._is_computed(tensor):
+            with torch.no_grad(), _disable_current_modes():
+                tensor.detach().zero_()
 
     def _reads(self, tensors: Tensors) -> Operand:
         return Operand(tensors, tuple(map(self._recorder.reading, tensors)), tensors)
@@ -357,7 +366,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         self, kind: type[Send | Recv], tensor: torch.Tensor, place: int, tag: int
     ) -> NamedMessage:
         if kind is Recv:
-            zero(tensor)
+            self._zero(tensor)
         name = self._recorder.reading if kind is Send else self._recorder.buffers.name
         message = kind(
             peer=self._members[place], block=name(tensor), tag=tag, communicator=self._name,

@@ -94,6 +94,8 @@ class RankRecorder:
         """Lets other ranks read the files that were written before a call."""
         self.sizes: dict[int, tuple[Any, Mark]] = {}
         """Storages of tensors whose size depends on values, with a reference to each."""
+        self.shrinks = False
+        """Whether large tensors are not computed."""
         self.guards: list[Guard] = []
         """The parts of the script, from outer to inner, that catch it where memory runs out."""
         self._guarded = 0

@@ -32,24 +32,34 @@ MOST_STARTS = 16
 
 
 def capture_torch(
-    script: Path, arguments: Sequence[str], ranks: int, limit: float, gpu: bool = True
+    script: Path,
+    arguments: Sequence[str],
+    ranks: int,
+    limit: float,
+    gpu: bool = True,
+    shrink: bool = False,
 ) -> tuple[list[RankRecording], ScriptRecorder]:
     """Run a script once per rank, without communication; return what each rank did.
 
     The second value records it again, with decisions that go the other way. With `gpu` each rank
-    finds a GPU that is not there. The libraries that the script imports are imported here, once, so
-    that `limit` seconds are those of the script itself.
+    finds a GPU that is not there; with `shrink` large tensors are not computed. The libraries that
+    the script imports are imported here, once, so that `limit` seconds are those of the script.
     """
     import torch._subclasses.schema_check_mode
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel
     import torch.profiler._cupti_monitor
     import torch.testing
-    import torch.utils.data  # noqa: F401
+    import torch.utils.data
 
     from primepar.preflight.capture.pretended_gpu import constructors
     from primepar.preflight.capture.torch_script import importers, run_script
+    from primepar.preflight.capture.uncomputed import install
 
+    if shrink:
+        import torch._meta_registrations  # noqa: F401
+
+        install()
     import_libraries(script)
     importers.cache_clear()  # an earlier script may have imported less
     importers()
@@ -70,7 +80,7 @@ def capture_torch(
                     del turns[identity]
                 else:
                     turns[identity] = value
-            return run_script(script, arguments, rank, ranks, link, gpu, turns, folder)
+            return run_script(script, arguments, rank, ranks, link, gpu, turns, folder, shrink)
 
         return run
 

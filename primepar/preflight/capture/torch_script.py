@@ -46,14 +46,15 @@ _STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
 def run_script(
     script: Path, arguments: Sequence[str], rank: int, ranks: int, link: RankLink, gpu: bool = True,
-    turns: Turns | None = None, folder: Path | None = None,
+    turns: Turns | None = None, folder: Path | None = None, shrink: bool = False,
 ) -> RankRecording:  # fmt: skip
     """Return what a script does on one rank, until its end or where it raises.
 
     `turns` are the values that are others; what it writes goes into a `folder`. What it prints is
-    not shown, as sums over ranks are other numbers here.
+    not shown, as sums over ranks are other numbers here. With `shrink` large tensors have none.
     """
     recorder = RankRecorder(link, rank, turns)
+    recorder.shrinks = shrink
     _environment(rank, ranks)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.parent))

@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from primepar.preflight.capture.buffers import content_number, storage_id
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
+from primepar.preflight.capture.source_lines import source_line
+from primepar.preflight.capture.uncomputed import creates_large, draw, is_large, shaped
 from primepar.preflight.meaning.storages import NUMPY
 
 COMMUNICATES = {"_c10d_functional", "_c10d_functional_autograd", "c10d"}
@@ -37,6 +39,9 @@ _OVERWRITES = frozenset({"aten::copy_", "aten::zero_", "aten::fill_", "aten::uni
                          "aten::normal_"})  # fmt: skip
 
 
+_ALL_REDUCE = torch.ops._c10d_functional.all_reduce.default
+_ALL_REDUCE_HERE = torch.ops._c10d_functional.all_reduce_.default
+"""Without a copy of the numbers."""
 _COMPARES = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 """Comparison -> the one with its sides exchanged."""
 _ASKS = frozenset({*_COMPARES, "isnan", "isfinite", "isinf", "any", "all"})
@@ -63,6 +68,10 @@ class _Kind(NamedTuple):
     """Whether it makes truth values, which a script reads soon."""
     lanes: bool
     """Whether it works on lists of tensors, place by place."""
+    gathers: bool
+    """Whether it is FSDP's copy of all parts that a rank sends into one buffer."""
+    splits: bool
+    """Whether it is FSDP's copy of what was gathered into the parameters."""
     random: bool
 
 
@@ -87,6 +96,8 @@ def _kind(operator: Any) -> _Kind:
         steers=bool(steering & set(operator.tags)),
         asks=name.partition("::")[2] in _ASKS,
         lanes=name.startswith("aten::_foreach"),
+        gathers=name == "fsdp::all_gather_copy_in",
+        splits=name == "fsdp::split_with_sizes_copy",
         random=torch.Tag.nondeterministic_seeded in operator.tags,
     )
 
@@ -129,6 +140,9 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _run(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operation; with pretended GPUs on the CPU, its result on the GPU of its inputs."""
         gpus = self._gpus
+        if kind.gathers:
+            with self:
+                return _copied_in(*args)
         if kind.views:
             return func(*args, **kwargs)
         if kind.communicates:
@@ -141,7 +155,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             devices = map(gpus.of, _tensors((*args, *kwargs.values())))
             index = next((device for device in devices if device is not None), None)
-        if kind.random and (index is not None or gpus.creating) and _drawn_by_default(args, kwargs):
+        on_gpu = kind.random and (index is not None or gpus.creating)
+        if on_gpu and _generator(args, kwargs) is torch.default_generator:
             with gpus.random_numbers():
                 result = self._watch(kind, func, args, kwargs)
         else:
@@ -156,6 +171,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder.inherited = self._terms.storages.dependence(inputs)
         if any(map(self._terms.tracked, inputs)):
             self._terms.functional = [self._terms.storages.read(tensor) for tensor in inputs]
+        if func is _ALL_REDUCE and self._recorder.shrinks and is_large(inputs):
+            func, args = _ALL_REDUCE_HERE, (torch.empty_like(args[0]), *args[1:])
         try:
             return func(*args, **kwargs)
         finally:
@@ -175,10 +192,14 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             recorder.settle(inputs, kind.steers or kind.asks)
         number = self._number(kind, func, args, kwargs, inputs)
         drawn = number if kind.random else 0
-        tracked = any(map(terms.tracked, inputs))
+        large = self._is_large(kind, func, args, kwargs)
+        tracked = large or any(map(terms.tracked, inputs))
         before = [terms.term(func, *lane, outputs, drawn) if tracked else 0
                   for lane, outputs in zip(lanes, changed, strict=True)]  # fmt: skip
-        if kind.steers and not recorder.quiet and _may_steer(func, args):
+        if large:
+            result = self._uncomputed(kind, func, args, kwargs)
+            self._derive(inputs, written, result, number)
+        elif kind.steers and not recorder.quiet and _may_steer(func, args):
             result = self._steer(func, args, kwargs, inputs, number)
         else:
             result = func(*args, **kwargs)
@@ -188,9 +209,11 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not tracked:
             return result
         if written:
-            fills = kind.overwrites and not any(map(terms.tracked, inputs[1:]))
+            fills = kind.overwrites and not any(map(terms.tracked, inputs[1:])) and not large
             for term, some in zip(before, changed, strict=True):
                 terms.made(None if fills else term, some)
+            if large:
+                terms.without_numbers(written)
             return result
         known = {storage_id(tensor) for tensor in inputs}
         fresh = [one for one in _tensors((result,)) if storage_id(one) not in known]
@@ -199,7 +222,29 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
             of_lanes = [(lane, [one]) for lane, one in zip(lanes, fresh, strict=True)]
         for (given, named), some in of_lanes:
             terms.made(terms.term(func, given, named, some, drawn), some)
+        if large:
+            terms.without_numbers(fresh)
         return result
+
+    def _is_large(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether an operation is not computed, as one of its tensors is large."""
+        if not self._recorder.shrinks or kind.steers:
+            return False
+        tensors = list(_tensors((*args, *kwargs.values())))
+        return is_large(tensors) if tensors else creates_large(func, args, kwargs)
+
+    def _uncomputed(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operation returns, without numbers; with them where its shape needs them."""
+        recording, trace = self._recorder.recording, self._terms.trace
+        recording.uncomputed = recording.uncomputed or source_line()
+        if trace is not None:
+            trace.why = "it has tensors that are not computed"
+        if kind.random:
+            draw(_generator(args, kwargs))
+        try:
+            return shaped(func, args, kwargs)
+        except (NotImplementedError, RuntimeError):
+            return func(*args, **kwargs)
 
     def _derive(
         self, inputs: list[torch.Tensor], written: list[torch.Tensor], result: Any, number: int
@@ -221,12 +266,9 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> int:
         """How an operation computes, of the rank's own data; 0 where it needs none of them."""
         if kind.random:
-            generator = next(
-                (value for value in (*args, *kwargs.values())
-                 if isinstance(value, torch._C.Generator)), torch.default_generator,
-            )  # fmt: skip
             with _disable_current_modes():
-                return hash((func._schema.name, content_number(generator.get_state())))
+                state = content_number(_generator(args, kwargs).get_state())
+            return hash((func._schema.name, state))
         whole = kind.overwrites and inputs and _is_all(inputs[0])
         lineages = [self._table.lineage(tensor) for tensor in inputs[bool(whole) :]]
         if not any(lineages):
@@ -303,6 +345,11 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 def _lanes(kind: _Kind, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Lane]:
     """The arguments of an operation on lists of tensors, place by place; of others as they are."""
+    if kind.splits:
+        parts = torch.split(args[0], args[1], 1)
+        for part, output in zip(parts, kwargs["out"], strict=True):
+            yield [part], {"out": output}
+        return
     lists = [value for value in args if isinstance(value, list | tuple)]
     if not kind.lanes or len({len(value) for value in lists}) != 1:
         yield args, kwargs
@@ -317,9 +364,20 @@ def _written(kind: _Kind, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterat
     return _tensors(named.get(name) for name in kind.writes)
 
 
-def _drawn_by_default(args: Any, kwargs: Any) -> bool:
-    """Whether an operation draws its random numbers of the default generator."""
-    return not any(isinstance(value, torch._C.Generator) for value in (*args, *kwargs.values()))
+def _copied_in(
+    parts: list[torch.Tensor], whole: torch.Tensor, sizes: list[int], length: int, rank: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Do FSDP's copy part by part, so that each keeps its term."""
+    here = whole.narrow(0, length * rank, length)
+    for target, part in zip(torch.split(here, sizes), parts, strict=True):
+        target.copy_(part)
+    return here, whole
+
+
+def _generator(args: Any, kwargs: Any) -> torch.Generator:
+    """What an operation draws its random numbers of."""
+    generators = (one for one in (*args, *kwargs.values()) if isinstance(one, torch._C.Generator))
+    return next(generators, torch.default_generator)
 
 
 def _is_all(tensor: torch.Tensor) -> bool:

@@ -195,9 +195,3 @@ def is_small(tensors: Tensors) -> bool:
     if is_whole(tensors):
         return sum(tensor.nbytes for tensor in tensors) <= LARGEST_WHOLE
     return sum(tensor.numel() for tensor in tensors) <= LARGEST_FRACTIONAL
-
-
-def zero(tensor: torch.Tensor) -> None:
-    """Fill what is received with numbers that do no harm; its own are not here."""
-    with torch.no_grad(), _disable_current_modes():
-        tensor.detach().zero_()

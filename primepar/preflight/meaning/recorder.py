@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from primepar.preflight.capture.source_lines import by_dtensor
 from primepar.preflight.meaning.storages import (
+    Dependence,
     Storages,
     is_there,
     local_part,
@@ -32,6 +33,7 @@ from primepar.preflight.meaning.terms import (
     Gradient,
     GradientClaim,
     Joined,
+    Leaf,
     Mapped,
     Pullback,
     RankTerms,
@@ -81,6 +83,8 @@ class LinearTerms:
             return self._sum(args, kwargs, output, _SUMS[name])
         if name == "aten::cat" and (args[1:] or (0,))[0] == 0:
             return self._joined([(tensor, 0, tensor.numel()) for tensor in args[0]])
+        if name == "fsdp::split_with_sizes_copy":
+            return self._joined([(row, 0, row.numel()) for row in args[0]])
         if name == "fsdp::chunk_cat" and args[1] == 0:
             return self._chunks(args[0], args[2])
         return None
@@ -307,6 +311,11 @@ class TermRecorder:
                 number = self.storages.add(term)
             self.storages.write(tensor, number)
 
+    def without_numbers(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that what tensors hold is not computed."""
+        for tensor in tensors:
+            self.storages.depend(tensor, Dependence(frozenset({"uncomputed"}), unknown=True))
+
     def term(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any],
         outputs: Sequence[torch.Tensor], drawn: int = 0,
@@ -327,6 +336,8 @@ class TermRecorder:
         rest = [_text(leaf) for leaf in tree_leaves((args, kwargs))]
         digest = sha256(repr((str(func), shapes, rest, drawn)).encode()).hexdigest()[:32]
         nodes = tuple(self.storages.read(tensor) for tensor in tensors if _has_storage(tensor))
+        if not nodes and not drawn:  # a large tensor that is filled with one number, or not at all
+            return self.storages.add(Leaf(digest, span(outputs[0]), constant=True))
         pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in func._schema.name
         added = args[: _ADDENDS.get(name, 0)] if not kwargs else ()
         operands = [one for one in added if isinstance(one, torch.Tensor) and _has_storage(one)]

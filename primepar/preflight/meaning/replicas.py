@@ -108,8 +108,15 @@ class ReplicaQuestions:
         return isinstance(node, Leaf) and node.constant
 
     def sharded(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
-        """Whether a placement states that two ranks hold different parts."""
-        return any(other.rank in group for group in one.parameter.sharded)
+        """Whether placements state that two ranks hold different parts, as places in groups do.
+
+        FSDP cuts over 0,2 and over 1,3: rank 0 and rank 3 hold the first and the second part.
+        """
+        places = [
+            [group.index(holder.rank) for group in holder.parameter.sharded]
+            for holder in (one, other)
+        ]
+        return places[0] != places[1]
 
     def explicit(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether a placement, or a call that gave both ranks their data, makes them replicas."""

@@ -210,6 +210,9 @@ class Storages:
 
     def _real(self, tensor: torch.Tensor, start: int, end: int) -> tuple[int, int, int]:
         size = tensor.element_size()
+        if not is_there(tensor):  # as what FSDP has gathered for a pass
+            freed = Leaf("freed", (end - start) // size, constant=True)
+            return self.add(freed), 0, freed.length
         part = tensor.detach().as_strided(((end - start) // size,), (1,), start // size)
         return self.add(content(part)), 0, (end - start) // size
 
