@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import product
 from math import prod
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def _meshes(primitive: Primitive) -> Iterator[Sides]:
     sides, lengths = primitive.side_names, primitive.axis_sides.values()
     for mesh in product(range(1, LONGEST + 1), repeat=len(sides)):
         along = dict(zip(sides, mesh, strict=True))
-        if np.prod([along[side] for side in lengths]) <= MAX_DEVICES:
+        if prod(along[side] for side in lengths) <= MAX_DEVICES:
             yield mesh
 
 
@@ -117,15 +118,18 @@ def _rule(
 
 def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:
     """The affine form with whole factors that has all these values; None if there is none."""
-    rows = np.array([(1, *mesh) for mesh in numbers], float)
-    targets = np.array(list(numbers.values()), float)
-    factors = np.rint(np.linalg.lstsq(rows, targets, rcond=None)[0]).astype(int)
-    if not np.array_equal(rows @ factors, targets):
+    least = min(numbers, default=(1,) * len(sides))
+    more = [(*least[:i], least[i] + 1, *least[i + 1 :]) for i in range(len(sides))]
+    if not numbers.keys() >= {least, *more}:
+        return None  # so many axes that a mesh of side 2 is too large
+    factors = [numbers[mesh] - numbers[least] for mesh in more]
+    rest = numbers[least] - sum(map(mul, factors, least))
+    if any(rest + sum(map(mul, factors, mesh)) != number for mesh, number in numbers.items()):
         return None
-    rule: Number = int(factors[0])
-    for side, factor in zip(sides, factors[1:], strict=True):
+    rule: Number = rest
+    for side, factor in zip(sides, factors, strict=True):
         if factor:
-            term = name(side) if factor == 1 else name(side) * int(factor)
+            term = name(side) if factor == 1 else name(side) * factor
             rule = term if isinstance(rule, int) and rule == 0 else term + rule
     return rule
 

@@ -1,7 +1,7 @@
 """What a proof needs of NumPy, on plain lists: there is no NumPy for the page's Python.
 
-The page's worker runs this file as the module `numpy`. An array has one axis, and numbers, truths
-or, for `linalg.lstsq` alone, rows as its elements. It is as slow as lists are, and exact.
+The page's worker runs this file as the module `numpy`. An array has one axis, and numbers or truths
+as its elements. It is as slow as lists are, and exact.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import operator
 import random as _random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from fractions import Fraction
 from itertools import accumulate, product
 from types import SimpleNamespace
 from typing import Any
@@ -73,18 +72,11 @@ class ndarray:  # noqa: N801  # named as in NumPy
         """The elements."""
         return list(self.elements)
 
-    def astype(self, kind: Callable[[Any], Any]) -> ndarray:
-        """The elements as another type."""
-        return ndarray(map(kind, self.elements))
-
     def __invert__(self) -> ndarray:
         return ndarray(not element for element in self.elements)
 
     def __neg__(self) -> ndarray:
         return ndarray(-element for element in self.elements)
-
-    def __matmul__(self, factors: ndarray) -> ndarray:
-        return ndarray(sum(map(operator.mul, row, factors)) for row in self.elements)
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -198,46 +190,9 @@ def max(values: Any, initial: Any = -math.inf) -> Any:
     return builtins.max(initial, *(values if isinstance(values, ndarray) else [values]))
 
 
-def prod(values: Iterable[int]) -> int:
-    """The product."""
-    return math.prod(values)
-
-
 def sort(values: Iterable[Any]) -> ndarray:
     """The values in order."""
     return ndarray(sorted(values))
-
-
-def rint(values: Iterable[Any]) -> ndarray:
-    """The nearest whole numbers."""
-    return ndarray(map(round, values))
-
-
-def array_equal(one: Iterable[Any], other: Iterable[Any]) -> bool:
-    """Whether both have the same elements."""
-    return list(one) == list(other)
-
-
-def _least_squares(rows: ndarray, targets: ndarray, rcond: object = None) -> list[list[Fraction]]:
-    """Factors of least squares, by Gauss and Jordan on the normal equations, exact."""
-    size = len(rows[0])
-    matrix = [
-        [Fraction(sum(row[i] * row[j] for row in rows)) for j in range(size)]
-        + [Fraction(sum(row[i] * target for row, target in zip(rows, targets, strict=True)))]
-        for i in range(size)
-    ]
-    for column in range(size):
-        pivot = next((i for i in range(column, size) if matrix[i][column]), None)
-        if pivot is None:
-            continue
-        matrix[column], matrix[pivot] = matrix[pivot], matrix[column]
-        head = [entry / matrix[column][column] for entry in matrix[column]]
-        matrix = [
-            head if i == column else [entry - line[column] * top
-                                      for entry, top in zip(line, head, strict=True)]
-            for i, line in enumerate(matrix)
-        ]  # fmt: skip
-    return [[line[-1] for line in matrix]]
 
 
 def _generator(seed: int) -> SimpleNamespace:
@@ -247,6 +202,5 @@ def _generator(seed: int) -> SimpleNamespace:
     )
 
 
-linalg = SimpleNamespace(lstsq=_least_squares)
 random = SimpleNamespace(default_rng=_generator)
 typing = SimpleNamespace(NDArray=ndarray)
