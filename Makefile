@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint collected format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack faults gpu wheels wheel clean
+.PHONY: help demo test test-long lint format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack faults gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,22 +35,18 @@ demo: $(STAMP) ## prove, refute, emulate and train one primitive
 	$(BIN)/python tutorials/00_demo.py
 
 test: $(STAMP) ## lint, the site built strictly, and all tests
-	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs collected
+	$(MAKE) --no-print-directory --jobs 2 --output-sync lint docs
 	@command -v chromium chromium-browser >/dev/null || echo "No Chromium here: tests/pictures/test_page_browser.py is skipped" >&2
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --workers 3
 
-test-long: $(STAMP) collected ## every case of every test: before a release, takes hours
-	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+test-long: $(STAMP) ## every case of every test: before a release, takes hours
+	HYPOTHESIS_PROFILE=ci OMP_NUM_THREADS=1 $(BIN)/python -m pytest --workers 3
 
 lint: $(STAMP) ## ruff, mypy --strict and the import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-
-collected: $(STAMP)
-	@echo "Compiling the tests, once for all workers" >&2
-	@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null
 
 format: $(STAMP) ## let ruff fix what it can
 	$(BIN)/ruff check --fix

@@ -13,6 +13,7 @@ from pathlib import Path
 import lowered_steps
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from profiles import IS_LONG
 
 from primepar.reference.emulator import model
@@ -20,7 +21,10 @@ from primepar.reference.emulator import model
 settings.register_profile("dev", max_examples=15, deadline=None, derandomize=True)
 settings.register_profile("ci", max_examples=500, deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+# Else it also draws numbers from the source of each module that happens to be loaded.
+setattr(providers, "is_local_module_file", lambda _: False)  # noqa: B010
 
+pytest_plugins = ["forked_workers"]
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -45,11 +49,10 @@ class Golden:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make the folder that workers share, also for proofs that are kept; they inherit its name."""
-    if not hasattr(config, "workerinput"):
-        folder = tempfile.TemporaryDirectory(prefix="primepar-ranks-")
-        os.environ["PRIMEPAR_TEST_RANKS"] = folder.name
-        os.environ["XDG_CACHE_HOME"] = str(Path(folder.name) / "cache")
-        config.add_cleanup(folder.cleanup)
+    folder = tempfile.TemporaryDirectory(prefix="primepar-ranks-")
+    os.environ["PRIMEPAR_TEST_RANKS"] = folder.name
+    os.environ["XDG_CACHE_HOME"] = str(Path(folder.name) / "cache")
+    config.add_cleanup(folder.cleanup)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

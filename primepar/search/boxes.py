@@ -304,8 +304,10 @@ def fewest(axes: int, keeps: tuple[str, ...]) -> tuple[Cuts, ...]:
         homes.append(table.argmin(0))
         total[number] = table.min(0)
     vectors, first = np.unique(total.reshape(3, -1).T.round(9), axis=0, return_index=True)
+    # What sends no less of any tensor than another, and more of one, is least for no shape.
+    least = [i for i, one in enumerate(vectors) if (vectors <= one).all(1).sum() == 1]
     best = []
-    for vector in np.unique((vectors @ shapes()).argmin(0)):
+    for vector in np.array(least)[np.unique((vectors[least] @ shapes()).argmin(0))]:
         f, b, g = np.unravel_index(first[vector], total.shape[1:])
         at_home = tuple(
             _names(dims, axes)[chosen[f, b, g]]

@@ -147,11 +147,15 @@ def fewest() -> tuple[Rings, ...]:
         least = (np.array(cuts, dtype=np.float64) @ shapes()).min(0)
         tried: dict[tuple[Fraction, ...], Rings] = {}
         for stays, layers in product(product(MOVES, repeat=3), product("MNK", repeat=3)):
-            every = [Rings(stays, layers, homes, keeps) for homes in product("MN", "NK", "MK")]
-            sent = [amounts(terms(rings), COMPARED) for rings in every]
-            # The home of one tensor changes nothing for another, so that one is best for all.
-            best = min(range(len(every)), key=lambda place: sum(sent[place]))
-            tried.setdefault(tuple(sent[best]), every[best])
+            # The home of one tensor changes nothing for another, so that the better of two is
+            # chosen for each: M or N for I, N or K for W, M or K for O.
+            both = [
+                Rings(stays, layers, homes, keeps) for homes in zip(*SIZES.values(), strict=True)
+            ]
+            sent = [*zip(*(amounts(terms(rings), COMPARED) for rings in both), strict=True)]
+            choices = zip(SIZES.values(), sent, strict=True)
+            homes = tuple(dims[second < first] for dims, (first, second) in choices)
+            tried.setdefault(tuple(map(min, sent)), Rings(stays, layers, homes, keeps))
         words = np.array(list(tried), dtype=np.float64) @ shapes()
         less = words.min(0) < least * (1 - 1e-9)
         for place in np.unique(words.argmin(0)[less]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import pickle
 import tempfile
@@ -37,6 +38,15 @@ PRELOADED = [
     "primepar.distributed.modules.weights", "torch._dynamo",
 ]  # fmt: skip
 """What the server loads once for all ranks."""
+
+
+def serve_forks() -> None:
+    """Start the server now, for this process and its forks: each would load torch once more."""
+    server = multiprocessing.forkserver._forkserver
+    server.set_forkserver_preload(PRELOADED)
+    server.ensure_running()
+    # A fork may not wait for what is not its child.
+    patch.object(server, "ensure_running", lambda: None).start()
 
 
 def on_ranks(
@@ -78,7 +88,7 @@ def forked(
         process = multiprocessing.get_context("fork").Process(target=target, args=arguments)
     else:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context.set_forkserver_preload(PRELOADED)  # without effect where it is there
         process = context.Process(target=target, args=arguments)
     process.start()
     return process

@@ -406,10 +406,12 @@ def placed() -> dict[str, Any]:
 
 
 def recipe(code: str, folder: str) -> tuple[str, tuple[int, ...]]:
-    """Run the recipe of the page in a world that there is already.
+    """Run the recipe of the page, two of its ten steps, in a world that there is already.
 
     Returns what it prints, and the shape of a tensor that it saves.
     """
+    assert "range(10)" in code
+    code = code.replace("range(10)", "range(2)")
     printed = StringIO()
     with (
         patch.object(dist, "init_process_group"),
