@@ -56,7 +56,7 @@ WAYS: dict[str, dict[str, object]] = {
 FEW = [
     ("gpt2", "1f1b:2x2,megatron", 4, 2, "plain", "bfloat16"),
     ("gpt2", "data", 2, 5, "sharded", "bfloat16"),
-    ("llama", "megatron-sp", 2, 5, "operators", "bfloat16"),
+    ("llama", "megatron-sp", 2, 4, "operators", "bfloat16"),
     ("opt", "zb-h1:2x2,data", 4, 2, "selective", "float32"),
 ]
 PRESETS = [
