@@ -16,6 +16,9 @@ from warnings import WarningMessage
 
 import pytest
 
+MOST = 200
+"""Tests of a file that one fork runs; the others of a longer one are left to the next fork."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the number of forks."""
@@ -32,7 +35,9 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if "distributed_ranks" in sys.modules:  # a test that was collected needs ranks
         sys.modules["distributed_ranks"].serve_forks()
     config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]  # one for all forks
-    files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
+    of_files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
+    files = [items[start : start + MOST] for items in of_files
+             for start in range(0, len(items), MOST)]  # fmt: skip
     queue, fill = os.pipe()
     os.write(fill, array("H", range(len(files))).tobytes())  # a pipe holds 32,768 of them
     os.close(fill)
