@@ -37,10 +37,9 @@ SMALL = (
     "--set", "model.hidden=32", "--set", "model.context=16", "--set", "checks.verify=false",
     "--set", "evaluation.batches=1", "--set", "checkpoint.every=2",
 )  # fmt: skip
-LARGE = (
-    "--plan", "K2", "--set", "checks.verify=false", "--set", "checkpoint.every=20",
-    "--set", "evaluation.every=100",
-)  # fmt: skip
+LARGE = ("--plan", "K2", "--set", "checks.verify=false", "--set", "evaluation.every=0")
+PARTS = 24
+"""Checkpoints of the run of minutes, at least."""
 BEGIN = "primepar: error: "
 
 
@@ -249,7 +248,7 @@ def _disturbed(folder: Path, steps: int, numbers: Sequence[signal.Signals]) -> f
     words = [
         sys.executable, "-m", "primepar", "train", "--ranks", str(RANKS), "--steps", str(steps),
         "--checkpoint", str(folder / "saved"), "--set", f"output.log={folder / 'log.jsonl'}",
-        *LARGE,
+        "--set", f"checkpoint.every={max(1, steps // PARTS)}", *LARGE,
     ]  # fmt: skip
     start = time.monotonic()
     for turn, number in enumerate((*numbers, None)):
