@@ -38,7 +38,7 @@ def plan(
     devices: Annotated[
         int | None,
         typer.Option(
-            help="Devices of the plan, a power of two; with --pp any number.",
+            help="Devices of the plan.",
             show_default="all of the nodes",
         ),
     ] = None,
@@ -71,7 +71,7 @@ def plan(
             min=1,
             help="Stages of a pipeline. With it micro-batches, shards of the optimizer and "
             "recomputation are searched too, also for one stage.",
-            show_default="none",
+            show_default="none, or any where that is needed",
         ),
     ] = None,
     dp: Annotated[
@@ -84,15 +84,13 @@ def plan(
     shard: Annotated[
         Shard | None,
         typer.Option(
-            help="What is in shards over equal devices: ZeRO-1, 2 or 3; with --pp.",
+            help="What is in shards over equal devices: ZeRO-1, 2 or 3.",
             show_default="none or optimizer",
         ),
     ] = None,
     recompute: Annotated[
         Recompute | None,
-        typer.Option(
-            help="Activations to compute again; with --pp.", show_default="the fastest that fits"
-        ),
+        typer.Option(help="Activations to compute again.", show_default="the fastest that fits"),
     ] = None,
     space: Annotated[
         Space,

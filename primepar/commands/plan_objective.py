@@ -41,8 +41,8 @@ _WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
               "--objective", "--tp", "--pp", "--dp", "--cp", *OF_STAGES),
              "that is a plan, which is priced"),
     "time": (("--within",), "time itself is least"),
-    "memory": (("--memory", "--pp"), "memory itself is least"),
-    "redundancy": (("--pp",), "redundancy itself is least"),
+    "memory": (("--memory", "--pp", *OF_STAGES), "memory itself is least"),
+    "redundancy": (("--pp", *OF_STAGES), "redundancy itself is least"),
     "splits": (("--within", "--explain", "--tokens"), "it lists the fastest of each split"),
     "stages": (("--within", "--explain", "--objective"), "stages are searched for the least time"),
 }  # fmt: skip
@@ -138,17 +138,13 @@ class Question:
         given = {f"--{field.name}" for field in fields(self)
                  if getattr(self, field.name) != field.default}  # fmt: skip
         given |= {"--objective"} if self.goal != "time" else set()
-        with_ = {"plan": self.target, "stages": "--pp"}.get(self.mode, f"--objective {self.goal}")
+        with_ = f"--objective {self.goal}"
+        if self.mode in ("plan", "stages"):
+            with_ = self.target if self.mode == "plan" else "--pp, --shard or --recompute"
         for option in (option for option in options if option in given):
             raise ConfigError(
                 f"{option}: expected none together with {with_}, as {because}: leave it out"
             )
-        for option in OF_STAGES if self.mode not in ("plan", "splits", "stages") else ():
-            if option in given:
-                raise ConfigError(
-                    f"{option}: expected it together with --pp, the number of stages, got no --pp: "
-                    "add --pp 1"
-                )
 
     @cached_property
     def mode(self) -> Mode:
@@ -157,7 +153,8 @@ class Question:
         if self.model or is_file or names_preset(self.target):
             return "plan"
         assert self.goal != "pareto"
-        return "stages" if self.pp and self.goal == "time" else self.goal
+        of_stages = self.pp or self.shard or self.recompute
+        return "stages" if of_stages and self.goal == "time" else self.goal
 
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
@@ -245,12 +242,16 @@ class Question:
         return Printed(explanation, words(explanation))
 
     def _fastest(self, tick: Tick) -> Printed:
-        """The fastest plan; beyond `EXACT` devices, or where none fits, that of all splits."""
+        """The fastest plan; that of all splits on more than `EXACT` devices or no power of two.
+
+        It is so too where no other fits a device.
+        """
         from primepar.plan.search.ranked import ranked
         from primepar.plan.search.search import EXACT
         from primepar.plan.search.within import refuse_what_cannot_fit
 
-        if self.asked_devices > EXACT:
+        devices = self.asked_devices
+        if devices > EXACT or devices & (devices - 1):
             return self._stages(tick)
         planner = self.planner(tick)
         refuse_what_cannot_fit(planner, self.memory)  # at once, and in any number of stages
@@ -299,7 +300,7 @@ class Question:
         return ranked
 
     def _stages(self, tick: Tick) -> Printed:
-        """The fastest split with the stages that are asked."""
+        """The fastest split with the stages and options that are asked, or with any."""
         from primepar.plan.search.explain import explain_split
         from primepar.plan.search.split_plan import split_plan
 

@@ -143,11 +143,10 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
         """Raise `ClusterError` unless this number of devices can be planned here."""
         if not 1 <= devices <= self.devices or devices & (devices - 1):
             most = 1 << self.devices.bit_length() - 1
-            also = ", or add --pp 1, for any number" if 1 <= devices <= self.devices else ""
             raise ClusterError(
                 f"--devices: expected a power of two, at most the {self.devices} devices of the "
                 f"cluster {self.name}, got {devices}: "
-                f"take {min(most, 1 << max(0, devices.bit_length() - 1))}{also}"
+                f"take {min(most, 1 << max(0, devices.bit_length() - 1))}"
             )
 
 

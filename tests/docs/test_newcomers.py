@@ -138,9 +138,8 @@ CALLS = {
     f"{CLUSTERS}, got no such file or directory: write h200",
     "plan opt-6.7b --cluster none.toml --devices 4": "none.toml: expected a cluster file or one of "
     f"{CLUSTERS}, got no such file or directory",
-    "plan opt-6.7b --cluster h200-8 --devices 3": "--devices: expected a power of two, at most the "
-    "8 devices of the cluster 8 x H200, NVLink, got 3: take 2, or add --pp 1, for any "
-    "number",
+    "plan opt-6.7b --cluster h200-8 --devices 9": "--devices: expected 1 to 8, the devices of the "
+    "cluster 8 x H200, NVLink, got 9: take 8",
     "redundancy opt-6.7b": f"expected one of {COMMANDS}, got 'redundancy': write primepar plan "
     "MODEL --objective redundancy",
     "plan --profile -o here.toml": "--profile: expected an option of primepar plan, got no such "

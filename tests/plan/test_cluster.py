@@ -260,7 +260,7 @@ def test_devices_that_a_cluster_has_not_are_refused(devices: int, take: int) -> 
         read_cluster(GOOD).check_devices(devices)
     assert str(caught.value) == (
         "--devices: expected a power of two, at most the 4 devices of the cluster two nodes, "
-        f"got {devices}: take {take}" + ", or add --pp 1, for any number" * (devices == 3)
+        f"got {devices}: take {take}"
     )
 
 

@@ -284,6 +284,8 @@ def test_what_a_certificate_covers_is_in_its_line(monkeypatch: pytest.MonkeyPatc
     assert lines[-1] == (
         "enumerated, not certified: splits with the best sequences of each stage by itself"
     )
+    of_three = run(*PLAN, "--devices", "3", "--batch", "6", "--shard", "none").out.splitlines()
+    assert of_three[-1] == lines[-1]
 
 
 def test_splits_are_a_table() -> None:
@@ -332,9 +334,9 @@ def test_what_no_split_fits_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--devices", "3"),
-         "--devices: expected a power of two, at most the 32 devices of the cluster 8 x 4 V100, as "
-         "in the PrimePar paper, got 3: take 2, or add --pp 1, for any number"),
+        (("--devices", "33"),
+         "--devices: expected 1 to 32, the devices of the cluster 8 x 4 V100, as in the PrimePar "
+         "paper, got 33: take 32"),
         (("--devices", "2", "--dtype", "bfloat16"),
          "expected a data type that the cluster 8 x 4 V100, as in the PrimePar paper has rates of "
          "(float32, float16), got bfloat16: take one of these, or add [rates.bfloat16]"),
@@ -359,11 +361,12 @@ def test_what_no_split_fits_is_refused() -> None:
         (("--devices", "4", "--pp", "2", "--tp", "8"),
          "--tp: expected degrees that multiply to the 4 devices, of which --dp divides the batch "
          "of 8, got --tp 8 --pp 2: leave one out"),
-        (("--devices", "2", "--shard", "none"),
-         "--shard: expected it together with --pp, the number of stages, got no --pp: add --pp 1"),
-        (("--devices", "2", "--pp", "1", "--within", "1"),
-         "--within: expected none together with --pp, as stages are searched for the least time: "
-         "leave it out"),
+        (("--devices", "2", "--objective", "redundancy", "--shard", "none"),
+         "--shard: expected none together with --objective redundancy, as redundancy itself is "
+         "least: leave it out"),
+        (("--devices", "2", "--shard", "none", "--within", "1"),
+         "--within: expected none together with --pp, --shard or --recompute, as stages are "
+         "searched for the least time: leave it out"),
         (("--devices", "2", "--pp", "1", "--memory", "1e5"),
          "expected a split within the 100,000 bytes of --memory, got none: the smallest of their "
          "fastest plans takes 1,776,768 bytes, 1,676,768 too many: take more --devices or a "
