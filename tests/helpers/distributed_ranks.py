@@ -41,10 +41,20 @@ PRELOADED = [
 
 
 def serve_forks() -> None:
-    """Start the server now, for this process and its forks: each would load torch once more."""
+    """Start the server now, for this process and its forks: each would load torch once more.
+
+    What its ranks print is not shown.
+    """
     server = multiprocessing.forkserver._forkserver
     server.set_forkserver_preload(PRELOADED)
-    server.ensure_running()
+    with Path(os.devnull).open("w") as nowhere:
+        shown = {number: os.dup(number) for number in (1, 2)}
+        for number in shown:
+            os.dup2(nowhere.fileno(), number)
+        server.ensure_running()
+        for number, copy in shown.items():
+            os.dup2(copy, number)
+            os.close(copy)
     # A fork may not wait for what is not its child.
     patch.object(server, "ensure_running", lambda: None).start()
 
