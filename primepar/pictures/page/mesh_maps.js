@@ -97,9 +97,9 @@ class MeshMap {
     this.ranks = this.places.length;
     this.rankAt = new Map(this.places.map((place, rank) => [place.join(), rank]));
     this.steps = this.numberOfSteps();
-    this.readDigits();
     /** @type {Map<string, any>} */
     this.known = new Map();
+    this.readDigits();
   }
 
   get hasHomes() { return this.map.homes !== null; }
@@ -197,10 +197,11 @@ class MeshMap {
   /** Dim -> the slices of a row of digits, counted through; all where a digit is left open.
    * @param {Record<string, (number | null)[]>} row */
   flat(row) {
-    return Object.fromEntries(this.dims.map((dim) => [dim, (this.radices?.[dim] ?? []).reduce((/** @type {number[]} */ flat, radix, i) => {
-      const digit = row[dim]?.[i] ?? null;
-      return flat.flatMap((head) => (digit === null ? range(radix) : [digit]).map((value) => head * radix + value));
-    }, [0])]));
+    return Object.fromEntries(this.dims.map((dim) => [dim, this.once(`${dim} ${row[dim]}`, () =>
+      (this.radices?.[dim] ?? []).reduce((/** @type {number[]} */ flat, radix, i) => {
+        const digit = row[dim]?.[i] ?? null;
+        return flat.flatMap((head) => (digit === null ? range(radix) : [digit]).map((value) => head * radix + value));
+      }, [0]))]));
   }
 
   tensorDims(/** @type {string} */ tensor) { return TENSOR_DIMS[base(tensor)].filter((dim) => dim in this.grid); }
@@ -209,7 +210,11 @@ class MeshMap {
    * @param {string[]} dims
    * @param {Record<string, number[]>} slices */
   cells(dims, slices) {
-    return dims.reduce((flat, dim) => flat.flatMap((head) => slices[dim].map((slice) => head * this.grid[dim] + slice)), [0]);
+    return dims.reduce((/** @type {number[]} */ heads, dim) => {
+      const cells = [], size = this.grid[dim]; // loops, as most of a keystroke is spent here
+      for (const head of heads) for (const slice of slices[dim]) cells.push(head * size + slice);
+      return cells;
+    }, [0]);
   }
 
   /** The index in each of some dims of one that is counted through.

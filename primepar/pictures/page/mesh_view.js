@@ -2,8 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Of attributes: one that is true has no value, one that is false is left out.
-/** @typedef {[attributes?: Record<string, string | number | boolean>, ...children: (Element | string)[]]} Parts */
+/** Attributes, of which a true one has no value and a false one is left out, and children. @typedef {[attributes?: Record<string, string | number | boolean>, ...children: (Element | string)[]]} Parts */
 
 /** @template {Element} T @param {T} made @param {Parts} parts */
 function filled(made, [attributes = {}, ...children]) {

@@ -25,13 +25,11 @@ class Page {
     byId("play").addEventListener("click", () => this.play(!this.isPlaying));
     byId("back").addEventListener("click", () => this.go(this.tick - 1));
     byId("on").addEventListener("click", () => this.fly(this.tick));
-    byId("theme").addEventListener("click", () => {
-      const root = document.documentElement, dark = getComputedStyle(root).colorScheme === "dark";
-      root.dataset.theme = dark ? "light" : "dark";
-    });
+    const root = document.documentElement;
+    byId("theme").addEventListener("click", () => (root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark"));
     byId("mesh").addEventListener("pointerleave", () => this.choose(null, null));
     this.isPlaying = false;
-    document.documentElement.classList.toggle("framed", window !== top);
+    root.classList.toggle("framed", window !== top);
     if (data.puzzles) unpack(data.puzzles).then((puzzles) => (this.gallery = new Gallery(byId("gallery"), puzzles, this.prover, (target) => this.show(target))));
     const wanted = decodeURIComponent(location.hash.slice(1));
     this.show(data.targets.some((target) => target.name === wanted) ? wanted : data.first);
@@ -120,17 +118,14 @@ class Page {
       const block = this.mesh.palette?.blocks.get(tensor)?.[0] ?? tensor;
       return html("li", {}, html("i", { style: `--hue:${this.mesh.palette?.hue(block)};--fill:${this.mesh.palette?.fill(block)}` }), tensor);
     }));
-    const at = this.fault && String(this.fault.sides) === String(sides) ? this.tickOf(this.fault) : Math.min(this.tick, scene.last);
+    const { wrong } = this, at = wrong ? Math.max(0, scene.labels.indexOf(`${wrong.phase} t=${wrong.step ?? 0}`)) : Math.min(this.tick, scene.last);
     this.selected = null;
     this.drawn = this.target.name;
     this.go(at);
   }
 
-  /** The tick of a fault's phase and step. @param {Fault} fault */
-  tickOf(fault) {
-    const label = `${fault.phase} t=${fault.step ?? 0}`;
-    return Math.max(0, this.scene?.labels.indexOf(label) ?? 0);
-  }
+  /** What is wrong on the mesh that is shown. */
+  get wrong() { return this.fault && String(this.fault.sides) === String(this.sides) ? this.fault : null; }
 
   /** Goes to a tick and stays. @param {number} tick */
   go(tick) {
@@ -193,7 +188,7 @@ class Page {
   }
 
   mark() {
-    const { scene, selected } = this, wrong = this.fault && String(this.fault.sides) === String(this.sides) ? this.fault : null;
+    const { scene, selected, wrong } = this;
     if (!scene) return;
     this.mesh.mark(selected, wrong);
     this.time.mark(selected, wrong);

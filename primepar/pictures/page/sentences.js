@@ -61,7 +61,8 @@ function fault(property, mesh, text, ranks, blocks, phase, step) {
 
 const homeFix = (/** @type {string} */ tensor) => `let the home of ${tensor} assign it to`;
 const firstOf = (/** @type {Set<number>} */ blocks) => Math.min(...blocks);
-const union = (/** @type {Set<number>[]} */ sets) => new Set(sets.flatMap((set) => [...set]));
+/** @param {Set<number>[]} sets @returns {Set<number>} */
+const union = (sets) => new Set(function* () { for (const set of sets) yield* set; }());
 
 /** @param {MeshMap} mesh @returns {Fault | null} */
 function placementFault(mesh) {
