@@ -439,6 +439,10 @@ def test_the_ranking_has_the_bound_and_what_follows(classes: Classes) -> None:
     assert all((row.over_bound or 0) >= 1 for row in rows.values())
     # Cannon's pair of the MLP: O stays in the first operator, I in the second.
     assert "HomesIII" in rows["HomesOOO"].then
+    M, N, K = SHAPE
+    assert {row.held - row.buffers for row in rows.values()} == {2 * (M * N + N * K + M * K) // 16}
+    by_memory = ranked([classes[name] for name in names], 4, SHAPE, {}, "held")
+    assert [row.held for row in by_memory] == sorted(row.held for row in rows.values())
 
 
 @pytest.mark.parametrize(("axes", "sides"), [(1, (2, 8)), (2, (3, 8)), (3, (2, 4))])
