@@ -219,8 +219,8 @@ def test_more_devices_than_are_compared_are_refused() -> None:
     with pytest.raises(PlanError) as refused:
         least_redundancy(Planner.of(SMALL, many, 64, 8, None, "paper", tradeoffs=True))
     assert str(refused.value) == (
-        "expected at most 32 devices, among which all sequences are searched, got 64: write "
-        "primepar plan MODEL --cluster C, which also tries stages and replicas"
+        "expected at most 32 devices, among which all sequences are searched, got 64: take "
+        "--devices 32, or ask for the least time, for which stages and replicas are tried too"
     )
 
 

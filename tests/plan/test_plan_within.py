@@ -145,8 +145,8 @@ def test_limits_take_no_more_devices_than_are_searched_exactly() -> None:
         with pytest.raises(PlanError) as caught:
             searched(planner)
         assert str(caught.value) == (
-            "expected at most 32 devices, among which all sequences are searched, got 64: write "
-            "primepar plan MODEL --cluster C, which also tries stages and replicas"
+            "expected at most 32 devices, among which all sequences are searched, got 64: take "
+            "--devices 32, or ask for the least time, for which stages and replicas are tried too"
         )
 
 

@@ -443,6 +443,6 @@ def refuse_many(planner: Planner) -> None:
     if planner.candidates is None and devices > EXACT:
         raise PlanError(
             f"expected at most {EXACT} devices, among which all sequences are searched, got "
-            f"{devices}: write primepar plan MODEL --cluster C, which also tries stages and "
-            "replicas"
+            f"{devices}: take --devices {EXACT}, or ask for the least time, for which stages and "
+            "replicas are tried too"
         )
