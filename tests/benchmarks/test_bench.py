@@ -132,8 +132,8 @@ def refused(name: str, *arguments: str, **options: Any) -> str:
         *(("verify", "--ranks", given, "--ranks: expected square numbers from 1 to 4096, got "
            f"{given}: write --ranks 4,16,64") for given in ("5", "-4", "0", "16777216")),
         ("verify", "--timeout", "0", "--timeout: expected seconds from 0.001 to 1000000, got 0"),
-        *(("plan", "--devices", given, "--devices: expected powers of two from 4 to 1024, got "
-           f"{given}: write --devices 4,8,16") for given in ("6", "2", "2048")),
+        *(("plan", "--devices", given, "--devices: expected some of 4, 8, 16, 32, as in the "
+           f"paper, got {given}: write --devices 4,8") for given in ("6", "64")),
         *(("pipelines", "--stages", given, "--stages: expected numbers from 1 to 64, got "
            f"{given}: write --stages 2,4,8") for given in ("0", "65")),
         ("plan", "--ranks", "4", "unrecognized arguments: --ranks=4"),
@@ -242,21 +242,13 @@ def test_the_search_is_printed_next_to_the_paper_s_times() -> None:
     done = benchmark("plan", "--devices", "4")
     assert (done.code, done.err) == (0, "")
     assert re.sub(r"(?<= 4  ) +\d+\.\d{3}", "  0.000", done.out) == (
-        "block        devices  seconds  the paper's  step, ms  at least, ms    gap\n"
-        "opt-175b           4    0.000       0.0853   3,261.4       3,261.4  0.00%\n"
-        "llama-2-70b        4    0.000       0.0865   3,248.1       3,248.1  0.00%\n"
-        "bloom-176b         4    0.000       0.0854   4,397.9       4,397.9  0.00%\n"
+        "block        devices  seconds  the paper's  step, ms\n"
+        "opt-175b           4    0.000       0.0853   3,261.4\n"
+        "llama-2-70b        4    0.000       0.0865   3,248.1\n"
+        "bloom-176b         4    0.000       0.0854   4,397.9\n"
     )
 
 
-GAPS = {"opt-175b": 0.005, "llama-2-70b": 0.04, "bloom-176b": 0.005}
-"""Model -> the most that a plan of a block on 64 devices may be above the bound.
-
-That of Llama is the bound's: with all classes instead of 64 the plan is the same.
-"""
-
-
-@long
 def test_busy_seconds_of_a_machine_leave_out_idle_time_and_guests() -> None:
     ticks = "cpu 300 0 100 9000 500 0 50 50 77 0\ncpu0 1 1 1 1\n"
     assert busy_seconds(ticks) == pytest.approx(500 / 100)
