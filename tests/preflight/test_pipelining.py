@@ -9,7 +9,7 @@ from attack_pipelining import NAMES, Rows, ScheduleCase, actions_of
 from oracle.traffic_run import comes_to_an_end
 
 from primepar.errors import FormatError
-from primepar.preflight.importers.pipelining import csv_program, pipelining_program
+from primepar.preflight.importers.pipelining import csv_program
 from primepar.preflight.verdict import fewest_slots
 from primepar.schedule.transport import Transport
 from primepar.verify.program import verify_program
@@ -136,12 +136,3 @@ def test_a_file_that_is_no_schedule_ends_in_one_line(
     with pytest.raises(FormatError) as raised:
         csv_program(path)
     assert str(raised.value) == f"{path}{message}"
-
-
-def test_the_function_that_is_gone_states_what_to_write() -> None:
-    with pytest.raises(FormatError) as raised:
-        pipelining_program("1F1B", 2, 4)
-    assert str(raised.value) == (
-        "pipelining_program: expected csv_program of a schedule's file, got a schedule: write one "
-        "by schedule._dump_csv, or run primepar preflight on a script that calls schedule.step"
-    )

@@ -93,14 +93,6 @@ def csv_program(path: Path, defer_pp_recv: bool = False) -> Program:
     )
 
 
-def pipelining_program(*_: object, **__: object) -> Program:
-    """Gone: raises `FormatError`, which states what to write instead."""
-    raise FormatError(
-        "pipelining_program: expected csv_program of a schedule's file, got a schedule: write one "
-        "by schedule._dump_csv, or run primepar preflight on a script that calls schedule.step"
-    )
-
-
 def _read(path: Path, line: int, fields: list[str]) -> Iterator[tuple[re.Match[str], str]]:
     """Yield the actions of a line, each with its place, `schedule.csv:2, field 5 (2F0)`."""
     for number, field in enumerate(map(str.strip, fields), 1):
