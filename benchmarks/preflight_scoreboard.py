@@ -2,10 +2,10 @@
 
 The scripts of `benchmarks/seeded` are written for this purpose, in pairs of which one is right and
 one is broken. Wanted: no right one refuted, no broken one proved, and each refutation with the
-marked lines. `--title ring` takes those with `ring` in their titles.
+marked lines. `--title ring,mesh` takes those with `ring` or `mesh` in their titles.
 
 `--public` takes the scripts of others in `public/scripts.toml`, fetched by git at a commit, and
-`--gloo` runs each too. `--mirror FOLDER` takes the repositories of a disk: `FOLDER/OWNER+NAME/repo`.
+`--gloo` runs each too. `--mirror FOLDER` takes repositories of a disk: FOLDER/OWNER+NAME/repo.
 """
 
 from __future__ import annotations
@@ -175,7 +175,6 @@ def answer(script: SeededScript) -> PreflightAnswer:
 
 def public_answer(row: PublicScript, commit: str, mirror: str, gloo: bool) -> PublicAnswer:
     """Fetch a script of others, judge it, and run it."""
-    title = f"{row.repository} {row.script}" + (f", {row.title}" if row.title else "")
     start, ran = cpu_seconds(), ""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -190,22 +189,24 @@ def public_answer(row: PublicScript, commit: str, mirror: str, gloo: bool) -> Pu
     verdict, why, *_ = report
     why = "" if verdict == "proved" else row.broken or row.reason or why
     patched = row.lines_patched
-    return PublicAnswer(title, row.ranks, patched, verdict, seconds, ran, why, row.broken)
+    return PublicAnswer(row.name, row.ranks, patched, verdict, seconds, ran, why, row.broken)
 
 
 def preflight_scoreboard(
     title: str = "", public: bool = False, mirror: str = "", gloo: bool = False
 ) -> Iterator[Case]:
+    def is_asked(name: str) -> bool:
+        return any(part in name for part in title.split(","))
+
     if public:
         commits, rows = public_scripts()
-        rows = [row for row in rows if title in f"{row.repository} {row.script} {row.title}"]
+        rows = [row for row in rows if is_asked(row.name)]
         import_packages(rows)
-        for number, row in enumerate(rows):
-            measure = partial(public_answer, row, commits[row.repository], mirror, gloo)
-            yield f"{number} {row.repository} {row.script}", measure
+        for row in rows:
+            yield row.name, partial(public_answer, row, commits[row.repository], mirror, gloo)
         return
     for script in seeded_scripts():
-        if title in script.title:
+        if is_asked(script.title):
             yield f"{script.title}, {script.right}", partial(answer, script)
 
 

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import traceback
@@ -26,6 +27,16 @@ import msgspec
 
 PUBLIC = Path(__file__).parent / "public"
 STAND_INS = Path(__file__).parents[1] / "primepar/preflight/stand_ins"
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HOME": f"{tempfile.gettempdir()}/public-scripts",
+    "WANDB_MODE": "disabled",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+}
+"""The environment of all runs: no network, one thread."""
+PROOF = 45.0
+"""Seconds of a proof, in which decisions are taken the other way."""
 LIMIT = 120.0
 """Seconds of a run on gloo; one that takes longer is taken to hang."""
 
@@ -63,6 +74,11 @@ class PublicScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Why it is not captured, or not proved."""
 
     @property
+    def name(self) -> str:
+        """Its name in tables."""
+        return f"{self.repository} {self.script}" + (f", {self.title}" if self.title else "")
+
+    @property
     def lines_patched(self) -> int:
         """Lines of its repository that are replaced."""
         return sum(max(old.count("\n"), new.count("\n")) + 1 for _, old, new in self.patch)
@@ -81,6 +97,7 @@ def import_packages(rows: Sequence[PublicScript]) -> None:
     import torch.distributed.fsdp
     import torch.distributed.tensor.parallel  # noqa: F401
 
+    os.environ |= OFFLINE
     for name in dict.fromkeys(package for row in rows for package in row.packages):
         with suppress(ImportError):
             import_module(name)
@@ -133,9 +150,11 @@ def prepared(row: PublicScript, root: Path) -> str:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text(text, encoding="utf-8")
     if row.prepare:
-        done = subprocess.run([sys.executable, str(PUBLIC / "tiny.py"), *row.prepare.split()], cwd=place, text=True,
-                              env=os.environ | environment_of(row, root),
-                              capture_output=True)  # fmt: skip
+        command = [sys.executable, str(PUBLIC / "tiny.py"), *row.prepare.split()]
+        environment = os.environ | environment_of(row, root)
+        done = subprocess.run(
+            command, cwd=place, env=environment, capture_output=True, text=True
+        )  # fmt: skip
         if done.returncode:
             return f"{row.prepare}: {done.stderr.strip().splitlines()[-1]}"
     return ""
@@ -148,13 +167,9 @@ def started_in(row: PublicScript, root: Path) -> Path:
 
 def environment_of(row: PublicScript, root: Path) -> dict[str, str]:
     """What a run finds in its environment: no network."""
-    return {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": f"{root}/.huggingface",
-        "WANDB_MODE": "disabled",
-        "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "1",
-    } | {name: text.replace("{root}", str(root)) for name, text in row.environment.items()}
+    return OFFLINE | {
+        name: text.replace("{root}", str(root)) for name, text in row.environment.items()
+    }
 
 
 class Forked(NamedTuple):
@@ -227,7 +242,7 @@ def judged(row: PublicScript, root: Path) -> list[str]:
                 Path(script), row.arguments.split(), row.ranks, limit
             )
             program = program_of(recorded, script)
-            report = verdict_of(program, recorded, script, limit, recorder=recorder)
+            report = verdict_of(program, recorded, script, PROOF, recorder=recorder)
         except PrimeParError as error:
             return msgspec.json.encode(["error", str(error)])
         wrong = [one for one in report.properties if one.verdict in ("refuted", "unknown")]
@@ -237,7 +252,7 @@ def judged(row: PublicScript, root: Path) -> list[str]:
 
     forked = Forked.start(row, root, "preflight", {}, body)
     end, answer = time.monotonic() + 4 * row.limit, b""
-    while time.monotonic() < end and select.select([forked.answer], [], [], 5) :
+    while time.monotonic() < end and select.select([forked.answer], [], [], 5):
         part = os.read(forked.answer, 1 << 16)
         answer += part
         if not part:
@@ -310,37 +325,3 @@ def _raised(output: Path) -> str:
     lines = output.read_text(errors="replace").strip().splitlines() or [""]
     errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
     return (errors or lines)[-1][:160]
-
-
-if __name__ == "__main__":  # the rows whose names contain a text, in full
-    import tempfile
-    import torch, primepar.preflight.verdict, primepar.preflight.capture.torch_script
-    import torch._dynamo, torch.distributed.tensor.parallel, torch.distributed.fsdp
-    commits, rows = public_scripts()
-    import importlib
-    mine = [row for row in rows if any(word in f"{row.repository} {row.script} {row.title}" for word in sys.argv[1].split(","))]
-    for name in dict.fromkeys(name for row in mine for name in row.packages):
-        with suppress(Exception):
-            importlib.import_module(name)
-            if name == "transformers":
-                import transformers
-                for x in ("AutoConfig","AutoTokenizer","AutoModelForCausalLM","LlamaForCausalLM","PreTrainedTokenizerFast","BertForSequenceClassification"):
-                    getattr(transformers, x)
-    for row in rows:
-        name = f"{row.repository} {row.script} {row.title}"
-        if not any(word in name for word in sys.argv[1].split(",")) or "no" in row.gloo and "-g" in sys.argv:
-            continue
-        with tempfile.TemporaryDirectory(prefix="public-") as folder:
-            root = Path(folder)
-            start = time.monotonic()
-            print("==", name, flush=True)
-            why = fetched(row.repository, commits[row.repository], root, "/work/.mirror") or prepared(row, root)
-            if why:
-                print("    NOT", why)
-                continue
-            if "-g" not in sys.argv:
-                lines = judged(row, root)
-                print(*[line[:400] for line in lines[:22]], sep="\n    ", flush=True)
-                print(f"{time.monotonic() - start:.0f}s")
-            if "-p" not in sys.argv:
-                print("gloo", run_on_gloo(row, root), f"{time.monotonic() - start:.0f}s", flush=True)

@@ -29,6 +29,8 @@ assert (there * 2)[1:].device == torch.zeros_like(there).device == device
 assert there.cpu().device.type == torch.ones(2).device.type == "cpu"
 assert torch.tensor([1], device="cuda").device == torch.zeros(2, device=rank).device == device
 assert copy.deepcopy(there).device == here.to(there).device == there.half().device == device
+assert torch.device(rank) == device
+assert not torch.cuda.is_current_stream_capturing()
 with device:
     assert torch.empty(3).device == device
 file = io.BytesIO()

@@ -7,6 +7,7 @@ call of torch, and tensors answer that they are there.
 import os
 
 if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
+    from collections import defaultdict
     from contextlib import nullcontext, suppress
     from types import SimpleNamespace
 
@@ -100,10 +101,12 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
     chosen = [int(os.environ.get("LOCAL_RANK", "0"))]
     answers = dict(
         is_available=True, is_initialized=True, device_count=LOCAL, get_device_name="none",
-        get_device_capability=(9, 0), is_bf16_supported=True, mem_get_info=(1 << 36, 1 << 36),
+        get_device_capability=(9, 0), is_bf16_supported=True,
+        is_current_stream_capturing=False, mem_get_info=(1 << 36, 1 << 36),
         get_device_properties=SimpleNamespace(
             name="none", major=9, minor=0, total_memory=1 << 36, multi_processor_count=132),
-        memory_stats={}, memory_summary="", can_device_access_peer=True, current_stream=Instant(),
+        memory_stats=defaultdict(int), memory_summary="", can_device_access_peer=True,
+        current_stream=Instant(),
         default_stream=Instant(),
     )  # fmt: skip
     for name in dir(torch.cuda):

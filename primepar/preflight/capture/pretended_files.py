@@ -17,6 +17,7 @@ import builtins
 import io
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -99,6 +100,11 @@ class PretendedFiles:
         native["PyTorchFileWriter"] = lambda name, *args, **named: writer(
             self.target(name) if isinstance(name, str) else name, *args, **named
         )
+
+        arrow: Any = sys.modules.get("pyarrow")
+        if arrow is not None:  # it opens files in C
+            for name in ("memory_map", "OSFile"):
+                setattr(arrow, name, self._first(getattr(arrow, name), self.source))
 
     def publish(self) -> None:
         """Let other ranks read what was written until now, also if it is deleted later."""

@@ -231,6 +231,7 @@ class PretendedGpus:
             "get_device_properties": properties,
             "is_bf16_supported": True,
             "is_tf32_supported": True,
+            "is_current_stream_capturing": False,
             "mem_get_info": (MEMORY, MEMORY),
             "can_device_access_peer": True,
         }

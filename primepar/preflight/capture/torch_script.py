@@ -10,10 +10,11 @@ import os
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
 from linecache import getline
 from pathlib import Path
 from types import ModuleType
@@ -159,6 +160,11 @@ class _StandInPackages(MetaPathFinder):
             return None
         self.note(f"package {fullname}")
         return PathFinder.find_spec(fullname, [str(_STAND_INS)])
+
+    def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
+        """The versions that they stand in for."""
+        place = DistributionFinder.Context(name=context and context.name, path=[str(_STAND_INS)])
+        return MetadataPathFinder.find_distributions(place)
 
 
 class _StandIns:

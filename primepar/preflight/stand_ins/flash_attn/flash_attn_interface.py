@@ -111,3 +111,44 @@ def _flash_attn_backward(
         full = torch.einsum("bhqk,bqhd->bkhd", terms, other.float())
         target.copy_(full.unflatten(2, (heads, groups)).sum(3))
     return rows.squeeze(-1)
+
+
+Parts = list[tuple[torch.Tensor, ...]]
+
+
+def _sequences(tensors: tuple[torch.Tensor, ...], cuts: tuple[torch.Tensor, ...]) -> Parts:
+    """Tensors (tokens, ...) cut into sequences (1, length, ...), each by its own numbers."""
+    parts = [
+        [part.unsqueeze(0) for part in tensor.split(cut.diff().tolist())]
+        for tensor, cut in zip(tensors, cuts, strict=True)
+    ]
+    return list(zip(*parts, strict=True))
+
+
+def _flash_attn_varlen_forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens_q: torch.Tensor,
+    cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float,
+    softmax_scale: float, causal: bool, window_size_left: int = -1, window_size_right: int = -1,
+    softcap: float = 0.0, alibi_slopes: torch.Tensor | None = None, return_softmax: bool = False,
+    block_table: torch.Tensor | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    """The output (tokens, heads, width), the logarithms (heads, tokens), and twice None."""
+    cuts = (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k)
+    done = [_dense(*part, softmax_scale, causal) for part in _sequences((q, k, v), cuts)]
+    out, lse = torch.cat([out[0] for out, _, _ in done]), [lse[0] for _, lse, _ in done]
+    return out, torch.cat(lse, -1), None, None
+
+
+def _flash_attn_varlen_backward(
+    dout: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
+    softmax_lse: torch.Tensor, dq: torch.Tensor, dk: torch.Tensor, dv: torch.Tensor,
+    cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int,
+    dropout_p: float, softmax_scale: float, causal: bool, *_: Any, **__: Any,
+) -> None:  # fmt: skip
+    """Write the gradients into `dq`, `dk` and `dv`."""
+    of_q, of_k = cu_seqlens_q, cu_seqlens_k
+    cuts = (of_q, of_q, of_k, of_k, of_q, of_q, of_q, of_k, of_k)
+    tensors = (dout, q, k, v, out, softmax_lse.transpose(0, 1), dq, dk, dv)
+    for one in _sequences(tensors, cuts):
+        lse = one[5].transpose(1, 2)
+        _flash_attn_backward(*one[:5], lse, *one[6:], dropout_p, softmax_scale, causal)
