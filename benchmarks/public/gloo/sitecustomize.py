@@ -22,19 +22,19 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
     torch.set_num_threads(1)
     LOCAL = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("PUBLIC_SCRIPT_ON_GLOO", "1")))
 
-    class Devices(type):
+    class _DeviceKind(type):
         """Lets what torch makes be an instance of the class that stands for `torch.device`."""
 
         def __instancecheck__(cls, value):
             return isinstance(value, type(CPU))
 
-    class Device(metaclass=Devices):
+    class NamedDevice(metaclass=_DeviceKind):
         """`torch.device`, in which a number alone is a GPU's."""
 
         def __new__(cls, kind, *args, **named):
             return CPU if isinstance(kind, int) else type(CPU)(kind, *args, **named)
 
-    torch.device = Device
+    torch.device = NamedDevice
 
     def on_cpu(value):
         """A device that is a GPU's, as the CPU's."""
