@@ -67,7 +67,7 @@ class PublicScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spawns: bool = False
     """Whether it starts its ranks itself."""
     gloo: str = ""
-    """Why gloo cannot run it, where that says nothing of the script."""
+    """Why gloo cannot run it, where that is no fault of the script."""
     broken: str = ""
     """What is wrong with it, found by reading it: a refutation is right then."""
     reason: str = ""

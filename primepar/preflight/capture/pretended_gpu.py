@@ -351,8 +351,8 @@ class PretendedGpus:
         begin = scaler.__init__
 
         def maybe_step(_: Any, optimizer: Any, state: Any, *args: Any, **named: Any) -> Any:
-            found = state["found_inf_per_device"].values()
-            finite = all(torch.equal(one, torch.zeros_like(one)) for one in found)
+            overflows = state["found_inf_per_device"].values()
+            finite = all(torch.equal(one, torch.zeros_like(one)) for one in overflows)
             return optimizer.step(*args, **named) if finite else None
 
         scaler._maybe_opt_step = maybe_step

@@ -162,7 +162,7 @@ class _StandInPackages(MetaPathFinder):
         return PathFinder.find_spec(fullname, [str(_STAND_INS)])
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
-        """The versions that they stand in for."""
+        """The versions of what they take the place of."""
         place = DistributionFinder.Context(name=context and context.name, path=[str(_STAND_INS)])
         return MetadataPathFinder.find_distributions(place)
 
