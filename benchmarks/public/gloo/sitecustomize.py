@@ -23,7 +23,7 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
     LOCAL = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("PUBLIC_SCRIPT_ON_GLOO", "1")))
 
     class _DeviceKind(type):
-        """Lets what torch makes be an instance of the class that stands for `torch.device`."""
+        """Lets what torch makes be an instance of what takes the place of `torch.device`."""
 
         def __instancecheck__(cls, value):
             return isinstance(value, type(CPU))

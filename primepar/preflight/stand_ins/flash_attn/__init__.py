@@ -1,4 +1,4 @@
-"""Stands in for the package flash_attn: the same functions, dense, for a machine without its GPU.
+"""In place of the package flash_attn: the same functions, dense, for a machine without its GPU.
 
 Found only where flash_attn is not installed. Shapes are those of flash_attn: (batch, length,
 heads, width), and (heads of keys) may divide (heads of queries).

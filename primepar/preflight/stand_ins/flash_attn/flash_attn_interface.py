@@ -48,7 +48,7 @@ def flash_attn_varlen_func(
     cu_seqlens_k: torch.Tensor, max_seqlen_q: int, max_seqlen_k: int, *args: Any,
     return_attn_probs: bool = False, **named: Any,
 ) -> Any:  # fmt: skip
-    """Attention of sequences in a row: (tokens, heads, width), cut where `cu_seqlens` tell."""
+    """Attention of sequences in a row: (tokens, heads, width), cut at the ends in `cu_seqlens`."""
     cuts = [cu.diff().tolist() for cu in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k)]
     parts = zip(*(x.split(cut) for x, cut in zip((q, k, v), cuts, strict=True)), strict=True)
     done = [
