@@ -121,7 +121,7 @@ def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:
     least = min(numbers, default=(1,) * len(sides))
     more = [(*least[:i], least[i] + 1, *least[i + 1 :]) for i in range(len(sides))]
     if not numbers.keys() >= {least, *more}:
-        return None  # so many axes that a mesh of side 2 is too large
+        return None  # of many axes, a mesh of side 2 is too large already
     factors = [numbers[mesh] - numbers[least] for mesh in more]
     rest = numbers[least] - sum(map(mul, factors, least))
     if any(rest + sum(map(mul, factors, mesh)) != number for mesh, number in numbers.items()):
