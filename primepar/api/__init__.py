@@ -78,6 +78,8 @@ def show(
         3  r=1 c=1   O[1,1] += I[1,0] * W[0,1]    O[1,1] += I[1,1] * W[1,1]
                        I[1,0] -> 2  I[1,1] <- 2
                        W[0,1] -> 1  W[1,1] <- 1
+        <BLANKLINE>
+        sends 1.13 times the lower bound of one product, M = N = K
     """
     from primepar.api import drawings
 
@@ -95,7 +97,7 @@ def show(
         return drawings.method_drawing(asked.target)
     placed = asked.on_mesh(side)
     program = asked.program(side, None, phase, None, None)
-    return drawings.grid_drawing(drawings.grid_of(asked.name, placed, program))
+    return drawings.grid_drawing(drawings.grid_of(asked.name, placed, program, phase))
 
 
 def check(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
+from fractions import Fraction
+from math import prod
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -16,8 +18,11 @@ from primepar.pictures.space_time import SpaceTime, grid_text, space_time
 from primepar.pictures.timeline import timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.description import describe, plan_svg, words
-from primepar.schedule import Program, Sequence
+from primepar.schedule import Movement, Program, Sequence
 from primepar.schedule.events import Event
+from primepar.schedule.ledger import sent_blocks
+from primepar.schedule.lower_bound import CUBE, one_product, starts_replicated, training_step
+from primepar.schedule.operators import Phase, tensor_dims
 from primepar.schedule.program_method import ProgramMethod
 
 if TYPE_CHECKING:
@@ -26,15 +31,33 @@ if TYPE_CHECKING:
 _UNITS = (("s", 1.0), ("ms", 1e3), ("us", 1e6))
 
 
-def grid_of(name: str, placed: Sequence | Program, program: Program) -> SpaceTime:
-    """The space-time grid of a program; of a sequence with its steps and its mesh coordinates."""
+def grid_of(
+    name: str, placed: Sequence | Program, program: Program, phase: Phase | None
+) -> SpaceTime:
+    """The space-time grid of a program; of a sequence with its steps, coordinates and bound."""
     devices = _count(placed.ranks, "device")
     if isinstance(placed, Program):
         return space_time(program, f"{name}: {devices}")
     places = [dict(zip(placed.axes, place, strict=True)) for place in placed.coordinates]
     steps = _count(placed.steps, "step")
     title = f"{placed}: {devices}, {steps} in each phase" if str(placed) else f"{devices}, {steps}"
-    return space_time(program, title, places, placed.steps)
+    grid = space_time(program, title, places, placed.steps)
+    return replace(grid, sends=_times_the_bound(placed, program, phase))
+
+
+def _times_the_bound(sequence: Sequence, program: Program, phase: Phase | None) -> str | None:
+    """What leaves a device over the lower bound, for a cube of `CUBE` elements along each dim."""
+    if names := starts_replicated(Movement(sequence)):
+        return f"no lower bound: {', '.join(names)} start{'s' * (len(names) == 1)} replicated"
+    words = Fraction(0)
+    for name, times in sent_blocks(program).items():
+        dims = tensor_dims(name.partition("[")[0])
+        parts = prod(sequence.grid.get(dim, 1) for dim in dims)
+        words += times * Fraction(CUBE**2, parts * program.ranks)
+    bound = (one_product if phase else training_step)(CUBE, CUBE, CUBE, program.ranks)
+    what = f"the lower bound of {'one product' if phase else 'a training step'}, M = N = K"
+    # What sends less is wrong, which `show` does not decide.
+    return f"sends {float(words) / bound:.2f} times {what}" if 0 < bound <= words else None
 
 
 def grid_drawing(grid: SpaceTime) -> Drawing:

@@ -117,10 +117,10 @@ def _summary(kind: type) -> str:
 
 
 def _source(kind: type) -> str:
-    """The paragraph of its module that names the source."""
+    """The paragraph of its module that names the source, without the signs of a formula."""
     module = inspect.getdoc(sys.modules[kind.__module__]) or ""
     source = re.search(r"^Source: (.*?)(?:\n\n|\Z)", module, flags=re.DOTALL | re.MULTILINE)
-    return " ".join(source[1].split()) if source else ""
+    return " ".join(source[1].replace("$", "").split()) if source else ""
 
 
 def _lines(entry: Entry) -> Iterator[str]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from fractions import Fraction
-from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from msgspec import to_builtins
 
 from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
 from primepar.api.target import COMMAND_LINE, OF_A_METHOD, OF_A_PLAN, AskedTarget, TrainingStep
@@ -33,10 +30,7 @@ from primepar.pictures.grid_svg import grid_svg
 from primepar.pictures.space_time import grid_text
 from primepar.pictures.timeline import chrome_trace
 from primepar.plan import Plan
-from primepar.schedule import Movement, Program, Sequence, program_text, save_program
-from primepar.schedule.ledger import sent_blocks
-from primepar.schedule.lower_bound import CUBE, one_product, starts_replicated, training_step
-from primepar.schedule.operators import Phase, tensor_dims
+from primepar.schedule import Program, Sequence, program_text, save_program
 from primepar.schedule.program_file import program_json
 from primepar.schedule.program_method import ProgramMethod
 
@@ -123,34 +117,14 @@ def show(
     placed = asked.on_mesh(side)
     if output is None:
         columns = shutil.get_terminal_size((100, 24)).columns
-        grid, bound = grid_of(target, placed, lowered), ""
-        if isinstance(placed, Sequence):
-            bound = times_the_bound(placed, lowered, phase)
-        if json:
-            typer.echo(json_text({**to_builtins(grid), "sends": bound or None}), nl=False)
-        else:
-            typer.echo(grid_text(grid, columns) + f"\n{bound}\n" * bool(bound), nl=False)
+        grid = grid_of(target, placed, lowered, phase)
+        typer.echo(json_text(grid) if json else grid_text(grid, columns), nl=False)
         return
     if output.suffix == ".svg":
-        write_text(output, grid_svg(grid_of(target, placed, lowered)))
+        write_text(output, grid_svg(grid_of(target, placed, lowered, phase)))
     else:
         write_text(output, json_text(_trace(placed, lowered)))
     typer.echo(f"wrote {output}")
-
-
-def times_the_bound(sequence: Sequence, program: Program, phase: Phase | None) -> str:
-    """What leaves a device over the lower bound, for a cube of `CUBE` elements along each dim."""
-    if names := starts_replicated(Movement(sequence)):
-        return f"no lower bound: {', '.join(names)} start{'s' * (len(names) == 1)} replicated"
-    words = Fraction(0)
-    for name, times in sent_blocks(program).items():
-        dims = tensor_dims(name.partition("[")[0])
-        parts = prod(sequence.grid.get(dim, 1) for dim in dims)
-        words += times * Fraction(CUBE**2, parts * program.ranks)
-    bound = (one_product if phase else training_step)(CUBE, CUBE, CUBE, program.ranks)
-    what = f"the lower bound of {'one product' if phase else 'a training step'}, M = N = K"
-    # What sends less is wrong, which `show` does not decide.
-    return f"sends {float(words) / bound:.2f} times {what}" if 0 < bound <= words else ""
 
 
 def _show_page(

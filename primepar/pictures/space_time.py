@@ -160,6 +160,8 @@ class SpaceTime(Struct, frozen=True):
     devices: tuple[dict[str, int], ...]
     """The coordinates of each rank on the mesh, by axis; none where there is no mesh."""
     cells: tuple[tuple[Cell | None, ...], ...]
+    sends: str | None = None
+    """What leaves a device over the lower bound, in words, where there is a bound or none."""
 
     @property
     def places(self) -> list[str]:
@@ -292,6 +294,7 @@ def grid_text(grid: SpaceTime, width: int = 100) -> str:
     parts = [grid.title]
     for _, columns in groupby(grid.cells, key=lambda column: head(column).phase):
         parts.append("\n".join(_table(list(columns), grid.places, width)))
+    parts += [grid.sends] if grid.sends else []
     return "\n\n".join(parts) + "\n"
 
 

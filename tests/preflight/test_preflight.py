@@ -39,7 +39,8 @@ def test_what_is_asked_of_a_gpu_that_is_not_there_is_listed() -> None:
         "  a GPU is pretended, computed on the CPU: torch.cuda.is_available at gpu.py:12, "
         "torch.accelerator.is_available at gpu.py:13, torch.cuda.device_count at gpu.py:15, "
         "torch.cuda.set_device at gpu.py:17, torch.accelerator.current_accelerator at gpu.py:19, "
-        "torch.cuda.current_device at gpu.py:20, tensors at gpu.py:24"
+        "torch.cuda.current_device at gpu.py:20, tensors at gpu.py:24, "
+        "torch.cuda.is_current_stream_capturing at gpu.py:33"
     )
 
 
