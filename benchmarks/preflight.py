@@ -1,7 +1,8 @@
-"""How long does the capture of a training step on a pipeline x tensor mesh take, and which memory?
+"""How long does the capture of a step on a pipeline x data x tensor mesh take, and which memory?
 
-`python -m benchmarks preflight --stages 8 --tensor 8` captures `benchmarks/preflight_step.py` on 64
-ranks and proves it. Memory is the largest sum over all processes, each page counted once.
+`python -m benchmarks preflight --stages 4 --data 4 --tensor 4 --layers 32` captures the step of
+`benchmarks/preflight_step.py` on 64 ranks and proves it. Memory is the largest sum over all
+processes, each page counted once.
 """
 
 from __future__ import annotations
@@ -40,19 +41,22 @@ class CaptureRow(BenchRow, frozen=True):
     load: Annotated[float, Column("load", ".1f")] = 0.0
 
 
-def captured(stages: int, tensor: int) -> CaptureRow:
+def captured(stages: int, tensor: int, data: int, layers: int) -> CaptureRow:
     """Capture and prove the step in this process."""
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
     from primepar.preflight.verdict import verdict_of
 
     start = perf_counter()
-    recorded, _ = capture_torch(STEP, [str(stages), str(tensor)], stages * tensor, limit=3600)
+    ranks = stages * tensor * data
+    arguments = [str(number) for number in (stages, tensor, data, layers)]
+    recorded, _ = capture_torch(STEP, arguments, ranks, limit=3600)
     middle = perf_counter()
     program = program_of(recorded, str(STEP))
     report = verdict_of(program, recorded, str(STEP), timeout=3600)
     count = sum(map(len, program.programs))
-    return CaptureRow(stages * tensor, f"{stages} stages x {tensor}", report.verdict, count,
+    mesh = f"{stages} stages x {data} x {tensor}, {layers} layers"
+    return CaptureRow(ranks, mesh, report.verdict, count,
                       middle - start, perf_counter() - middle, cpu_seconds())  # fmt: skip
 
 
@@ -73,11 +77,11 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def measure(stages: int, tensor: int) -> CaptureRow:
+def measure(stages: int, tensor: int, data: int, layers: int) -> CaptureRow:
     """Capture in a process of its own, and watch its memory."""
     peak = 0.0
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        inside = pool.submit(captured, stages, tensor)
+        inside = pool.submit(captured, stages, tensor, data, layers)
         while not inside.done():
             start = perf_counter()
             peak = max(peak, *(resident(child) for child in _children(os.getpid())))
@@ -85,8 +89,8 @@ def measure(stages: int, tensor: int) -> CaptureRow:
     return replace(inside.result(), peak=peak, load=os.getloadavg()[0])
 
 
-def preflight(stages: int = 8, tensor: int = 8) -> Iterator[Case]:
-    yield f"{stages} x {tensor}", partial(measure, stages, tensor)
+def preflight(stages: int = 8, tensor: int = 8, data: int = 1, layers: int = 8) -> Iterator[Case]:
+    yield f"{stages} x {data} x {tensor}", partial(measure, stages, tensor, data, layers)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A training step of a small transformer, cut into stages by torch's pipelining and by DTensor.
+"""A training step of a small Llama: stages of torch's pipelining, DTensor and FSDP2.
 
 It is a script as torchrun starts it; `python -m benchmarks.preflight` captures it.
 """
@@ -11,6 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -22,14 +23,15 @@ POSITIONS = 16
 
 
 class StepLayer(nn.Module):
-    """Attention and a feed-forward block, with norms before them."""
+    """Attention and a gated feed-forward block, with norms before them."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
         hidden = 2 * heads
-        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(2))
-        self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden) for _ in range(4))
-        self.up, self.down = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, hidden)
+        self.norms = nn.ModuleList(nn.RMSNorm(hidden) for _ in range(2))
+        self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden, bias=False) for _ in range(4))
+        self.gate, self.up = (nn.Linear(hidden, 4 * hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(4 * hidden, hidden, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the layer."""
@@ -39,7 +41,8 @@ class StepLayer(nn.Module):
         ]
         attended = nn.functional.scaled_dot_product_attention(*heads)
         x = x + self.o(attended.transpose(1, 2).flatten(-2))
-        down: torch.Tensor = self.down(nn.functional.gelu(self.up(self.norms[1](x))))
+        y = self.norms[1](x)
+        down: torch.Tensor = self.down(nn.functional.silu(self.gate(y)) * self.up(y))
         return x + down
 
 
@@ -48,20 +51,26 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("stages", type=int)
     parser.add_argument("tensor", type=int)
+    parser.add_argument("data", type=int)
+    parser.add_argument("layers", type=int)
     asked = parser.parse_args()
-    names = ("pipeline", "tensor")
-    mesh = init_device_mesh("cpu", (asked.stages, asked.tensor), mesh_dim_names=names)
+    names, sides = ("pipeline", "data", "tensor"), (asked.stages, asked.data, asked.tensor)
+    mesh = init_device_mesh("cpu", sides, mesh_dim_names=names)
     group, rank = mesh["pipeline"].get_group(), mesh["pipeline"].get_local_rank()
     torch.manual_seed(rank)
-    layer = StepLayer(heads=asked.tensor)
-    parallelize_module(layer, mesh["tensor"], {
-        **{name: ColwiseParallel() for name in ("q", "k", "v", "up")},
-        **{name: RowwiseParallel() for name in ("o", "down")},
-    })  # fmt: skip
-    module = nn.Sequential(OrderedDict({f"layer{rank}": layer}))
+    count, heads = asked.layers // asked.stages, asked.tensor * asked.data
+    layers = {f"layer{rank * count + k}": StepLayer(heads) for k in range(count)}
+    for layer in layers.values():
+        parallelize_module(layer, mesh["tensor"], {
+            **{name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")},
+            **{name: RowwiseParallel() for name in ("o", "down")},
+        })  # fmt: skip
+        if asked.data > 1:
+            fully_shard(layer, mesh=mesh["data"])
+    module = nn.Sequential(OrderedDict(layers))
     stage = PipelineStage(module, rank, asked.stages, torch.device("cpu"), group=group)
     schedule = Schedule1F1B(stage, asked.stages, loss_fn=nn.functional.mse_loss)
-    data = torch.zeros(asked.stages, POSITIONS, 2 * asked.tensor)
+    data = torch.zeros(asked.stages, POSITIONS, 2 * heads)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     if rank == 0:
         schedule.step(data)
