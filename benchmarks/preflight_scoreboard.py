@@ -137,7 +137,7 @@ class PublicAnswer(BenchRow, frozen=True):
         fails = self.gloo == "hangs" or "raises" in self.gloo
         if self.verdict == "proved":
             return bool(self.broken) or fails
-        return self.verdict == "refuted" and not self.broken
+        return self.verdict == "refuted" and not self.broken and not fails
 
     @property
     def code(self) -> int:

@@ -35,7 +35,7 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
 }
 """The environment of all runs: no network, one thread."""
-PROOF = 45.0
+PROOF = 120.0
 """Seconds of a proof, in which decisions are taken the other way."""
 LIMIT = 120.0
 """Seconds of a run on gloo; one that takes longer is taken to hang."""

@@ -47,6 +47,8 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             named = dict(kwargs or {})
+            if func is type(CPU):
+                return func(*args, **named)
             name = getattr(func, "__name__", "")
             if name in ("cuda", "pin_memory"):
                 return args[0]
@@ -72,7 +74,6 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
         **{key: on_cpu(one) for key, one in named.items()},
     )
     torch.nn.Module.cuda = lambda module, device=None: module
-    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cpu")
 
     def always(answer=None):
         """A function that answers the same."""
@@ -136,8 +137,17 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
         setattr(accelerator, name, always())
     accelerator.current_device_index = accelerator.current_device_idx = lambda: chosen[0]
 
-    torch._C._set_sdp_use_flash(False)  # math, which DTensor knows of every device
+    functional, dense = torch.nn.functional, torch.nn.functional.scaled_dot_product_attention
 
+    def attention(query, key, value, *args, **named):
+        """Of DTensors that are cut by heads, each part: DTensor knows no attention of CPUs."""
+        if not hasattr(query, "to_local"):
+            return dense(query, key, value, *args, **named)
+        parts = (one.to_local() for one in (query, key, value))
+        result = dense(*parts, *args, **named)
+        return type(query).from_local(result, query.device_mesh, query.placements)
+
+    functional.scaled_dot_product_attention = attention
     start_autocast = torch.autocast.__init__
 
     def autocast(scope, device_type="cpu", dtype=None, *args, **named):

@@ -248,8 +248,12 @@ class PretendedGpus:
         cuda.set_rng_state_all = lambda states: self._set_random_state(states[self.current])
         cuda.default_stream = cuda.current_stream = lambda device=None: stream
         cuda.stream = cuda.StreamContext = lambda stream: stream or GpuStream(self)
-        cuda.Stream = cuda.ExternalStream = lambda *_, **__: GpuStream(self)
-        torch.Stream = cuda.Stream  # type: ignore[misc]
+        # A class, of which annotations as `Stream | None` are made.
+        begin = GpuStream.__init__
+        cuda.Stream = type("Stream", (GpuStream,), {
+            "__init__": lambda stream, *_, **__: begin(stream, self)
+        })  # fmt: skip
+        torch.Stream = cuda.ExternalStream = cuda.Stream  # type: ignore[misc]
         torch.Event = cuda.Event = GpuEvent  # type: ignore[misc]
         cuda.device = cuda.device_of = self._chosen
         for name in ("_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect",

@@ -101,6 +101,9 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         """Sender and receiver -> messages so far."""
         super().__init__(self._place, len(members))
 
+    asked_backend = ""
+    """The backend that a script asked for this group alone."""
+
     def getBackendName(self) -> str:
         """The name that torch shows."""
         return "preflight"
@@ -116,7 +119,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
     @property
     def group_name(self) -> GroupName:
         """The name in torch's table of groups."""
-        return dist.distributed_c10d._world.pg_names[self]
+        return dist.distributed_c10d._world.pg_names.get(self, GroupName(self._name))
 
     def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> RecordedWork:
         """Record a scatter of a root's tensors."""

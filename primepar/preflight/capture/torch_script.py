@@ -239,7 +239,10 @@ class _StandIns:
         if not use_local_synchronization:
             members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
             self.recorder.recording.groups.append(GroupCreation(members, source_line()))
-        return original(ranks, None, None, None, use_local_synchronization, *rest, **named)
+        group = original(ranks, None, None, None, use_local_synchronization, *rest, **named)
+        if isinstance(group, RecordedGroup) and backend:
+            group.asked_backend = str(backend).lower()
+        return group
 
     def _spawn(
         self, fn: Callable[..., None], args: Sequence[Any] = (), nprocs: int = 1, *_: Any, **__: Any
@@ -252,7 +255,7 @@ class _StandIns:
 
     def _get_backend(self, original: Callable[..., str], group: Any = None) -> str:
         original(group)
-        name = self.asked_backend
+        name = getattr(group, "asked_backend", "") or self.asked_backend
         return name.rpartition(":")[2] if ":" in name else name
 
     def _batch_isend_irecv(

@@ -263,7 +263,8 @@ def _compared(values: TermValues, ranks: Sequence[_Rank]) -> list[ReplayedGradie
                     tensor.storage,
                     torch.zeros(rank.trace.lengths[tensor.storage], dtype=torch.float64),
                 )
-                rank.write(rank.flat(tensor), leaf)
+                # Its elements alone: between them may be those of other inputs, as in one QKV.
+                rank.write(tensor, torch.as_strided(leaf, tensor.size, tensor.stride, 0))
                 inputs.append((rank, tensor, name, leaf))
         _together(ranks, backward=False)
         for rank in ranks:

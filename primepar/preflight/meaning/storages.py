@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -83,6 +84,8 @@ def is_there(tensor: torch.Tensor) -> bool:
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor within a wrapper, such as a rank's own part of a DTensor, else itself."""
+    while is_functorch_wrapped_tensor(tensor):  # of torch.vmap
+        tensor = get_unwrapped(tensor)
     for name in ("_local_tensor", "elem"):
         inner = getattr(tensor, name, None) if type(tensor) is not torch.Tensor else None
         if isinstance(inner, torch.Tensor):
