@@ -97,14 +97,17 @@ class _Maps:
         return 1 + max(value for value, _ in self.values(index, SIDE))
 
     @cached_property
+    def meshes(self) -> list[Sequence]:
+        """The primitive on the small meshes on which mistakes are looked for."""
+        names = self.primitive.side_names
+        return [Sequence.of(self.primitive, *(side for _ in names)) for side in (2, SIDE)]
+
+    @cached_property
     def miscomputed(self) -> dict[str, Miscomputed]:
         """Phase -> the first sub-operator that is not computed once, on the smallest such mesh."""
         wrong: dict[str, Miscomputed] = {}
-        for side in (2, SIDE):
-            movement = Movement(
-                Sequence.of(self.primitive, *(side for _ in self.primitive.side_names))
-            )
-            for fault in coverage_faults(movement):
+        for mesh in self.meshes:
+            for fault in coverage_faults(Movement(mesh)):
                 if isinstance(fault, Miscomputed):
                     wrong.setdefault(fault.phase, fault)
         return wrong
@@ -112,9 +115,7 @@ class _Maps:
     @cached_property
     def is_met_early(self) -> bool:
         """Whether small meshes show the mistake: one that begins later is none of one edit."""
-        lengths = ((side,) * len(self.primitive.side_names) for side in (2, SIDE))
-        meshes = (Sequence.of(self.primitive, *sides) for sides in lengths)
-        return any(smallest_faults(meshes, FAULTS))
+        return any(smallest_faults(self.meshes, FAULTS))
 
     def is_right_with(self, phase: Phase, one: str, other: str, offset: int) -> bool:
         """Whether nothing is wrong on small meshes with two dims of a phase exchanged, and moved.

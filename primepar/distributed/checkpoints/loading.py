@@ -185,8 +185,7 @@ def check_same_run(
     if changed and not override:
         raise CheckpointError(
             f"{path}: expected the settings of the run that wrote it, got {', '.join(changed)}: "
-            "give them as they were, or add --set "
-            "checkpoint.override=true"
+            "give them as they were, or add --set checkpoint.override=true"
         )
     notes = [f"goes on with {', '.join(changed)}"] if changed else []
     if saved.code != identity.code:
