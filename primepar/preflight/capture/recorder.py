@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from primepar.preflight.capture.buffers import (
     storage_id,
 )
 from primepar.preflight.capture.runner import RankLink
-from primepar.preflight.capture.source_lines import in_torch, source_line
+from primepar.preflight.capture.source_lines import by_index, in_torch, source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import Dependence, span
 from primepar.preflight.meaning.terms import Applied
@@ -251,10 +250,10 @@ class RankRecorder:
 
         An index of an array steers nothing: what is read by it is data.
         """
-        if "__getitem__" in (sys._getframe(place).f_code.co_name for place in range(2, 12)):
+        if self.quiet or in_torch() or by_index():
             return
         source = source_line()
-        if not self.quiet and not in_torch() and source not in self.recording.lost:
+        if source not in self.recording.lost:
             self.recording.lost.append(source)
 
     @contextmanager

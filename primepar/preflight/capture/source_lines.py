@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -47,12 +48,21 @@ def in_torch() -> bool:
 
 def by_dtensor() -> bool:
     """Whether DTensor has called what runs now."""
-    frame: FrameType | None = sys._getframe(1)
+    part = f"{os.sep}distributed{os.sep}tensor{os.sep}"
+    return any(part in frame.f_code.co_filename for frame in _since_the_user(sys._getframe(1)))
+
+
+def by_index() -> bool:
+    """Whether a library looks an index up, as a memory-mapped array does."""
+    names = (frame.f_code.co_name for frame in _since_the_user(sys._getframe(1)))
+    return "__getitem__" in names
+
+
+def _since_the_user(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames outwards, up to those of the user's files."""
     while frame is not None and _kind(frame.f_code.co_filename) != "user":
-        if f"{os.sep}distributed{os.sep}tensor{os.sep}" in frame.f_code.co_filename:
-            return True
+        yield frame
         frame = frame.f_back
-    return False
 
 
 def is_users(path: str) -> bool:
