@@ -23,6 +23,7 @@ class Edited(Primitive):
                  steps: Callable[..., tuple[Any, ...]] | None = None) -> None:  # fmt: skip
         self.base, self.maps, self.at_step = base, maps, steps
         self.axes: tuple[str, ...] | Mapping[str, str] = base.axes
+        self.virtual = base.virtual
         self.label, self.keeps = base.label, base.keeps
         home = base.home
         if home is not None:

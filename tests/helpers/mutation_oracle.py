@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
-from itertools import product
+from itertools import chain, product
 from math import prod
 from random import Random
 from time import perf_counter
@@ -182,13 +182,13 @@ def digest_of(primitive: Primitive) -> str:
     for side in (2, 3):
         sides = (side,) * len(primitive.side_names)
         element = Element(primitive, sides)
-        devices = list(product(*map(range, element.axis_lengths)))
-        for device, step in product(devices, range(primitive.steps(*sides))):
-            seen += [str(getattr(primitive, phase)(*device, step, *sides)) for phase in PHASES]
+        places = sorted(chain(*element.places.values()))
+        for place, step in product(places, range(primitive.steps(*sides))):
+            seen += [str(getattr(primitive, phase)(*place, step, *sides)) for phase in PHASES]
         if primitive.home is not None:
             seen += [
-                str(primitive.home(tensor, *device, *sides))
-                for tensor, device in product(HOMES, devices)
+                str(primitive.home(tensor, *place, *sides))
+                for tensor, place in product(HOMES, places)
             ]
         seen.append(f"{primitive.sent(30, 60, 84, *sides)} {primitive.held(30, 60, 84, *sides)}")
     return sha256("\n".join(seen).encode()).hexdigest()

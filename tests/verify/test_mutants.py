@@ -20,6 +20,7 @@ from mutation_maps import MAP_WAYS
 from mutation_oracle import Generated, Judged, Task, changes, decide, map_changes
 from oracle.explore import explore
 
+from primepar.partition import PRIMITIVES
 from primepar.schedule import load_program
 
 KEPT = index()
@@ -71,6 +72,10 @@ def test_so_is_a_mutant_of_a_map(way: str) -> None:
         Task("by-input", way, number, 1) for number in range(len(map_changes("by-input", way, 1)))
     ]
     assert [task for task in tasks if not decide(task).is_right] == []
+
+
+def test_every_primitive_has_mutants_of_its_map() -> None:
+    assert [name for name in PRIMITIVES if not map_changes(name, "wrong offset", 1)] == []
 
 
 def test_every_way_has_a_name_of_its_own() -> None:
