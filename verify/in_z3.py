@@ -43,8 +43,11 @@ def levels_in_z3(graph: WaitGraph) -> list[int]:
 
     Raises `UnansweredError` if Z3 gives no answer in time.
     """
+    # What nothing matches follows itself: no time is after itself.
     hanging = {node for node, before in enumerate(graph.before) if node in before}
     while True:
+        # One cycle is found at a time. What follows it is out of the next question, and the loop
+        # ends when the rest has an order.
         hanging = _with_followers(graph, hanging)
         answer = _ordered(graph, hanging)
         if isinstance(answer, list):
@@ -65,6 +68,8 @@ def _ordered(graph: WaitGraph, hanging: set[int]) -> list[int] | set[int]:
                 edges[name] = (earlier, node)
                 solver.assert_and_track(times[earlier] < times[node], name)
     if _check(solver) == z3.unsat:
+        # Added up, with the factors that Z3 has, the edges of a core cancel every time: so each of
+        # them is on a cycle, and all these nodes hang. The judge checks that.
         core = [edges[str(name)] for name in solver.unsat_core()]
         return {node for edge in core for node in edge}
     model = solver.model()

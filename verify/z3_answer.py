@@ -40,6 +40,7 @@ def check_by(solver: Any, deadline: float, *assumptions: Any) -> Any:
     of `perf_counter`.
     """
     left = deadline - perf_counter()
+    # Most questions end here, without a thread that stops the clock.
     if left > SHORT:
         answer = _asked(solver, inf, SHORT_WORK, assumptions)
         if answer != z3.unknown:

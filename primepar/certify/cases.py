@@ -55,6 +55,8 @@ class Case:
         self.facts: list[Form] = []
         self.solved: dict[str, Form] = {}
         self.decisions, self.answers = list(decisions), answers
+        # Every case is followed from the start: the first decisions are those that led to the
+        # branch, the last of them with the opposite outcome.
         self._prescribed = list(decisions)
         self._decided: dict[Form, bool] = {}
         self._values: dict[int, tuple[Any, Form | bool]] = {}
@@ -65,6 +67,7 @@ class Case:
         variable = Form.named(name)
         self.facts.append(variable.plus(Form.of(-first)))
         if limit is not None:
+            # name < limit, of whole numbers: limit - name - 1 >= 0.
             self.facts.append(limit.plus(variable, -1).plus(Form.of(-1)))
         return variable
 
@@ -83,6 +86,8 @@ class Case:
         if form.constant is not None:
             return form.constant >= 0
         opposite = form.opposite()
+        # What was decided before in this case is not asked again. `r + 1 < s` and `r + 1 >= s` are
+        # one question, with opposite answers.
         for comparison, outcome in ((form, True), (opposite, False)):
             if comparison in self._decided:
                 return self._decided[comparison] == outcome
@@ -92,6 +97,8 @@ class Case:
             outcome, is_open = self.answers(self, form)
             self.decisions.append((outcome, is_open))
         self._decided[form] = outcome
+        # The case now stands for those values for which it is so. An answer that follows from the
+        # facts adds none: what is implied would only make contradictions longer.
         if is_open:
             self.facts.append(form if outcome else opposite)
         return outcome
@@ -99,6 +106,7 @@ class Case:
     def equal(self, left: Form, right: Form) -> bool:
         """Whether two forms are equal; if so, one name is solved for."""
         form = self.reduced(left.plus(right, -1))
+        # f == 0 is f >= 0 and -f >= 0, two decisions.
         if not (self.decide(form) and self.decide(form.scaled(-1))):
             return False
         self._solve(form)
@@ -106,6 +114,8 @@ class Case:
 
     def _solve(self, form: Form) -> None:
         """Solve `form == 0`, if it is linear, for the last name that has the factor 1 or -1."""
+        # `r + 1 == s` becomes s = r + 1 everywhere, so that `s * s` and `(r + 1) * s` are seen to
+        # be equal. 2 q == t gives no whole factor to solve q for; t is solved for.
         linear = all(len(term) < 2 for term in form.terms)
         units = sorted(term[0] for term, factor in form.terms.items() if term and abs(factor) == 1)
         if linear and units:
@@ -113,6 +123,8 @@ class Case:
             factor = form.terms[name,]
             rest = form.plus(Form({(name,): -factor}))
             value = rest.scaled(-factor)
+            # Values of other names must not mention a name that is solved for: each replacement
+            # then ends.
             self.solved = {key: old.replaced(name, value) for key, old in self.solved.items()}
             self.solved[name] = value
 
@@ -173,6 +185,8 @@ class Case:
             yield then if self._known(condition) else otherwise
         elif node.operator in ("&", "|"):
             yield node.parts[0]
+            # Python's `and` and `or`: `(s > 1) & (t % (s - 1) == 0)` divides only where s > 1
+            # holds.
             if self._known(node.parts[0]) == (node.operator == "&"):
                 yield node.parts[1]
         else:
@@ -220,6 +234,8 @@ class Case:
             return self._divided_by_number(form, divisor.constant)
         if not self.decide(divisor.plus(Form.of(-1))):
             raise ClaimError("expected % and // by 1 or more in a map")
+        # By subtraction, one case for each quotient: (r + c) // s is 0 where r + c < s, else 1, as
+        # r, c < s. A negative form is raised until it is 0 or more, as in Python -1 % s == s-1.
         rest, quotient, step = form, 0, 1 if self.decide(form) else -1
         for _ in range(MAX_QUOTIENTS):
             below = not self.decide(rest.plus(divisor, -1)) if step > 0 else self.decide(rest)
@@ -236,11 +252,14 @@ class Case:
         """
         if divisor < 1:
             raise ClaimError("expected % and // by 1 or more in a map")
+        # 4 t + 5 divided by 4 is t + 1, and 1 remains: where all other factors are multiples, no
+        # name is needed.
         rest = form.terms.get((), 0) % divisor
         if any(factor % divisor for term, factor in form.terms.items() if term):
             self._quotients += 1
             quotient = Form.named(f"quotient {self._quotients}")
             left = form.plus(quotient, -divisor)
+            # 0 <= form - divisor * quotient < divisor defines the quotient.
             self.facts += [left, Form.of(divisor - 1).plus(left, -1)]
             self.quotient(quotient, form, divisor)
             if divisor > MAX_REMAINDERS:
@@ -263,10 +282,14 @@ def contradicts(case: Case, opposite: Form, answer: Answer) -> bool:
     """Whether facts and `opposite`, times factors of 1 or more, add up to less than 0."""
     total, previous = Form({}), -2
     for index, factor in answer.factors:
+        # Ascending indices: no fact twice, and -1, the opposite, first. Only positive factors keep
+        # `>= 0`.
         if factor < 1 or not previous < index < len(case.facts):
             return False
         previous = index
         fact = case.facts[index] if index >= 0 else opposite
+        # r >= 0, s - r - 1 >= 0 and -s >= 0 add up to -1 >= 0, so they cannot hold together. Facts
+        # of whole numbers are tightened before: from 2 q - 3 >= 0 follows q - 2 >= 0.
         total = total.plus(case.reduced(fact).tightened(), factor)
     return total.constant is not None and total.constant < 0
 
@@ -285,6 +308,8 @@ def cases(given: Sequence[Answer]) -> Iterator[Case]:
         if answer is None:
             raise ClaimError("expected an answer for every comparison, got too few")
         if answer.outcome == "both":
+            # The other side of the branch waits. No list of cases is taken on trust: both outcomes
+            # of every open comparison are followed, or the certificate is refused.
             starts.append([*case.decisions, (False, True)])
             return True, True
         opposite = form.opposite() if answer.outcome == "yes" else form
@@ -298,5 +323,6 @@ def cases(given: Sequence[Answer]) -> Iterator[Case]:
         yield Case(starts.pop(), next_answer)
     else:
         raise ClaimError(f"expected at most {MAX_CASES} cases")
+    # Answers that nothing asks for would be unchecked text in a proof.
     if next(unused, None) is not None:
         raise ClaimError("expected no more answers than comparisons")

@@ -128,6 +128,8 @@ def _has_work(subject: Subject) -> Iterator[Claim]:
     yield Claim("steps", ("coverage",), subject.sides, condition=body, is_precondition=True)
     layouts = (*maps.phases.values(), *maps.homes.values())
     digits = [digit for layout in layouts for index in layout.values() for digit in index]
+    # Python raises for `% 0` where a solver may choose any value. So all divisors are proved to be
+    # positive first.
     divisors = {id(node.parts[1]): node.parts[1] for node in nodes(maps.steps, *counts, *digits)
                 if node.operator in ("%", "//")}  # fmt: skip
     given = (*subject.sides, *subject.device(), ("t", maps.steps))
@@ -143,11 +145,15 @@ def _coverage(subject: Subject) -> Iterator[Claim]:
     steps = subject.maps.steps
     witnesses = (*subject.device("at_"), ("at_t", steps))
     for phase, slices in subject.maps.phases.items():
+        # `{}` names no digit, so all digits of M, N and K are given: for every sub-operator there
+        # must be a device and a step.
         cut, matches = _matched(subject, subject.slices, (slices, name("at_t")), ({}, 0))
         given = (*subject.sides, *cut)
         yield Claim(f"coverage {phase}", ("coverage",), given, witnesses, matches)
         places = reduce(mul, (*dict(subject.device()).values(), steps), 1)
         computed = reduce(mul, dict(cut).values(), 1)
+        # Onto and equally many, so one to one: with 4 devices and 2 steps, 8 products that are all
+        # computed by 8 places leave none for a second time.
         count = every((*_small_sides(subject), computed == places))
         yield Claim(f"count {phase}", ("coverage",), subject.sides, condition=count)
 
@@ -163,6 +169,7 @@ def _matched(
     """
     given, matches = [], []
     for dim, place, count in subject.digits(dims):
+        # A device that holds all slices of a digit (`ANY`) has whichever one is needed.
         digit, sought = digit_of(held[0], dim, place), digit_of(needed[0], dim, place)
         if digit is ANY:
             continue
@@ -221,13 +228,18 @@ def _moves(subject: Subject) -> Iterator[Claim]:
             continue  # Forward has sent every block to some device, which keeps it.
         about, given = f"{phase} {tensor}", (("t", last),)
         moved = _moved(subject, about, "placement", tensor, (phase, t), (phase, t + 1), given)
+        # `t < steps - 1` has no value where there is one step, and then nothing moves.
         yield replace(moved, empty_if=steps == 1)
         if subject.repeats:
+            # Inside an outer member of several steps the first step follows the last one: the
+            # blocks that it starts with must be somewhere then.
             about, end, start = f"{about} again", (phase, last), (phase, 0)
             yield _moved(subject, about, "placement", tensor, end, start)
     stay = {("forward", "O"): "backward", ("gradient", "dW"): "forward"}
     for (phase, tensor), then in (NEXT_USE | stay).items():
         about, end, stays = f"{phase} {tensor} to {then}", (phase, last), (phase, tensor) in stay
+        # O is not sent at the end of forward: the device that has the finished sum must be the one
+        # that reads dO in its place, so there is no witness to choose.
         yield _moved(subject, about, "alignment", tensor, end, (then, 0), stays=stays)
 
 
@@ -238,6 +250,8 @@ def _moved(
     phases, dims = subject.maps.phases, tensor_dims(tensor)
     have, need = (phases[held[0]], held[1]), (phases[needed[0]], needed[1])
     opened, matches = _matched(subject, dims, have, need, at_witness=not stays)
+    # Which device has the block is not stated, so it is a witness: there must be one, from which
+    # the block is sent. What stays has no choice: the holder is the device itself.
     witnesses = () if stays else subject.device("at_")
     given = (*subject.sides, *subject.device(), *given, *opened)
     return Claim(about, (proves,), given, witnesses, matches)
@@ -255,6 +269,7 @@ def _order(subject: Subject) -> Claim:
     starts after `4 steps + 2`.
     """
     steps, t, later = subject.maps.steps, name("t"), name("at_t")
+    # `~a | b` is *if a then b*: all of step t comes before all of a later step.
     grows = ~(t < later) | (5 + 4 * t < 2 + 4 * later)
     body = grows & (2 + 4 * t > 1) & (5 + 4 * t < 4 * steps + 2)
     given = (*subject.sides, ("t", steps), ("at_t", steps))
@@ -265,6 +280,8 @@ def _buffers() -> Claim:
     """A block arrives only on a device without it, so in a buffer that is not in use; 1 is true."""
     arrives, here, is_same, other = map(name, ("arrives", "is_here", "is_same", "other_is_here"))
     only_missing = ~(arrives == 1) | (here == 0)
+    # If the arriving block and the one in the buffer are the same block, one is here exactly if the
+    # other is. So what arrives is not here, and nothing that is here is overwritten.
     one_buffer = ~(is_same == 1) | (here == other)
     overwrites = (arrives == 1) & (other == 1) & (is_same == 1)
     given = tuple((str(fact), 2) for fact in (arrives, here, is_same, other))

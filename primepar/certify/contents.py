@@ -87,6 +87,9 @@ class Content:
         take time exponential in the number of reductions. So a content is opened when all those
         that use it have been: with `times[x]` the sum, over these, of their own times and scale.
         """
+        # First pass: how often each content below is used. Two ranks hold x = a + b and all-reduce
+        # it: the sum uses x twice, x uses a and b once each. What is summed up already, or chosen
+        # by max, is not opened: it counts as one operand.
         uses: dict[int, int] = {}
         ready: list[Content] = [self]
         for above in in_time(ready):
@@ -96,6 +99,8 @@ class Content:
                     uses[key] = uses.get(key, 0) + 1
                     if uses[key] == 1 and below._values is None and below._reduction == "sum":
                         ready.append(below)
+        # Second pass, from the top: a content is opened when its last user has been, so that its
+        # factor is complete. Above, x is opened once with the factor 2, and a and b get 2 each.
         times: dict[int, Scale] = dict.fromkeys(uses, 0)
         times[id(self)] = 1
         total: dict[Cell, dict[Any, Scale]] = {}
@@ -112,6 +117,7 @@ class Content:
                 key = id(below)
                 times[key] += factor
                 uses[key] -= 1
+                # Another user of it is still to come, with a factor of its own.
                 if uses[key]:
                     continue
                 if below._values is None and below._reduction == "sum":
@@ -120,6 +126,8 @@ class Content:
                 for cell, value in below.values.items():
                     counts = total.setdefault(cell, {})
                     for term, count in value:
+                        # A coefficient of 0 stays in the sum. No name requires a term 0 times, so
+                        # data that cancelled is not taken for data that was never there.
                         counts[term] = counts.get(term, 0) + count * times[key]
         return {cell: frozenset(counts.items()) for cell, counts in total.items()}
 
@@ -131,12 +139,17 @@ class Content:
             chosen: set[Value] = set()
             for of in operands:
                 value = of.get(cell, frozenset())
+                # max(max(a, b), c) is one choice from a, b and c. 2 * max(a, b) is not one from 2a
+                # and 2b here, as a negative factor would turn it to a minimum: such a sum is one
+                # operand.
                 inner: frozenset[Value] = frozenset({value})
                 if len(value) == 1:
                     ((term, times),) = value
                     if isinstance(term, Extremum) and times == 1:
                         inner = term.of if term.reduction == self._reduction else inner
                 chosen |= inner
+            # max(a, a) is a: an all-reduce by max of equal copies changes nothing, where a sum
+            # would count them twice.
             if len(chosen) > 1:
                 values[cell] = frozenset({(Extremum(self._reduction, frozenset(chosen)), 1)})
             else:
@@ -160,12 +173,15 @@ def reduced(reduction: Reduction, operands: Iterable[Content | Leaf], scale: Sca
 
     A reduction of data of different places is right for no block.
     """
+    # 0 + a is a, but max(0, a) is not.
     of = tuple([part for part in operands if part is not ZERO or reduction != "sum"])
     if not of:
         return ZERO
     cells: Cells = ()
     for part in of:
         its = part[0] if isinstance(part, tuple) else part.cells
+        # I[0] + I[1] has the cells of neither: whoever reads it under any name reads something
+        # wrong.
         if cells is not its and cells and its and cells != its:
             cells = MIXED
             break
@@ -184,6 +200,8 @@ class Required:
         self._cuts: dict[tuple[str, int], set[int]] = {}
         for name, tensor in (self.program.tensors or {}).items():
             for dim, positions in enumerate(tensor.cuts):
+                # `y` with cuts 0 2 4 and `y.other of y` with cuts 0 1 3 4 are one tensor: its cells
+                # end at 0, 1, 2, 3 and 4, and y[0] consists of two of them.
                 self._cuts.setdefault((tensor.of or name, dim), set()).update(positions)
         self._cells: dict[str, Cells] = {}
         self.block_of: dict[Cells, str] = {}
@@ -235,6 +253,7 @@ class Required:
         """The content of a block from before the program; a sum in that place then requires it."""
         if self.meaning.maker(block) is not None and not self._before.issuperset(self.cells(block)):
             self._before.update(self.cells(block))
+            # What sums require has changed: a finished one now also has the data from before.
             self._due.clear()
         return self.datum(block)
 
@@ -251,6 +270,8 @@ class Required:
 
     def _sum(self, phase: Phase, cell: Cell) -> Value:
         terms = self._terms_of(phase, cell)
+        # A gradient that was there before the program is part of its sum: g += dy * x gives g and
+        # the product, each once.
         if cell in self._before:
             terms |= {(INITIAL, 1)}
         if phase.reduction == "sum" or len(terms) < 2:
@@ -259,6 +280,8 @@ class Required:
         return frozenset({(Extremum(phase.reduction, choices), 1)})
 
     def _terms_of(self, phase: Phase, cell: Cell) -> Value:
+        # No grid states which products there are, so those that the program computes are the sum. A
+        # product that no rank computes is missed only with a grid.
         if phase.keys is None:
             return frozenset((token, phase.scale) for token in self._computed.get(cell, ()))
         if phase.name not in self._terms:
@@ -269,6 +292,7 @@ class Required:
 
     def holds(self, content: Content, block: str) -> bool:
         """Whether a content is what a block of this name has to hold."""
+        # Equal sums in other cells are another block: I[0] received under the name I[1] is wrong.
         return content.cells == self.cells(block) and content.equals(self.due(block))
 
     def is_uniform(self, contents: Iterable[Content]) -> bool:
@@ -284,6 +308,7 @@ class HeldData:
         self._due = required.due(block)
         phase = required.meaning.maker(block)
         self.reduction: str = phase.reduction if phase else "sum"
+        # Zeros have no cells, and fit everywhere: they are a sum that lacks all its products.
         fits = content is ZERO or content.cells == required.cells(block)
         self._is_sum_of_block = phase is not None and fits
 
@@ -310,6 +335,8 @@ class HeldData:
             for cell, pair in pairs.items():
                 alike.setdefault(pair, []).append(cell)
             for pair, cells in alike.items():
+                # A term that is the same in all cells of a known block is one line of a report:
+                # *O[0,0] has N=1 twice*, in place of one line for each cell.
                 known = self._required.block_of.get(tuple(cells))
                 groups = [tuple(cells)] if known else [(cell,) for cell in cells]
                 terms += [self._term(group, token, *pair) for group in groups]
@@ -349,6 +376,8 @@ def _tokens(value: Value) -> dict[Token, Scale]:
     seen: dict[Value, Scale] = {}
     while waiting:
         inner, factor = waiting.pop()
+        # A sum in two extrema is opened again only with a larger factor, which raises the maximum;
+        # so the loop ends, and takes no exponential time.
         if seen.get(inner, 0) >= factor:
             continue
         seen[inner] = factor

@@ -68,6 +68,8 @@ class Judge:
     """
 
     def __init__(self, program: Program, transport: Transport = RENDEZVOUS) -> None:
+        # NCCL then has a communicator for the two ranks of each message, so that its stream holds
+        # no message to a third one.
         self.program = on_pairs(program) if transport.order == "peer" else program
         self.transport = transport
 
@@ -122,6 +124,8 @@ class Judge:
             places: dict[tuple[int, ...], list[Place]] = {}
             outside: list[Violation] = []
             for place, slices in self._products.get(phase, ()):
+                # A product outside the grid would otherwise be nobody's: the loop below asks for
+                # cells of the grid alone.
                 within = slices.keys() == grid.keys() and all(slices[d] < grid[d] for d in grid)
                 if within:
                     places.setdefault(tuple([slices[dim] for dim in grid]), []).append(place)
@@ -130,6 +134,8 @@ class Judge:
             wrong += outside
             for cell in in_time(product(*map(range, grid.values()))):
                 computing = places.get(cell, [])
+                # By enumeration, no counting: one cell twice and another one never have the right
+                # number.
                 if len(computing) != 1:
                     sub_operator = dict(zip(grid, cell, strict=True))
                     wrong.append(Miscovered(phase, sub_operator, tuple(computing)))
@@ -141,6 +147,8 @@ class Judge:
         products: dict[str, list[tuple[Place, SubOperator]]] = {}
         for rank, nodes in enumerate(self.program.programs):
             for index, node in enumerate(nodes):
+                # Recomputed activations are products of the same sub-operator; they belong to a
+                # second pass over data that was freed, and count once.
                 if isinstance(node, Compute) and node.phase and not node.again:
                     of_phase = products.setdefault(node.phase, [])
                     of_phase.append(((rank, index), node.sub_operator or {}))
@@ -160,6 +168,9 @@ class Judge:
             raise ClaimError(f"levels: expected {len(before)}, got {len(level)}")
         for node, follows in enumerate(before):
             depth = level[node]
+            # That each unreached node follows another unreached one is all that a deadlock needs.
+            # Start at any and go back: the way never ends, and nodes are finitely many, so it meets
+            # itself. That is the cycle; a send without receive follows itself.
             if depth == NEVER:
                 if all(level[earlier] != NEVER for earlier in follows):
                     raise ClaimError(
@@ -168,6 +179,8 @@ class Judge:
                     )
                 continue
             for earlier in follows:
+                # Strictly: with equal levels the wait of rank 0 could be what the wait of rank 1 is
+                # for, and the other way round.
                 if not NEVER < level[earlier] < depth:
                     raise ClaimError(
                         f"levels: expected {_at(places[node])} after {_at(places[earlier])}, "
@@ -232,19 +245,26 @@ class Judge:
             apart = len({*of.reads, *of.writes}) == len(posts)
             if len(posts) > 1 and apart and not flights and of.request is None:
                 continue  # messages of different blocks that are done when the group returns
+            # Nothing is in flight and nothing is posted: no access can race, and most instructions
+            # end here.
             if flights or len(posts) > 1 or of.request is not None:
                 for part, post in enumerate(posts):
                     reads, writes, frees, *_ = effects(post, rank) if len(posts) > 1 else of
                     changed = dict.fromkeys((*writes, *frees))
                     for block in dict.fromkeys((*reads, *changed)):
                         for side, is_written in flights.get(block, ()):
+                            # Two reads of one block may overlap: a block may be sent to two ranks
+                            # at once.
                             if is_written or block in changed:
                                 access = "written" if block in changed else "read"
                                 yield self._race(place, block, access, side, leaked)
+                    # Parts of one group are in flight together: a group that sends a block and
+                    # receives into it races with itself.
                     if of.request is not None or len(posts) > 1:
                         for block in dict.fromkeys((*reads, *writes)):
                             flight = (*place, part), block in writes
                             flights.setdefault(block, []).append(flight)
+            # A wait ends what its post started, a blocking instruction what it started itself.
             done = self.matches.posted.get(place) if of.awaits is not None else place
             if done is not None and (of.awaits is not None or (of.request is None and of.posts)):
                 self._land(flights, done)
@@ -286,6 +306,8 @@ class Judge:
         The levels must have been checked. Accesses that race are not looked at.
         """
         run = Run(self.matches, self.meaning, self.racing)
+        # A program that hangs is followed as far as it comes: what is wrong before the deadlock is
+        # reported together with it.
         run.follow(self.stretches(level))
         if self.finishes(level):
             run.end(is_right=not self.coverage and not self.races)
@@ -302,6 +324,7 @@ class Judge:
         hangs = [False for _ in ranks]
         stretches: list[tuple[int, Stretch]] = []
         for (rank, index), node in self.graph.returns.items():
+            # Nothing of a rank runs after an instruction that never returns.
             if not hangs[rank]:
                 stretches.append((depth[rank], (rank, first[rank], index + 1)))
                 first[rank], depth[rank] = index + 1, level[node]

@@ -49,12 +49,16 @@ def origin(
         for place, content, _ in written
         if content is not None
     )
+    # It is nowhere in the sum. If somebody computes it, a message is missing from there; if nobody
+    # does, `Origin()` without a place.
     if term.got == 0 and not is_common:
         return Origin(sent_from=next((place for place, _, computes in written if computes), None))
     wrong: dict[int, Place] = {}
     for place, content, _ in written:
         count = count_of(content, term.key) if content is not None else 0
         if not is_common:
+            # The first place that wrote the term with a wrong coefficient; all later ones only
+            # passed it on.
             if count not in (0, term.required):
                 return Origin(fix=place, is_scaled=is_scaled)
             continue

@@ -33,6 +33,7 @@ def certify_primitive(given: PrimitiveCertificate, primitive: Primitive) -> int:
     subject = Subject(primitive, _slices(given, primitive), given.repeats)
     required = {claim.name: claim for claim in claims(subject)}
     existential = {name for name, claim in required.items() if claim.witnesses}
+    # All claims and no others: a certificate that leaves one out proves something weaker.
     if given.answers.keys() != required.keys() or given.witnesses.keys() != existential:
         raise ClaimError("answers: expected those of every claim about this primitive, got others")
     return sum(
@@ -65,10 +66,13 @@ def holds(claim: Claim, witnesses: Mapping[str, Number], case: Case) -> bool:
     for name, limit in claim.given:
         below = None if limit is None else case.value(limit, names)
         names[name] = case.variable(name, 1 if limit is None else 0, below)
+    # A phase of one step has no next one: in this case there is nothing to claim.
     if case.holds(claim.empty_if, names):
         return True
     values = {name: case.value(witnesses[name], names) for name, _ in claim.witnesses}
     for name, limit in claim.witnesses:
+        # A witness has to be on the mesh: device (r+1, c) does not exist for the last r, (r+1)%s
+        # does.
         room = case.value(limit, names).plus(values[name], -1).plus(Form.of(-1))
         if not (case.decide(values[name]) and case.decide(room)):
             return False
@@ -87,6 +91,8 @@ def certify_sequence(given: SequenceCertificate, nesting: Nesting) -> int:
         )
     followed = 0
     for member, repeats, part in zip(nesting.read, nesting.turns, given.members, strict=True):
+        # K2,P: P is repeated for each step of K if K has several, so that what its first step needs
+        # must be somewhere after its last one.
         if repeats and not part.repeats:
             expected = (
                 "expected claims about repeated steps of every member inside of several steps"

@@ -48,6 +48,7 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
         wanted = f"the certificate of this program, {expected[:12]}"
         _refuse("program", wanted, f"that of another, {given.program[:12]}")
     judge = Judge(program, given.transport)
+    # First the order, then what follows along it: `refuted` may only be asked of checked levels.
     judge.check_levels(given.levels)
     if bool(given.proved) == bool(given.refuted):
         _refuse("properties", "proved or refuted ones", "both" if given.proved else "none")
@@ -59,6 +60,7 @@ def certify_program(given: ProgramCertificate, program: Program) -> None:
         _refuse("proved", "nothing wrong", f"{sorted(wrong)[0]} refuted")
     if given.proved and undecided:
         _refuse("proved", "sizes of all blocks", f"{sorted(undecided)[0]} undecided without them")
+    # All that the program asks, so that nobody drops a refuted property from a proof.
     if given.proved and given.proved != tuple(judge.asked()):
         _refuse("proved", ", ".join(judge.asked()), ", ".join(given.proved))
 

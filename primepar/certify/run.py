@@ -99,6 +99,8 @@ class Run:
         """Run stretches in an order in which each comes after everything that it waits for."""
         for rank, first, end in in_time(stretches):
             waited = self._waiting[rank]
+            # The last instruction of the rank's previous stretch returns now, as its level comes
+            # now. What it receives has been sent in a stretch before this one.
             if waited is not None:
                 self._return(waited)
             nodes = self.program.programs[rank]
@@ -106,6 +108,7 @@ class Run:
                 node = nodes[index]
                 if type(node) is op.Compute:
                     self._compute((rank, index), node)
+                # A wait reads nothing when it starts; what it awaits is written when it returns.
                 elif type(node) is not op.Wait:
                     self._start((rank, index), node)
             self._waiting[rank] = (rank, end - 1) if end > first else None
@@ -126,6 +129,8 @@ class Run:
                 self._cut_or_join(place, node)
             case op.Group(body=body):
                 for part, message in enumerate(body):
+                    # The receives of a group have no data yet: they are written when it returns. So
+                    # an exchange of one block for another sends the old data on both ranks.
                     if isinstance(message, op.Send):
                         self._sent[*place, part] = (self._read(place, message.block),)
             case _:
@@ -138,6 +143,8 @@ class Run:
         for side in awaited:
             post = self.matches.post(side)
             if isinstance(post, op.Recv | op.IRecv):
+                # A message is delivered once, so its content can go. What a collective sent stays,
+                # for its other members.
                 send = self.matches.partners[side][0]
                 self.device[rank][post.block] = self._sent.pop(send)[0]
             elif isinstance(post, op.Collective):
@@ -145,6 +152,7 @@ class Run:
                 for block, content in zip(writes, self._collected(side, post), strict=True):
                     self._write(side[:2], block, content)
         phase, is_first = self._first_step[rank]
+        # A blocking send awaits the receiver, but no data: the rank's first step goes on.
         if is_first and awaited and type(self.matches.node(place)) is not op.Send:
             self._first_step[rank] = (phase, False)
 
@@ -171,9 +179,12 @@ class Run:
         device, freed = self.device[rank], self._freed[rank]
         if block in device:
             return device[block]
+        # Without `initial` nothing states what is there, so the first read of a name finds its
+        # data. After a free this does not hold: the block was there, and is gone.
         if self.program.initial is None and block not in freed:
             device[block] = self.required.initial(block)
             return device[block]
+        # A block in flight may or may not be there. The race is the violation.
         if (place, block) not in self._racing:
             why: Why = "on the host" if block in self.host[rank] else "never there"
             self.wrong.append(Absent(of, place, block, "freed" if block in freed else why))
@@ -199,8 +210,11 @@ class Run:
         added: tuple[Content | Leaf, ...]
         if node.phase is None or node.sub_operator is None:
             contents = [self._read(place, block) for block in node.reads]
+            # An addition may read unfinished sums: that is how they are finished. So its operands
+            # are no claims, and are kept for `_check_none_lost` alone.
             self._passed += zip(contents, node.reads, strict=True)
             added = tuple(contents)
+            # O' is a second buffer of O: what is added there is added as in O.
             phase = self.meaning.maker(node.accumulates.rstrip("'"))
         else:
             phase = self.meaning.phases[node.phase]
@@ -209,6 +223,7 @@ class Run:
             added = (leaf,)
         if node.scale != "1":
             added = (reduced("sum", added, node.scale_value),)
+        # A block that is not there yet starts with this product; there is no zero to add it to.
         before = self.device[place[0]].get(node.accumulates)
         if before is not None:
             added = (before, *added)
@@ -222,6 +237,8 @@ class Run:
         names = [template.block(sub_operator) for template in phase.reads]
         for block, want in zip(node.reads, names, strict=False):
             content = self._read(place, block, of)
+            # `want` follows from the slices of the sub-operator, `block` is where the program reads
+            # it. A second buffer I[0,1]' is right for I[0,1] if it holds the data of I[0,1].
             if self.required.holds(content, want):
                 self._finished.add(want)
                 continue
@@ -240,6 +257,7 @@ class Run:
         it. The step ends where the rank next waits for a receive or a collective.
         """
         current, is_first = self._first_step[rank]
+        # The first phase of a rank is no later one: nothing was kept for it.
         if phase != current:
             is_first = current is not None
             self._first_step[rank] = (phase, is_first)
@@ -256,14 +274,19 @@ class Run:
             self.device[rank].pop(block, None)
         named = [self.meaning.place(block) for block in (node.block, *node.blocks)]
         parts = Counter(chain(*map(cells_of, node.blocks)))
+        # y[0] and y[1] are the halves of y.whole[0]; y[0] twice has as many elements, but one half
+        # is missing.
         if None in named or parts != Counter(cells_of(node.block)):
             self.wrong.append(Misshapen(place, "parts", (node.block,)))
             return
         filled = [content for content in held if content is not ZERO]
         for content, block in zip(held, of.reads, strict=True):
+            # A copy under another name would be cut as if it were the named block.
             if content is not ZERO and content.cells != cells_of(block):
                 self.wrong.append(Misshapen(place, "other data", (block,)))
                 return
+        # A join of a finished half and of one that lacks a product is a block that no one addition
+        # finishes. So it is refused here, and not at some later read.
         is_even = len(filled) in (0, len(held)) and self.required.is_uniform(filled)
         if isinstance(node, op.Join) and not is_even:
             self.wrong.append(Misshapen(place, "uneven", (node.block,)))
@@ -280,6 +303,7 @@ class Run:
         sent = [self._sent[sides[member]] for member in node.group]
         index = node.group.index(rank)
         match node:
+            # The root writes nothing: what it holds stays.
             case op.Broadcast(root=root):
                 return () if rank == root else self._sent[sides[root]]
             case op.Scatter(root=root):
@@ -300,6 +324,7 @@ class Run:
             case op.Gather(root=root):
                 return [contents[0] for contents in sent] if rank == root else ()
             case op.AllToAll():
+                # Member i receives the i-th block of each member, in the order of the members.
                 return [contents[index] for contents in sent]
             case _:
                 return ()
@@ -325,6 +350,8 @@ class Run:
             for rank, blocks in enumerate(lists or ()):
                 for block in in_time(blocks):
                     self._check_final(rank, block, memory)
+                    # What is listed was just checked. If it is wrong, that is its violation, and it
+                    # is not lost too.
                     self._finished.add(block)
         self._check_none_lost(is_right)
 
@@ -340,6 +367,7 @@ class Run:
         return list(names)
 
     def _holders(self, block: str) -> tuple[int, ...]:
+        # By name: a copy that is called otherwise is no place where the block ends.
         return tuple([rank for rank, device in enumerate(self.device) if block in device])
 
     def _check_final(self, rank: int, block: str, memory: Memory) -> None:
@@ -399,6 +427,8 @@ class Run:
             kept = {*map(place, self._finished), *map(place, chain.from_iterable(reads))}
             self.wrong += [Lost(block) for block in outputs if place(block) not in kept]
             return
+        # All else is right, so a sum that was read as an operand was finished then, and that is
+        # enough: O of forward, read by backward and freed, is not lost.
         finished = set(chain.from_iterable(map(cells, self._finished)))
         missing = [block for block in outputs if not finished.issuperset(cells(block))]
         for content, block in self._passed if missing else ():

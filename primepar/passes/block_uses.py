@@ -73,6 +73,8 @@ class Rank:
 
     def _learned(self, node: Instruction) -> UsedBlocks:
         reads, made, gone, *_ = effects(node, self.rank)
+        # `g += x * dy` reads g too: it may not be made later than its sum is read, nor freed
+        # between.
         if type(node) is Compute:
             reads += made
         changes = made + gone
@@ -175,6 +177,8 @@ class RankList:
             if type(node) not in LOCAL:
                 self.communicating.append(place)
                 if type(node) is Wait:
+                    # A wait without a post is a post and a wait of nothing, at its own place: the
+                    # judge refutes it, and passes leave it where it is.
                     post = pending.pop(node.request, place)
                     self.waits[post], uses[place] = place, uses[post]
                     self._add_flight(post, place)
@@ -182,6 +186,7 @@ class RankList:
                     pending[request] = place
             for name in uses[place].names:
                 touches[name].append(place)
+        # Never awaited: in flight until after the last instruction.
         for post in pending.values():
             self._add_flight(post, len(nodes) + 1)
 

@@ -83,6 +83,8 @@ def in_order(program: Program, given: list[Call]) -> list[Call]:
 
     A call whose messages would not match is left out, until those of all others do.
     """
+    # Leaving one out changes the turns of the others behind it, so all are counted again; each
+    # round has fewer, so it ends.
     while True:
         sent, received = _turns(program, given)
         kept = [

@@ -122,10 +122,14 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
             continue
         pair = _pair(finder, phase, sites[0], dim, line, meaning)
         number = min(pair.most, chunks(pair) if callable(chunks) else int(chunks))
+        # A ring of whole parts already overlaps: one part travels while another is multiplied. A
+        # reduction of one chunk is what is there.
         if number < (1 if sites[0].gathers else 2):
             continue
         chunked = Chunked(tables, phase, dim, refined(line, number), number)
         for site in sites:
+            # The transfer goes, and its product's place gets the ring, or the chunks with their
+            # reductions.
             edits[site.rank] |= {place: [] for place in site.removed}
             written = ring(chunked, site) if site.gathers else reduced(chunked, site)
             edits[site.rank][site.product] = list(written)
@@ -168,6 +172,7 @@ def _cut(tables: Tables, phase: str, site: TransferSite) -> tuple[str, Line]:
         return "", ()
     indices = zip(*map(_index, site.parts), strict=True)
     differing = [place for place, numbers in enumerate(indices) if len(set(numbers)) > 1]
+    # Parts that differ in rows and columns are a grid, and a ring goes along one line.
     if len(differing) > 1:
         return "", ()
     scatters = not site.gathers and len(site.parts) > 1
@@ -177,6 +182,8 @@ def _cut(tables: Tables, phase: str, site: TransferSite) -> tuple[str, Line]:
     for template in tables.phases[phase].templates:
         dims = [name for name, _ in template.entries]
         tensor = tables.tensors.get(template.tensor)
+        # Every slice of the other tensors must end at a cut of this one, or a chunk would be in two
+        # blocks of them.
         if dim in dims and (tensor is None or not {*tensor.cuts[dims.index(dim)]} <= {*line}):
             return "", ()
     return dim, line
@@ -239,6 +246,8 @@ class Chunked:
             base = known.of or tensor
             chunked = Tensor(cuts, base, known.wide)
             name, number = f"{base}.chunks", 1
+            # The name may belong to other cuts of the same tensor, of another site: then the next
+            # number.
             while self.tables.tensors.setdefault(name, chunked) != chunked:
                 name, number = f"{base}.chunks{number}", number + 1
             self._names[tensor] = name
@@ -313,6 +322,8 @@ def ring(chunked: Chunked, site: TransferSite) -> Iterator[Instruction]:
     sent: list[Instruction] = []
     for step in range(count):
         for number in range(chunks):
+            # Rank 0 of three at step 1: chunk of member 1, received at step 0 and passed on to rank
+            # 2 now.
             chunk = (member + step) % count * chunks + number
             if step > 0:
                 yield Wait(request("<", chunk))
@@ -541,5 +552,6 @@ class SiteFinder:
             known = self.tables.phases.get(str(node.phase))
             if known is not None and multiplies(known.kernel):
                 # Each dim is in two of the three blocks of a product.
+                # MN * NK * MK is (M N K)^2, and a product is 2 M N K operations.
                 operations += 2 * isqrt(prod(sizes))
         return HidingWork(computes, elements, operations)

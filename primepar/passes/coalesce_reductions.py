@@ -99,6 +99,8 @@ def _buckets(calls: Iterable[_Small]) -> Iterator[list[_Small]]:
         for call, after in zip(alike, [*alike[1:], None], strict=True):
             if after is not None and not call.lasts_until(after):
                 continue
+            # A bucket ends where it is full, or where the oldest of its blocks is used before this
+            # call.
             full = sum(known.elements for known in (*bucket, call)) > LARGEST_BUCKET
             if full or not all(known.lasts_until(call) for known in bucket):
                 yield from [bucket] if len(bucket) > 1 else []

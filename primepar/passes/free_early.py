@@ -36,6 +36,7 @@ def _freed(line: RankList, final: Names | None) -> Iterator[Instruction]:
     over: dict[int, list[str]] = {}
     """Position -> the blocks that nothing needs after it; -1 is the start."""
     moved = set[int]()
+    # In the order of the program, so that frees at one position have one order on every run.
     for last, end, name in sorted(_lives(line, final), key=lambda life: life[:2]):
         over.setdefault(last, []).append(name)
         moved.add(end)
@@ -45,6 +46,7 @@ def _freed(line: RankList, final: Names | None) -> Iterator[Instruction]:
             continue
         ended = over.get(place, [])
         parts = _copied(node)
+        # All parts end here: the join takes their memory over, and there is nothing to free.
         if parts and set(parts) <= set(ended):
             node = replace(node, in_place=True)
             ended = [name for name in ended if name not in parts]

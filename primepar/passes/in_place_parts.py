@@ -59,6 +59,8 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
         if not parts.isdisjoint(used.names)
     ]
     kept = list(_with_late_cuts(uses, len(nodes)))
+    # A rule may make room for another: two cuts become one, which then undoes a join. Each removes
+    # an instruction, so this ends.
     while simpler := _simpler(RankList([node for _, node in kept], rank)):
         kept = [
             (place, new)
@@ -96,6 +98,8 @@ def _simpler(line: RankList) -> Edits:
     edits: Edits = {}
     for place, node in enumerate(line.nodes):
         if isinstance(node, Cut | Join) and node.in_place and place not in edits:
+            # One rule for each place and round: two at once could remove what the other one relies
+            # on.
             for rule in (_freed, _undone, _flat) if type(node) is Cut else (_undone, _flat):
                 new_edits = rule(line, place, node)
                 if new_edits and new_edits.keys().isdisjoint(edits):

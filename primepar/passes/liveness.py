@@ -41,6 +41,7 @@ def live_sizes(program: Program) -> Size:
     @cache
     def weighed(name: str) -> int | None:
         elements = size(name)
+        # float32 next to bfloat16: one wide element is two of the others.
         doubled = name.rstrip("'").rpartition("[")[0] in wide
         return elements if elements is None else elements * (1 + doubled)
 

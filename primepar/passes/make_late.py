@@ -82,6 +82,8 @@ def _lowered(line: RankList, size: Size, more: Totals) -> tuple[RankList, Totals
     """
     lowest, least = (line, more), None
     while True:
+        # Several rounds: each lowers one position. The list of the lowest peak so far is kept, as a
+        # round may lower the first of two equal peaks and leave the second.
         totals = [live + added for live, added in zip(line.live(size), more, strict=True)]
         peak = max(totals)
         if least is None or peak < least:
@@ -90,6 +92,8 @@ def _lowered(line: RankList, size: Size, more: Totals) -> tuple[RankList, Totals
         if delay is None:
             return lowest
         order = [*range(delay.end)]
+        # False before True, and stable: up to `end` all that stays, and then all that moves, each
+        # in its order.
         order.sort(key=delay.places.__contains__)
         order += range(delay.end, len(line.nodes))
         # While it is delayed, a block has what is live in addition at its new place.
@@ -103,6 +107,7 @@ def _best(line: RankList, size: Size, totals: list[int]) -> _Delay | None:
     peak = max(totals)
     place = totals.index(peak) - 1
     best: _Delay | None = None
+    # Only a block that is there at the peak without being used takes memory for nothing.
     for start in _unused(line, place + 1):
         for delay in _delays(line, size, totals, start, place):
             if delay.peak < peak:
@@ -147,6 +152,8 @@ def _delays(
         else:
             # Here the block is not there yet, and its operands still are.
             passed = max(passed, totals[end + 1] - saved + kept)
+        # The operands that stay longer take as much as the block that comes later: dI of 4 elements
+        # made late keeps W of 2, which gains 2; with W of 4 it would gain nothing.
         if kept >= saved:
             return
         if end >= place and used.gone:

@@ -103,6 +103,8 @@ class _Merge:
 
         def key(numbered: tuple[int, Call]) -> tuple[object, ...]:
             number, call = numbered
+            # Number of the communication less number of the call: constant while calls follow one
+            # another, so `groupby` cuts a run where a message of another kind comes between.
             return order[call.places[rank]] - number, self._kind(rank, call.places[rank])
 
         for _, group in groupby(enumerate(of_group), key=key):
@@ -122,6 +124,8 @@ class _Merge:
         start = 0
         while start < len(run) - 1:
             counts = range(len(run) - start, 1, -1)
+            # Four gathers of which the last is needed early: three become one call, and the fourth
+            # is tried next.
             start += next((n for n in counts if self._merge(run[start : start + n])), 1)
 
     def _merge(self, run: list[Call]) -> bool:
@@ -131,6 +135,7 @@ class _Merge:
         if len(kinds) > 1:
             return False
         slots = {rank: self._slots(rank, of_rank) for rank, of_rank in places.items()}
+        # All members must mean the same joined block, or the call would reduce different parts.
         where = {tuple((slot.tensor, slot.index) for slot in known) for known in slots.values()}
         fits = len(where) == 1 and all(
             slots[rank] and self._fits(self.lines[rank], of_rank, slots[rank])
@@ -171,6 +176,7 @@ class _Merge:
         (dim,), count = differing, len(parts)
         line = sorted(index[dim] for index in indices)
         slices = len(self.tables.tensors[tensor].cuts[dim]) - 1
+        # Blocks 1 and 2 of four are neighbours, and no block of two slices: 0 1 and 2 3 are.
         if slices % count or line[0] % count or line != list(range(line[0], line[0] + count)):
             return None
         index = (*indices[0][:dim], line[0] // count, *indices[0][dim + 1 :])
@@ -189,6 +195,7 @@ class _Merge:
                     return False
                 if line.is_in_flight(part, place):
                     return False
+        # One block in two of the calls would be twice in one join.
         used = [name for place in run for name in line.uses[place].reads]
         return len(set(used)) == len(used)
 

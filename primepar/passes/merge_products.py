@@ -158,6 +158,8 @@ class _Round:
             operands = [self._operand(template, place) for place, template in enumerate(reads)]
             operands.append(self._operand(writes, None))
             slices = self.tables.grid[phase][self.dim]
+            # The coarsest grid that all ranks can have: of 4 slices first one group of 4, then two
+            # of 2.
             for factor in range(slices, 1, -1):
                 groups = self._groups(ranks, factor) if slices % factor == 0 else []
                 if groups and all(group.merges(operands) for group in groups):
@@ -202,6 +204,8 @@ class _Round:
             for place, node in products:
                 slices = {**(node.sub_operator or {})}
                 slices[self.dim] //= factor
+                # Products of one group are alike in all but the dim: same row and column, same
+                # scale, and both or neither recomputed.
                 key = (node.scale, node.again, *slices.values())
                 parts.setdefault(key, []).append((place, node))
             if any(len(part) != factor for part in parts.values()):
@@ -250,6 +254,7 @@ class _Round:
         line, rank = group.line, group.line.rank.rank
         slices = group.slices(self.dim, factor)
         joins, cuts, blocks = list[Join](), list[Cut](), list[str]()
+        # A join lists its parts by their place in the whole, in whatever order they were computed.
         in_order = sorted(group.products, key=lambda pair: (pair[1].sub_operator or {})[self.dim])
         for operand, name in zip(operands, names, strict=True):
             if operand.dim is None:
@@ -263,6 +268,8 @@ class _Round:
             for block, place in group.blocks(operand).items():
                 for use in line.between(block, place, group.last):
                     if type(line.nodes[use]) is Free:
+                        # x[0,0] was freed after its own product; now the merged one reads it, and
+                        # frees it behind.
                         self.moved[rank][use] = max(group.last, self.moved[rank].get(use, 0))
         *reads, made = blocks
         _, last = group.products[-1]

@@ -68,6 +68,8 @@ class _Transfer:
 
     def move_up(self) -> None:
         """Move up on all ranks, past the collectives that are needed later, if that hides it."""
+        # The earliest collective of a run of them that all may wait: passing one alone may gain
+        # nothing, where passing two gets behind a compute.
         target, turns = self, 1
         while not self.stays and (before := self._before(turns)) is not None:
             target, turns = before, turns + 1
@@ -80,6 +82,8 @@ class _Transfer:
 
     def _before(self, turns: int) -> _Transfer | None:
         """Return the collective some turns before, if it is the same on all ranks and may wait."""
+        # A set of one: on all ranks of the transfer the same collective must be this many turns
+        # before, else they would disagree on the order.
         before = {
             posts.turns[turn - turns] if turn >= turns else None
             for posts, turn in self.turns.items()
@@ -143,6 +147,8 @@ class _Posts:
     def moved(self) -> tuple[Instruction, ...]:
         """Return the rank's list after the moves."""
 
+        # Of what moves before a place, and the instruction that is there, what moves comes first;
+        # several that move there keep their order, as sorting is stable.
         def turn(place: int) -> tuple[int, bool]:
             return self.targets.get(place, place), place not in self.targets
 

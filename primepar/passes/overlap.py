@@ -165,7 +165,8 @@ class Carried:
         if step not in self.steps:
             return
         for name in step.names:
-            # Of those taken before it: two reads may change places, all else may not.
+            # Of those taken before it: two reads may change places, all else may not. Of `wait a`,
+            # `b += a` and `free a`, to release the free is to release the wait, the sum, then it.
             before: Iterator[Step] = takewhile(lambda known: known is not step, users.get(name, ()))
             if name not in step.changes:
                 before = (known for known in before if name in known.changes)
@@ -182,6 +183,7 @@ class Carried:
             if not users[name]:
                 del users[name]
         for name in step.names:
+            # Only a free is left on the block: nothing that is carried waits for it.
             left = users.get(name, ())
             if len(left) == 1:
                 (known,) = left
@@ -240,6 +242,8 @@ class _Waits:
 
         for step in given:
             if step.awaits or (carried.steps and self._follows_wait(step, carried)):
+                # A wait is carried; so is what follows from it, but only while its wait is carried
+                # too.
                 carried.take(step)
                 continue
             if carried.steps:
@@ -250,6 +254,7 @@ class _Waits:
                 more = 0 if type(step.node) is Wait else live.missing(step.used.made)
                 if live.total + more + max(sums, default=0) <= self.peak:
                     break
+                # The oldest free first, and with it the wait that it follows.
                 do(carried.release(next(iter(carried.frees))))
             _change(live, step)
             done.append(step)
@@ -285,6 +290,8 @@ class _Waits:
         What they receive is live from the post on, so it must fit together with the instructions
         that they pass. Of several that do not fit, the last ones in the list stay.
         """
+        # For each step of the list as it is: what it adds, and the most that is live during it. A
+        # post that passes it adds its own blocks to that.
         live, most, grown = self._live(), list[int](), list[int]()
         for step in given:
             before = live.total
@@ -301,6 +308,8 @@ class _Waits:
 
         for step, held, new in zip(reversed(given), reversed(most), reversed(grown), strict=True):
             if step.request is not None and isinstance(step.node, ISend | IRecv | Collective):
+                # A block of unknown size counts as more than fits, so its post is released at once,
+                # and stays.
                 known = all(self.size(name) is not None for name in step.used.made)
                 elements[step] = new if known else self.peak + 1
                 total += elements[step]
@@ -308,6 +317,8 @@ class _Waits:
                 continue
             if carried.steps:
                 do(carried.stopped_by(step))
+            # Read backwards, the first that was carried is the last one in the list: it is the one
+            # that stays.
             while carried.steps and total > self.peak - held:
                 do(carried.release(next(iter(carried.steps))))
             done.append(step)
@@ -349,6 +360,8 @@ def _without_idle_posts(given: list[Step], new: set[str]) -> list[Step]:
     for step in given if new else ():
         node, request = step.node, step.request
         if request is not None and request in new:
+            # No compute between post and wait: the call blocks again. Two instructions that hide
+            # nothing cost more than one.
             if isinstance(node, Wait):
                 place, before = posted[request]
                 if computes == before:

@@ -64,6 +64,9 @@ def partial_sums(program: Program) -> Program:
     exchanged = in_order(program, list(filter(is_plain, chain(*calls(program)))))
     lines = rank_lists(program) if exchanged else []
     room = 0 if program.memory is None else program.memory.device or 0
+    # Which calls raise the peak depends on those that are exchanged before them: the memory that
+    # one takes may be what the next one lacks. So all are tried, and those over the peak are kept
+    # as calls, until none is over it.
     while exchanged:
         edits: list[Edits] = [{} for _ in lines]
         for call in exchanged:
@@ -120,6 +123,8 @@ def _messages(line: RankList, place: int) -> Edits:
         IRecv(peer, scratch, communicator=channel, request=received),
         ISend(peer, given, communicator=channel, request=sent),
     ]
+    # An all-reduce sends the block that the sum goes into: it may be changed only after the send is
+    # done.
     if given == kept:
         return {place: [*posts, Wait(sent), *total]}
     use = line.after(given, place)

@@ -69,6 +69,7 @@ class Tables:
         known = self.tensors.get(tensor)
         if known is None:
             return None
+        # Cuts 0 2 4 6 8 by two are 0 4 8: each coarse block is two neighbours.
         line = known.cuts[dim][::factor]
         cuts = (*known.cuts[:dim], line, *known.cuts[dim + 1 :])
         return Tensor(cuts, known.of or tensor, known.wide)

@@ -52,6 +52,8 @@ class _SampledCase(Case):
     def variable(self, name: str, first: int, limit: Form | None = None) -> Form:
         """A new name, with all of its values at every point."""
         ends = np.full(self.count, first + LONGEST) if limit is None else self._values_of(limit)
+        # One row for each value of the name at each point before: s from 1 to 5 becomes (s, r) with
+        # r < s, 15 rows.
         numbers = np.maximum(ends - first, 0)
         rows = np.repeat(np.arange(self.count), numbers)
         value = np.arange(len(rows)) - np.repeat(np.cumsum(numbers) - numbers, numbers) + first
@@ -71,6 +73,8 @@ class _SampledCase(Case):
         """Whether a form is 0 or more; points with the other outcome are dropped."""
         outcome = super().decide(form)
         if form.constant is None:
+            # Points stay those that satisfy all facts of this case: if both outcomes are among
+            # them, both are possible, which needs no proof.
             kept = (self._values_of(form) >= 0) == outcome
             if not kept.all():
                 self.points = {key: axis[kept] for key, axis in self.points.items()}
@@ -92,6 +96,8 @@ class _SampledCase(Case):
     def _answer(self, form: Form) -> Answer:
         seen = set((self._values_of(form) >= 0).tolist())
         facts = [self.reduced(fact).tightened() for fact in self.facts]
+        # No point shows the opposite. It may still be possible at points that are not sampled, so
+        # it counts only with factors that contradict it.
         if False not in seen:
             factors = contradiction([*facts, form.opposite().tightened()])
             if factors is not None:
@@ -110,7 +116,10 @@ def contradiction(forms: list[Form]) -> tuple[tuple[int, int], ...] | None:
     scaled by positive ones. For example, `r - 3` and `2 - r` add up to -1, so their factors are 1
     and 1.
     """
+    # A product r * s is an unknown of its own: what follows so, follows for all values.
     atoms = sorted({term for form in forms for term in form.terms if term})
+    # Unknown are the factors y >= 0: for each atom its factors add up to 0, and the constants to
+    # -1. `goal` is how far the rows are from that; at 0 the factors are there.
     rows = [[*(form.terms.get(atom, 0) for form in forms), 0] for atom in atoms]
     rows.append([*(-form.terms.get((), 0) for form in forms), 1])
     basis: list[int | None] = [None] * len(rows)
@@ -119,6 +128,7 @@ def contradiction(forms: list[Form]) -> tuple[tuple[int, int], ...] | None:
         if goal[-1] <= 0:
             return _factors(rows, basis, len(forms))
         seconds_left()
+        # Bland: the first index, so that the method cannot cycle.
         enters = next((index for index, gain in enumerate(goal[:-1]) if gain > 0), None)
         if enters is None:
             return None

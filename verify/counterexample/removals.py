@@ -37,6 +37,7 @@ def units(program: Program) -> list[frozenset[Item]]:
     for rank, nodes in enumerate(program.programs):
         for index in range(len(nodes)):
             together = set(_together(matches, (rank, index)))
+            # A group has partners on several ranks: sets that meet are one.
             for item in list(together):
                 together |= group.get(item, {item})
             group.update(dict.fromkeys(together, together))
@@ -128,6 +129,7 @@ def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
         )
     if not isinstance(node, Collective):
         return node
+    # A collective over 0, 1, 2 without rank 1 is one over 0, 2 with their blocks, renumbered 0, 1.
     places = [place for place, rank in enumerate(node.group) if rank in new]
     if not places:
         raise ValueError("expected a rank in the group of a collective")

@@ -87,6 +87,8 @@ def ring_lemmas(ring: RingOfKeys) -> list[Lemma]:
     (r, q, k, j), p, over = devices.symbols, devices.count, devices.over
     keys, source, target = (devices.of(f) for f in (ring.keys, ring.source, ring.target))
     there, back = ring.forward.index, ring.backward.index
+    # `k + 1` is the next step, where what was posted at step k is used: keys travel while their
+    # predecessors are multiplied.
     in_order = [  # pairs of actions of which the first must come before the second
         ((k, there("post keys")), (k, there("await keys"))),
         ((k, there("await keys")), (k + 1, there("part"))),

@@ -122,6 +122,7 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
     )
     tiles, whole, rest = z3.Ints("tiles q r")
     sizes = [whole >= 0, rest >= 0, rest < g, tiles == whole * g + rest]
+    # T = q g + r: one-tile divides the last r tiles, two-tile the last g + r, data-parallel none.
     dealt = {variant: rule.waves(variant, whole, rest) * g for variant in ("one-tile", "two-tile")}
     alone = rule.waves("data-parallel", whole, rest) * g
     yield line.lemma(

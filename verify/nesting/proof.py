@@ -58,6 +58,7 @@ def _members(nesting: Nesting) -> Iterator[Proof]:
     """Yield the proof of every member as the sequence reads it; equal members are proved once."""
     known: dict[tuple[object, bool], Proof] = {}
     for member, read, repeats in zip(nesting.members, nesting.read, nesting.turns, strict=True):
+        # P,P is proved once: members of one kind have the same maps, whatever their length.
         key = type(member), repeats
         if key not in known:
             known[key] = prove(read, repeats)

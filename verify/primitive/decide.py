@@ -61,6 +61,7 @@ def decisions(subject: Subject) -> Iterator[Decision]:
     wrong: set[str] = set()
     for claim in claims(subject):
         start = perf_counter()
+        # Its properties are refuted already, and Z3 takes longest for what is wrong.
         if wrong.issuperset(claim.properties) and not claim.is_precondition:
             yield Decision(claim, 0.0, {}, reason="a small mesh refutes what it is about")
             continue
@@ -94,6 +95,8 @@ def _decided(
             witnesses = find(points)
         except NoWitnessError as error:
             return {}, error.point
+        # The loop of counterexample-guided synthesis: expressions for the points so far, Z3's point
+        # where they are wrong, and again. Each round adds a point, so none comes twice.
         wrong = questions.counterexample(claim, witnesses)
         if wrong is None or not choices(claim, wrong):
             return witnesses, wrong

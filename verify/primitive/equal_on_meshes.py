@@ -99,6 +99,8 @@ def _unequal(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
     ranks = mesh.sequence.ranks
     for place, amount in enumerate(stated):
         total = sum(int(mesh.sizes(block)[place]) * often for block, often in times.items())
+        # `sent` is of one device: what all send, divided by their number, so that a ring's ends
+        # count too.
         if total != amount * ranks:
             return OtherThanFormula(mesh.shape(place), amount, total, ranks)
     return True

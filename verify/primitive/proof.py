@@ -61,6 +61,7 @@ class Proof:
     def open_names(self) -> set[str]:
         """The properties that are not proved: all of them, if a precondition is not."""
         unproved = [decision.claim for decision in self.decisions if not decision.is_proved]
+        # Without a step, or with a slice out of range, the other claims may hold for no reason.
         if any(claim.is_precondition for claim in unproved):
             return set(PROPERTIES)
         return {name for claim in unproved for name in claim.properties}
@@ -70,6 +71,8 @@ class Proof:
 
         Completion may have no claim of its own.
         """
+        # Completion follows from where products are computed and where sums go: it is certified if
+        # these are.
         support = {name, *BASES.get(name, ())}
         return all(decision.claim.name in self.answers for decision in self.decisions
                    if decision.claim.is_precondition
@@ -97,6 +100,8 @@ def verify_primitive(
             with share_of_time(3 / 4):
                 proof = prove(primitive)
         except (SymbolicError, UnansweredError) as error:
+            # No claims without numbers of slices. A small mesh may still be wrong, and then this is
+            # the answer.
             reason, wrong = str(error), faults(Subject(primitive, {}), (), PROPERTIES)
         else:
             if proof.open_names:

@@ -58,6 +58,7 @@ def _search(
 ) -> None:  # fmt: skip
     """Add the fault of each property. Raises `UnansweredError` at the deadline."""
     primitive = subject.primitive
+    # A mistake that begins at side 7 is on no mesh of short sides, but Z3's point names one.
     hints = {_sides(subject, decision.point) for decision in decided if decision.point is not None}
     refutations |= smallest_faults(meshes_of(primitive, hints), names)
     if not decided and not refutations:
@@ -107,6 +108,8 @@ def _smallest(subject: Subject, decision: Decision) -> Point:
     """
     assert decision.point is not None
     largest = _sides(subject, decision.point)
+    # Z3's 3 x 2 has a smaller sum of sides than 1 x 5, but more devices. The mesh that a reader
+    # draws is the one of the fewest.
     evaluated = 0
     for sides in _meshes(subject, largest):
         along = dict(zip(subject.primitive.side_names, sides, strict=True))

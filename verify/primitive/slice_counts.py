@@ -39,6 +39,8 @@ Sides = tuple[int, ...]
 
 def slices_of(primitive: Primitive) -> dict[str, tuple[Number, ...]]:
     """Dim -> number of slices of each digit. Raises `SymbolicError` if no rule fits."""
+    # What the maps give on small meshes decides between bounds and fitted rules. Neither is
+    # trusted: a number that is too large leaves a sub-operator uncomputed in the claims.
     seen = {sides: _counts(primitive, sides) for sides in _meshes(primitive)}
     bounds = _bounds(primitive)
     counts: dict[str, list[Number]] = {}
@@ -103,6 +105,8 @@ def _rule(
         for mesh, number in numbers.items()
     ):
         return bound
+    # At least three lengths are left after the exceptions: through two there is always an affine
+    # form.
     for first in range(1, LONGEST - 1):
         rule = _affine(
             sides, {mesh: n for mesh, n in numbers.items() if min(mesh, default=first) >= first}
@@ -122,6 +126,7 @@ def _affine(sides: tuple[str, ...], numbers: dict[Sides, int]) -> Number | None:
     more = [(*least[:i], least[i] + 1, *least[i + 1 :]) for i in range(len(sides))]
     if not numbers.keys() >= {least, *more}:
         return None  # of many axes, a mesh of side 2 is too large already
+    # The differences to the neighbours are the factors: 3, 4, 5 along s is s + 2.
     factors = [numbers[mesh] - numbers[least] for mesh in more]
     rest = numbers[least] - sum(map(mul, factors, least))
     if any(rest + sum(map(mul, factors, mesh)) != number for mesh, number in numbers.items()):
@@ -173,6 +178,7 @@ def _above(digit: Number, limits: Mapping[str, Number], sides: frozenset[str]) -
         limit: Number | None = None
         if node.operator == "name":
             limit = limits.get(node.parts[0], node + 1)
+        # Whatever is on the left: a remainder is below its divisor.
         elif node.operator == "%" and names(node.parts[1]) <= sides:
             limit = node.parts[1]
         elif node.operator == "where":

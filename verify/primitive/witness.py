@@ -63,6 +63,9 @@ class Points:
             number = prod(shape)
             if number >= LARGEST:
                 raise SymbolicError(f"a claim has {number} cases at {sides}")
+            # A point of a mesh is a number whose digits, in the radices of the given names, are its
+            # coordinates: so a sample of numbers is one of points, and no list of all points is
+            # made.
             chosen = np.arange(min(number, most))
             if number > most:
                 chosen = np.sort(random.choice(number, most, replace=False))
@@ -92,6 +95,7 @@ class Points:
         """For each point, whether the claim holds with these expressions."""
         count = len(self)
         columns = {key: column(node, self.values, count) for key, node in witnesses.items()}
+        # A device off the mesh would make every claim true that asks for some device.
         room = [(node >= 0) & (node < limit) for node, limit in
                 ((name(key), limit) for key, limit in self.claim.witnesses)]  # fmt: skip
         body = every((*room, self.claim.body))
@@ -113,6 +117,7 @@ def _tree(
     points: Points, places: Array, known: list[tuple[_Candidate, Array]], depth: int
 ) -> Witnesses:
     """`known` are candidates with the points, of all, at which each is right."""
+    # Often a tree above has solved this case already: `(r + 1) % s` of the first leaf.
     for candidate, right_at in known:
         if right_at[places].all():
             return candidate.witnesses
@@ -126,6 +131,8 @@ def _tree(
     right = right_at[places]
     if right.all():
         return candidate.witnesses
+    # Where the condition does not hold, another leaf must be right. At least one wrong point goes
+    # there, and the candidate's own point stays here: both sides get smaller.
     condition, holds = _separated(points, places, candidate, right)
     then = _tree(points, places[holds], known, depth + 1)
     otherwise = _tree(points, places[~holds], known, depth + 1)
@@ -149,6 +156,8 @@ def _separated(
         best: tuple[int, Condition, Array] | None = None
         for condition in conditions:
             holds = np.broadcast_to(np.asarray(evaluate(condition, values)), len(places))
+            # Wrong points that the condition sends away, less right ones that it would send with
+            # them.
             gained = int((~holds & ~right).sum()) - int((~holds & right).sum())
             if (~holds & ~right).any() and (best is None or gained > best[0]):
                 best = gained, condition, holds
@@ -189,7 +198,12 @@ class _Candidate:
         if not possible:
             raise NoWitnessError(point)
         device = {key: point.get(key.removeprefix("at_")) for key, _ in claim.witnesses}
+        # Of several holders the nearest: at_c = c, if the device is in the column of the block,
+        # gives an equation that is also right at other points; a far one mostly is not.
         chosen = max(possible, key=lambda values: sum(values[key] == device[key] for key in values))
+        # The maps are followed at this one point, but as forms: `%` takes the quotient that it has
+        # here, so each digit that must match is one affine equation in r, c, t and the unknown
+        # at_r, at_c.
         path = _Path({**point, **chosen}, list(chosen))
         names = {key: Form.named(key) for key in (*point, *chosen)}
         equations = [path.value(match.held, names).plus(path.value(match.needed, names), -1)
@@ -202,6 +216,7 @@ class _Candidate:
         for key, _ in claim.witnesses:
             if not path.is_given(solved[key]):
                 raise SymbolicError("a witness depends on a quotient that no digit defines")
+            # With a wrap the value is on the axis at every point, and needs no condition for it.
             witnesses[key], wraps = path.wrapped_expression(solved[key], rooms[key])
             room = rooms[key].plus(solved[key], -1).plus(Form.of(-1))
             inside += [] if wraps else [solved[key], room]
@@ -342,6 +357,8 @@ def _solve(
             if stage == 2 and not open_.isdisjoint(path.quotients):
                 continue  # It would define a name by a quotient that depends on it.
             units = [unknown for unknown in path.unknown if abs(form.terms.get((unknown,), 0)) == 1]
+            # A name is solved for only if its factor is 1 or -1, so that the value has whole
+            # factors, and if no product has it too.
             alone = [
                 unknown for unknown in units if sum(unknown in term for term in form.terms) == 1
             ]
@@ -349,6 +366,7 @@ def _solve(
                 factor = form.terms[alone[0],]
                 rest = form.plus(Form({(alone[0],): -factor}))
                 value = rest.scaled(-factor)
+                # at_r = at_c + 1 was solved before, and now at_c = c: at_r becomes c + 1.
                 solved = {name: old.replaced(alone[0], value) for name, old in solved.items()}
                 solved[alone[0]] = value
             elif open_ and stage == 0:

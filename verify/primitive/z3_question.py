@@ -38,6 +38,8 @@ class Questions:
             if claim.witnesses
             else []
         )
+        # A witness is a new integer, equal to its expression: so bounds of a witness are those of
+        # its axis, and the body has a `%` of a name in place of one of a large term.
         names, equal = dict(values), []
         for name, limit in claim.witnesses:
             room = self.space.of(evaluate(limit, values))
@@ -97,6 +99,8 @@ def smallest_model(solver: z3.Solver, sizes: Sequence[Term], deadline: float) ->
     model, total = solver.model(), terms.Sum([*sizes, terms.IntVal(0)])
     low, high = len(sizes), model.eval(total, model_completion=True).as_long()
     while low < high:
+        # Small sums are easy for Z3 and large ones are not, so the bound is doubled from below
+        # where a plain bisection would start in the middle of what the first model had.
         middle = min((low + high) // 2, 2 * low)
         solver.push()
         solver.add(total <= middle)
@@ -104,6 +108,8 @@ def smallest_model(solver: z3.Solver, sizes: Sequence[Term], deadline: float) ->
             model = solver.model()
             high = model.eval(total, model_completion=True).as_long()
         else:
+            # Also if Z3 does not decide it: the model that is known stays, and may then not be the
+            # smallest.
             low = middle + 1
         solver.pop()
     return model

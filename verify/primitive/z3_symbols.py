@@ -87,6 +87,7 @@ class SymbolCondition:
     def __where__(self, then: Any, otherwise: Any) -> Symbol:
         """`then` where the condition holds, else `otherwise`."""
         a, b = self.space.of(then), self.space.of(otherwise)
+        # The condition is not known here, so both branches are within the bounds.
         bounds = at_most_both(a.low, b.low), at_least_both(a.high, b.high)
         return Symbol(self.space, terms.If(self.term, a.term, b.term), bounds)
 
@@ -149,6 +150,7 @@ class Symbol:
         for symbol, factor in ((self, right.form), (right, self.form)):
             if factor is not None and factor.constant is not None and symbol._bounds:
                 return symbol._times(factor.constant)
+        # A product of two sides, as in the count of devices s * s: compared for equality alone.
         return Symbol(self.space, self.term * right.term)
 
     def _times(self, factor: int) -> Symbol:
@@ -175,6 +177,7 @@ class Symbol:
         quotients = self._quotients(divisor)
         if quotients is None:
             return self._divided_by_number(divisor)
+        # `(r + t) % s`, with r + t from 0 to 2s - 2: quotients 0 and 1.
         first, last = quotients
         quotient = self._choice(divisor, quotients, terms.IntVal)
         whole = Symbol(space, quotient, (Form.of(first), Form.of(last)))
@@ -186,6 +189,7 @@ class Symbol:
     def _choice(self, divisor: Form, quotients: tuple[int, int], value: Any) -> Term:
         """The value for the literal quotient that applies."""
         first, last = quotients
+        # Nested from the last: If(x < s, 0, If(x < 2s, 1, 2)).
         chosen = value(last)
         for quotient in reversed(range(first, last)):
             limit = self.space.term(divisor.scaled(quotient + 1))
@@ -207,6 +211,8 @@ class Symbol:
         below = times_in(self.high.opposite(), divisor)
         if first is None or below is None:
             return None
+        # x <= high means that high - x is 0 or more; -1 - high is its opposite. The largest q with
+        # q * d <= -1 - high gives high < -q * d, so the last quotient is -q - 1.
         last = -1 - below
         return (first, last) if max(abs(first), abs(last)) <= MAX_QUOTIENTS else None
 
@@ -267,6 +273,8 @@ def times_in(form: Form, divisor: Form) -> int | None:
     )
     if any(factor < 0 for term, factor in factors.items() if term not in by):
         return None
+    # Sides from 1: with s = 1 + u, 2s - 2 is 2u and s is 1 + u. From 2u the divisor can be taken 0
+    # times, as its constant 1 is not there.
     return min(factors.get(term, 0) // factor for term, factor in by.items())
 
 
@@ -276,6 +284,7 @@ def at_most_both(one: Form, other: Form) -> Form:
         return one
     if is_never_negative(one.plus(other, -1)):
         return other
+    # Sides are positive, so the smaller factor of each gives a form below both; of s and 3 it is 0.
     return Form({term: min(one.terms.get(term, 0), other.terms.get(term, 0))
                  for term in {**one.terms, **other.terms}})  # fmt: skip
 

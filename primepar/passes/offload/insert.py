@@ -70,6 +70,7 @@ def furthest_next_use(uses: Uses, moments: int, chunk: Hashable, moment: int) ->
     place = bisect_right(known, moment)
     if place < len(known):
         return known[place]
+    # `moments + known[0]`: the same moment of the next step, as every step has the same trace.
     return moments + known[0] if known else 2 * moments
 
 
@@ -101,6 +102,8 @@ def transfers(trace: Trace, room: int, policy: Policy) -> int:
         if len(needed) > room:
             raise ValueError(f"expected room for {len(needed)} chunks, got {room}")
         missing = [chunk for chunk in needed if chunk not in here]
+        # At the moment c of the header's trace a, b, c, a with room for two: a is used at 3, b
+        # again at 1 + 4 in the next step. So b goes.
         while len(here) + len(missing) > room:
             idle = sorted((chunk for chunk in here if chunk not in needed), key=str)
             here.remove(max(idle, key=lambda chunk: policy(uses, len(trace), chunk, moment)))
@@ -132,6 +135,7 @@ def offload(
             least,
         )
     lists = [
+        # Belady is best for chunks of one size; where they grow, neither order is, so both are run.
         min((Residency(moments, policy, limit) for policy in POLICIES.values()),
             key=lambda run: run.moved)
         for moments in ranks
@@ -243,6 +247,8 @@ class Moments:
             request = request_of(node)
             blocks = tuple(dict.fromkeys(chain(used.reads, used.made, used.gone)))
             if isinstance(node, Wait):
+                # Counted, not a set: a block may be sent to two ranks, and is in flight until both
+                # waits.
                 pending.subtract(blocks)
             in_flight = self._chunks(name for name, count in pending.items() if count > 0)
             if request is not None and not isinstance(node, Wait):
@@ -330,6 +336,7 @@ class Residency:
         after = (there | set(moment.made)) - (set(moment.gone) - set(moment.made))
         fetched = sum(map(size, coming))
         added = sum(map(size, after - there)) - sum(map(size, there - after))
+        # The instruction's peak is before it (all it reads is there) or after it (all it made is).
         return fetched + max(0, added)
 
     def _next(self, place: int, moment: TraceMoment) -> Hashable:
