@@ -126,6 +126,8 @@ class Section:
         new_last: set[int] = set()
         for position in range(len(nodes) + 1):
             done += added.get(position, ())
+            # Positions move with what is inserted before them, and so do those of what runs only
+            # once.
             if position in last:
                 new_last.add(len(done))
             done += nodes[position : position + 1]
@@ -282,6 +284,9 @@ class ProgramBuilder:
         copies: dict[tuple[int, ...], int] = {}
         for sub_operator in chain(*by_rank):
             key = tuple(sub_operator.values())
+            # Replicas compute the same sub-operator, which the grid counts once: so each copy is
+            # one of a dim of its own. Two data-parallel ranks compute norm M=0 with R=0 and with
+            # R=1.
             sub_operator[COPIES] = copies[key] = copies.get(key, -1) + 1
         self.phases[phase] = signature
         self.grid[phase] = {dim: space.slices[dim] for dim in dims}

@@ -109,6 +109,7 @@ class Products:
 
     def _is_wide(self, tensor: str) -> bool:
         """Return whether a tensor is a sum of several sub-operators that is held as a wide one."""
+        # A sum over one slice is one product, which its kernel rounds once: it needs no wide sum.
         summed = {dim for dim, slices in self.sequence.grid.items() if slices > 1}
         if not self.wide_sums or tensor not in OUTPUTS or summed <= set(tensor_dims(tensor)):
             return False
@@ -182,9 +183,13 @@ class RepeatedProducts:
             products.held(blocks or (), "W") for blocks in (program.initial, program.final)
         )
         copy, name = self.home, f"{products.name}/W.{phases[0]}"
+        # The phase starts with W elsewhere than it is at home: a copy goes there in every
+        # micro-batch, and W itself stays for the next one.
         if not _same(start, copy.held):
             way = Way(*(self._weight_layout(phase) for phase in ("forward", phases[0])))
             copy = moved(builder, copy, way, copy.cuts, name, shared=True)
+        # The phase would take W along (P2x2 ends with other blocks than it starts with): a copy
+        # goes along.
         elif not _same(end, start):
             copy = reblocked(builder, copy, copy.cuts, name, copy=True)
         products.names["W"] = copy.name
@@ -250,6 +255,8 @@ def _sums(sequence: Sequence, operator: Linear, phases: Phases) -> _Sums:
     parts, reductions = list[list[Instruction]](), list[list[Instruction]]()
     moves = False
     for rank, nodes in enumerate(program.programs):
+        # An all-reduce may wait until the last micro-batch only if it is the last use of the
+        # gradient on every member: else one rank would call it now, and another one later.
         common = {node for node in last[rank] if all(last[member][node] for member in node.group)}
         reductions.append(
             [node for node in nodes if isinstance(node, AllReduce) and node in common]

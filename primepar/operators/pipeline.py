@@ -93,6 +93,7 @@ class MicroBatches:
         place = self._row_dim(tensor)
         if place is None:
             return index
+        # With 2 blocks of rows in a micro-batch, block 1 of micro-batch 3 is block 7 of the step.
         row = index[place] + number * (len(self.tensors[tensor].cuts[place]) - 1)
         return (*index[:place], row, *index[place + 1 :])
 
@@ -128,9 +129,12 @@ class MicroBatches:
         changes |= _on_ranks(node, lambda rank: rank + first_rank)
         request = getattr(node, "request", None)
         if request is not None:
+            # Micro-batches overlap, so each of them needs names of its own for what is in flight.
             changes["request"] = f"{request} of {number}"
         if isinstance(node, Compute) and "M" in (node.sub_operator or {}):
             slices = dict(node.sub_operator or {})
+            # Rows are the only dim in which micro-batches differ: so together they cover the grid
+            # of the step once.
             slices["M"] += number * self.grid[str(node.phase)]["M"]
             changes["sub_operator"] = slices
         return msgspec.structs.replace(node, **changes)
@@ -246,9 +250,12 @@ class StageLists:
         """Append an action and its sends; no stage waits for reductions of the last micro-batch."""
         action = pipeline.action(position)
         chunk, number = self.chunks[pipeline.layer(position.stage, action)], action.micro_batch
+        # Nothing is sent after the action, so it is appended in one piece.
         if is_last and not sends:
             self._section(chunk, action.kind, number)
             return
+        # First what the next stage waits for, then the send, then the reductions that only this
+        # stage needs.
         self._section(chunk, action.kind, number, last=False)
         for message in sends:
             self._post_view(*self._sent(pipeline, message, ISend))
@@ -278,6 +285,7 @@ class StageLists:
             if (message.destination.stage, posted) == position:
                 self._post_view(*self._sent(pipeline, message, IRecv))
         for message, _, ended in messages:
+            # What was sent is awaited where its block is next changed, and not where it was sent.
             if (message.source.stage, ended) == position:
                 self._wait_view(*self._sent(pipeline, message, ISend))
             if message.destination == position:

@@ -118,6 +118,8 @@ class _Again:
         )  # fmt: skip
         self.possible = {place for place in flow.reads if layer.has(place)}
         self._leave_out_impossible()
+        # Of what the layer makes, what backward reads from it; all else is freed, and only what
+        # these need is made again.
         wanted = [
             version.maker
             for ends in flow.ends
@@ -154,6 +156,8 @@ class _Again:
                 neighbours.setdefault(other, set()).add(place)
         self.possible.difference_update(waiting)
         waiting += self.possible
+        # One that cannot run again takes with it those that need it, and its partners on other
+        # ranks: a message is sent again by both or by none.
         while waiting:
             place = waiting.pop()
             if place in self.possible and self._has_all(place):

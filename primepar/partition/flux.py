@@ -127,6 +127,8 @@ class FluxGather(Flux, frozen=True, kw_only=True):
     def tile(self, rank: int, step: int, chunk: int) -> Iterator[Instruction]:
         """Post the transfers for the next step, wait for this step's chunk, multiply it."""
         tile = self.rows(gathered_from(rank, step, self.devices))[chunk]
+        # What is posted now is multiplied at the next step: c products run while it travels. The
+        # own chunks go to every other device, each at a step of its own.
         if step < self.devices - 1:
             source = gathered_from(rank, step + 1, self.devices)
             received, sent = f"I[{self.rows(source)[chunk]}]", f"I[{self.rows(rank)[chunk]}]"
@@ -136,6 +138,8 @@ class FluxGather(Flux, frozen=True, kw_only=True):
             yield from awaited(f"{step}.{chunk}")
         reads, cell = (f"I[{tile}]", f"W[{rank}]"), {"M": tile, "K": rank}
         yield Compute(reads, f"O[{tile},{rank}]", "forward", cell)
+        # The chunk of another device is used once, at this step. The own ones are sent until the
+        # end, and stay.
         if step:
             yield Free(f"I[{tile}]")
 
@@ -151,6 +155,8 @@ class FluxGather(Flux, frozen=True, kw_only=True):
         chunk = self.M * self.N // (devices * chunks)
         tile = self.M * self.K // (devices * devices * chunks)
         before_last = devices * chunks - chunks
+        # After the last product all of O is there, and one chunk is not freed yet. At the first
+        # product of the last step it is c chunks, and in a step before it c + 1.
         peaks = [min(devices - 1, 1) * chunk + devices * chunks * tile]
         if devices > 1:
             peaks.append(chunks * chunk + (before_last + 1) * tile)
@@ -177,6 +183,8 @@ class FluxScatter(Flux, frozen=True, kw_only=True):
         tile, kept = self.rows(owner)[chunk], f"O[{self.rows(rank)[chunk]}]"
         scratch, cell = scratch_name(kept), {"M": tile, "N": rank}
         yield Compute((f"I[{tile},{rank}]", f"W[{rank}]"), f"O[{tile}]", "forward", cell)
+        # The tile sent at the step before has left, and the part received then is added: a second
+        # part can be received into the scratch only now.
         if step:
             earlier = self.rows(computed_for(rank, step - 1, self.devices))[chunk]
             yield from (Wait(f">{step - 1}.{chunk}"), Free(f"O[{earlier}]"))

@@ -213,6 +213,8 @@ class _Step:
         if self.ranks == 1 or group[0] in self.gathered:
             return
         self.gathered.add(group[0])
+        # One collective for each tensor of the chunks: the chunks of a group are gathered together,
+        # the i-th tensor of each in one call.
         for names in self._slots(group):
             blocks = tuple(f"{name}[0,0]" for name in names)
             if len(blocks) == self.ranks:
@@ -232,6 +234,8 @@ class _Step:
         """
         group = self._group(layer)
         self.states[f"W{layer}"] = state
+        # A chunk is released as a whole: one weight that is still needed keeps all of its group
+        # gathered.
         weights = (name for number in group for name in self.layout.chunks[number])
         if self.ranks == 1 or any(self.states[name] != state for name in weights):
             return

@@ -119,11 +119,14 @@ class RingAttention(EqualDevices, frozen=True, kw_only=True):
                 "await keys": self._await_keys(rank, step),
             }
             yield from chain.from_iterable(actions[action] for action in BACKWARD)
+        # The last hop: after p steps the gradient of a device's own keys has been on all others,
+        # and arrives.
         yield from self._await_gradient(rank, self.devices)
         yield from (Free(f"{name}[{rank},0]") for name in ("state", "delta"))
 
     def _post(self, rank: int, step: int, name: str) -> list[Instruction]:
         """What a device posts at a step: the gradients make one hop more than the keys."""
+        # Keys make p - 1 hops, gradients p: these have to go back to where the keys began.
         if step + (name == "kv") >= self.devices or self.devices == 1:
             return []
         here, coming = (keys_at(rank, moment, self.devices) for moment in (step, step + 1))

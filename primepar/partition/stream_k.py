@@ -159,9 +159,12 @@ class StreamK(ProgramMethod, frozen=True):
                 post = ISend(part.owner, scratch_name(block), tag=part.tile, request=request)
                 posted.append((request, scratch_name(block)))
                 yield from self._products(part, scratch_name(block))
+                # Before any receive of this worker, as the part that it does not own is its first:
+                # so no two workers wait for each other.
                 yield post
                 continue
             yield from self._products(part, block)
+            # In the order of the workers, so that the sum has one order on every run.
             for sender in part.senders:
                 yield Recv(sender, scratch_name(block), tag=part.tile)
                 yield Compute((scratch_name(block),), block)

@@ -128,6 +128,8 @@ class WorkSplit:
         lists = []
         for worker in range(self.workers):
             regions = [self._whole(worker), self._shared[worker]]
+            # Two-tile divides first: a worker that waits for a partial sum then has whole tiles
+            # left to compute.
             ordered = reversed(regions) if self.shared_first else regions
             lists.append(tuple(part for region in ordered for part in region))
         return tuple(lists)
@@ -171,6 +173,8 @@ class WorkSplit:
         total = self.shared_tiles * self.iterations
         begin = self.rule.begin(worker, self.share)
         end = min(self.rule.end(worker, self.share), total)
+        # Worker 1 of the header takes iterations 3, 4 and 5: (0, 3, 4), the end of tile 0, and (1,
+        # 0, 2), the start of tile 1.
         while begin < end:
             tile, start = divmod(begin, self.iterations)
             stop = min(self.iterations, start + end - begin)

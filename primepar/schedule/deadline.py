@@ -105,6 +105,7 @@ def in_time(items: Iterable[T]) -> Iterator[T]:
     """Yield the items; raises `UnansweredError` after the deadline."""
     end = _CURRENT.get().end
     for item in items:
+        # Two looks for each item, and a call only if one of them is true.
         if perf_counter() > end or _pressed.is_set():
             seconds_left()
         yield item

@@ -77,6 +77,7 @@ class _Node:
     _plan: tuple[_Step, ...] | None
 
     def __new__(cls, operator_: str, *parts: Any) -> Self:
+        # True == 1 in Python, but `True & x` is not `1 & x`: so the type is part of the key.
         key = operator_, *[(id(p),) if isinstance(p, _Node) else (type(p), p) for p in parts]
         known: Self | None = _NODES.get(key)
         if known is not None:
@@ -380,6 +381,8 @@ def _planned(root: _Node) -> tuple[_Step, ...]:
     registers = {id(node): register for register, node in enumerate(ordered)}
     operands = [[(True, registers[id(part)]) if isinstance(part, _Node) else (False, part)
                  for part in node.parts] for node in ordered]  # fmt: skip
+    # The later place wins, so this is the last one that reads a register; behind it the value is
+    # let go.
     last_reader = {register: place for place, read in enumerate(operands)
                    for is_register, register in read if is_register}  # fmt: skip
     unused: list[list[int]] = [[] for _ in ordered]
@@ -399,6 +402,8 @@ def nodes(*roots: Any) -> list[_Node]:
     waiting = [root for root in reversed(roots) if isinstance(root, _Node)]
     while waiting:
         node = waiting[-1]
+        # Parts first, without recursion: a node stays on the stack until all of its parts are
+        # listed.
         missing = [part for part in node.parts
                    if isinstance(part, _Node) and id(part) not in visited]  # fmt: skip
         if missing and id(node) not in visited:

@@ -44,6 +44,8 @@ class Layout:
         for rank, blocks in enumerate(self.held):
             for index in blocks:
                 holders[index[dim]].add((rank, (*index[:dim], *index[dim + 1 :])))
+        # Between two slices that the same devices hold there is no cut: of rows (0, 1, 2, 3) on
+        # ranks (0, 0, 1, 1) the cuts are 0, 1/2 and 1.
         inner = (
             Fraction(cut, count) for cut in range(1, count) if holders[cut - 1] != holders[cut]
         )
@@ -323,6 +325,8 @@ def _hops(cells: Cells, here: Held, needed: Held) -> tuple[list[Hop], list[int]]
             raise SequenceError(
                 f"redistribution: expected block {index} on some device, got it on none"
             )
+        # Replicas share the work: of two holders, the one that has sent less. Large cells first, as
+        # a small one still evens out what a large one left.
         source = min(holders[index], key=sent.__getitem__)
         sent[source] += sizes[index]
         hops.append((source, target, index))

@@ -84,6 +84,8 @@ def live(
             goes = (node.block,) if isinstance(node, Fetch) else ()
         for block in goes:
             now = now - held.pop(block, 0)
+        # A block that is written again takes no more memory. In place, what goes makes room first:
+        # a join of two halves adds nothing.
         fresh = [block for block in appears if block not in held]
         for block in fresh:
             held[block] = elements(block)
@@ -172,6 +174,8 @@ def sent(
     for index, node in enumerate(in_time(matches.program.programs[rank])):
         if isinstance(node, Broadcast):
             calls = matches.partners.get((rank, index, 0), ())
+            # A member may name the block otherwise than the root does, and the size is that of the
+            # root's.
             at_root = next((matches.node(call) for call in calls if call[0] == node.root), node)
             node = replace(node, block=getattr(at_root, "block", node.block))
         count = sum(times * elements(block) for block, times in sends(node, rank))

@@ -98,6 +98,8 @@ def _less(words: float, held: float) -> float:
 def _three(shares: tuple[float, float, float], devices: int) -> float:
     """The least of x u + y v + z w with x y z >= P, all at least 1."""
     first, second, third = sorted(shares, reverse=True)
+    # Each case is an optimum with other factors at 1: the smallest tensor alone is gathered, then
+    # two of them on a grid of two axes, then all three on a cube.
     if third * devices <= second:
         return first + second + third * devices
     if second * third * devices <= first * first:
@@ -143,6 +145,8 @@ def _dual(
     one, two, three = (max(multiplier, 0.0) for multiplier in multipliers)
     pulls = (two + three, one + three, one + two, one, two, three)
     least, size = (one + two + three) * log(devices), 0.0
+    # Weak duality: for any multipliers the sum of the least terms is at most the minimum, so an
+    # inexact choice gives a smaller bound, and never a wrong one.
     for pull, share in zip(pulls, (*shares, *shares), strict=True):
         y = min(log(max(pull / share, 1.0)), log(devices))
         least += share * exp(y) - pull * y

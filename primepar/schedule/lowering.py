@@ -100,6 +100,8 @@ class _Spread:
 
 def messages(hops: Iterable[Hop], label: str) -> Iterator[tuple[int, Post]]:
     """Posts with their ranks; all hops are processed in one order, so channels agree on it."""
+    # Rank by rank the hops come in one order, and each makes both of its ends: so the n-th send
+    # from 0 to 1 is the n-th receive of 1 from 0, whatever else the two do.
     for hop in hops:
         block, tag = block_name(hop.tensor, hop.index), _TAGS[hop.tensor]
         request = f"{label}>{hop.target} {block}"
@@ -143,6 +145,9 @@ def spreadings(spread: Iterable[_Spread]) -> Iterator[Spreading]:
         busy |= {way.group} if way.is_read else set()
     for group, by_source in groups.items():
         counts = {len(blocks) for blocks in by_source.values()}
+        # Every member sends one block to all others: an all-gather. Where one member has two blocks
+        # and another one, or a source still multiplies its block, each block is a broadcast of its
+        # own.
         if set(by_source) == set(group) and len(counts) == 1 and group not in busy:
             for blocks in zip(*(by_source[member] for member in group), strict=True):
                 yield Spreading(group, blocks)
@@ -181,6 +186,8 @@ def scatters(
     groups: dict[tuple[int, ...], dict[int, list[Return]]] = {}
     rest = []
     for total in returns:
+        # Sums with one home among those that add to them: if each member is home to as many, they
+        # are the parts of a reduce-scatter.
         if len(total.ranks) > 1 and len(total.homes) == 1 and total.homes[0] in total.ranks:
             groups.setdefault(total.ranks, {}).setdefault(total.homes[0], []).append(total)
         else:
@@ -198,6 +205,7 @@ def scatters(
 
 def _one_home(total: Return, label: str) -> RankInstructions:
     block, ranks, homes = block_name(total.tensor, total.index), total.ranks, total.homes
+    # All that have a part keep the sum. Of one rank alone, nothing is to do.
     if ranks == homes:
         if len(ranks) > 1:
             yield from ((rank, AllReduce(ranks, block=block)) for rank in ranks)
@@ -228,6 +236,7 @@ def _one_message(
 ) -> RankInstructions:
     block, tag = block_name(total.tensor, total.index), _TAGS[total.tensor]
     sent, received = f"{label}>{home} {block}", f"{label}<{sender} {block}"
+    # The home has a part itself: the other one must not overwrite it.
     into = scratch_name(block) if joins else block
     yield sender, ISend(home, block, tag, request=sent)
     yield sender, Wait(sent)
@@ -302,6 +311,7 @@ def _amounts(sequence: Sequence, operator: Linear | None, phases: tuple[Phase, .
     if held is not None:
         amounts["memory"] = Bound(device=floor(held))
     if sent is not None:
+        # Whole numbers as numbers, 5/3 as a text: JSON has no fractions.
         amount = sent.numerator if sent.denominator == 1 else str(sent)
         amounts["traffic"] = (amount,) * sequence.ranks
     return amounts
@@ -372,6 +382,8 @@ def _step(
 ) -> RankInstructions:
     label = "".join(phase[0].upper() for phase in phases) + str(step)
     is_read = readers(movement, phases, step)
+    # Posted before the products and awaited after them: this is where transfers and products
+    # overlap.
     posts = [*_posts(moved.operands, label, is_read), *messages(moved.partials, label)]
     arriving: dict[int, set[str]] = {}
     for hop in moved.partials:
@@ -382,6 +394,7 @@ def _step(
             for compute in _products(phase, slices, arriving.get(rank, set())):
                 yield rank, compute
     yield from _waits(posts)
+    # Only now has the sum of the steps before arrived: what the scratch holds is added to it.
     for rank, blocks in arriving.items():
         for block in sorted(blocks):
             yield rank, Compute((scratch_name(block),), block)
@@ -417,6 +430,8 @@ def _products(phase: Phase, slices: FlatSlices, arriving: set[str]) -> Iterator[
         output = _block(writes, sub_operator)
         yield Compute(
             (_block(reads[0], sub_operator), _block(reads[1], sub_operator)),
+            # O[0,0] hops here while this step computes its next product: that goes to O[0,0]'
+            # meanwhile.
             scratch_name(output) if output in arriving else output,
             phase,
             sub_operator,

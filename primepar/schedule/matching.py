@@ -133,6 +133,8 @@ class Matches:
                 self._queue(post, (rank, index, part))
             if of.request is not None:
                 if of.request in pending:
+                    # The name is posted again before it was awaited: the next wait is for the new
+                    # one, and nobody waits for the first.
                     self.leaked.append(Leaked((rank, pending[of.request]), of.request))
                 pending[of.request] = index
             if of.awaits is not None:
@@ -157,6 +159,8 @@ class Matches:
         source, destination, _ = channel
         sends, receives = self._sends.get(channel, ()), self._receives.get(channel, ())
         matched = self.channels.setdefault(channel, [])
+        # Channels have no wildcards, so the n-th send meets the n-th receive in every run. Where
+        # one side has more, the rest of it never meets anything.
         for send, receive in zip_longest(sends, receives):
             if send is None or receive is None:
                 side, peer = (send, destination) if send is not None else (receive, source)
@@ -180,6 +184,7 @@ class Matches:
 
     def _match_calls(self, members: tuple[int, ...], calls: Sequence[Side | None]) -> None:
         present = tuple([call for call in calls if call is not None])
+        # One member makes a call less, so this call of the others waits for it without end.
         if len(present) < len(members):
             absent = next(r for r, call in zip(members, calls, strict=True) if call is None)
             self.faults.append(Unmatched(present[0], absent, is_call=True))

@@ -79,6 +79,8 @@ class Phase:
         """(dim, modulus) of what the index of an output block leaves open; 0 is the whole dim."""
         written = dict(self.writes.entries)
         dims = sorted(self.dims)
+        # O[M,K] of a product over M, N, K leaves N open: its parts are the slices of N. Of y[M/2]
+        # both M=0 and M=1 are in y[0], and the key is M mod 2.
         return tuple((dim, written.get(dim, 0)) for dim in dims if written.get(dim) != 1)
 
     def key(self, sub_operator: Mapping[str, int]) -> Key:
@@ -176,6 +178,8 @@ class Meaning:
         known = (self.program.tensors or {}).get(tensor)
         if known is None:
             box = tuple((part, part + 1) for part in index)
+            # Without cuts a block is a box of slices, if a phase names its tensor; `x.tmp[3]` of a
+            # script means nothing.
             meant = tensor in self._named or parse_block(block) is not None
             return Place(tensor, box) if meant else None
         counts = [len(line) - 1 for line in known.cuts]

@@ -64,6 +64,8 @@ class MeshDistance:
         if len(ranks) == 1:
             return next(iter(ranks))
         here = self.sequence.coordinates[target]
+        # Offsets by distance are the same for every device, so they are sorted once: the first one
+        # with a rank of the set is the nearest.
         for rank in islice(self._outwards(here), 4 * len(ranks)):
             if rank in ranks:
                 return rank
@@ -288,6 +290,7 @@ class Movement:
 
     def _operand_hops(self, phase: Phase, tensor: str, t: int) -> list[Hop]:
         here = self.held(phase, tensor, t)
+        # Within the phase: what the next step needs and is neither in use now nor resident.
         if t + 1 < self.sequence.steps:
             here = both(here, self.resident(phase, tensor))
             return self._hops(tensor, here, self.held(phase, tensor, t + 1))
@@ -295,6 +298,8 @@ class Movement:
         if following is None or self.sequence.has_homes:
             return []
         needed = self.start(following, tensor)
+        # To where the next phase starts, all or nothing: if a block is nowhere, none moves, and the
+        # proof refutes the map at the first read.
         hops = self._hops(tensor, here, needed)
         missing = sum(map(len, less(needed, here)))
         return hops if len(hops) == missing else []
@@ -304,6 +309,7 @@ class Movement:
         missing = less(needed, here)
         if not any(missing):
             return []
+        # From a device that works with the block if there is one, so that not all ask its home.
         working = holders(less(here, self.home(tensor)))
         at_home = self._at_home[tensor.removeprefix("d")]
         hops = []
@@ -319,6 +325,7 @@ class Movement:
     ) -> tuple[tuple[tuple[Hop, ...], ...], tuple[tuple[Return, ...], ...]]:
         """Follow the partial sums of an output: how they travel, and where they are finished."""
         steps, home = self.sequence.steps, self.home(tensor)
+        # The step after which a sum gets no more terms: there it is finished.
         last = {
             index: t
             for t in range(steps)
@@ -330,6 +337,7 @@ class Movement:
         for t in range(steps):
             now = self.held(phase, tensor, t)
             partials.append(self._partial_hops(tensor, ranks_of, now, home))
+            # Only the source that hops loses its part; parts of others stay where they are.
             for hop in partials[-1]:
                 ranks_of[hop.index].discard(hop.source)
             for rank, blocks in enumerate(now):
@@ -346,6 +354,7 @@ class Movement:
         homes = at_home.get(index, set()) if self.sequence.has_homes else ranks
         parts: dict[int, list[int]] = {home: [] for home in sorted(homes)}
         for rank in sorted(ranks) if homes else ():
+            # With several homes each takes the parts nearest to it, and then the homes all-reduce.
             parts[self._mesh.nearest(rank, homes)].append(rank)
         return Return(tensor, index, tuple((home, tuple(taken)) for home, taken in parts.items()))
 
@@ -360,6 +369,8 @@ class Movement:
         hops: list[Hop] = []
         for target, blocks in enumerate(now):
             for index in sorted(blocks):
+                # A device that joins the sum takes over from one that leaves it; if none leaves, it
+                # starts a part of its own, and the parts are reduced at the end.
                 if leaving.get(index) and target not in ranks_of[index]:
                     source = self._mesh.nearest(target, leaving[index])
                     leaving[index].discard(source)

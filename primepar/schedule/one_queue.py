@@ -114,6 +114,8 @@ class _Firing:
             if isinstance(node, Compute):
                 heappush(self._queue, (self.clock[rank], GOES_ON, place))
                 return
+            # A post only makes its operation ready; into the list it goes when it fires. So all
+            # ranks list it at the same moment of this run.
             if of.posts and place not in self._fired:
                 if place not in self._posted:
                     self._posted.add(place)
@@ -133,6 +135,8 @@ class _Firing:
         Nothing if one of them has not been posted.
         """
         reached = {place: None}
+        # A group fires as one, so all partners of all its messages fire with it: the list grows
+        # while it is read.
         for operation in (ready := [place]):
             if operation not in self._posted:
                 return []
@@ -145,6 +149,7 @@ class _Firing:
 
     def _fire(self, operations: list[Place]) -> None:
         """Put operations into the lists of their ranks, and wake the ranks that waited for them."""
+        # A rank that waited goes on at the time of the last one that arrived.
         now = max((self.clock[rank] for rank, _ in operations), default=0)
         for rank, index in operations:
             self._posted.remove((rank, index))

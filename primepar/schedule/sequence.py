@@ -63,6 +63,7 @@ def digits_on(
         digits = []
         for digit in index:
             value = digit if digit is ANY else _evaluated(primitive, sides, what, digit, values)
+            # `M=r` has a value for each place, `K=0` one for all of them.
             column: list[Any] = np.broadcast_to(np.asarray(value), len(places)).tolist()
             _check(primitive, sides, f"{what}: expected a slice index of {dim}", column, places)
             digits.append(column)
@@ -111,6 +112,8 @@ def device_order(sides: tuple[int, ...]) -> list[Coordinates]:
     first axis leading each group of bits (Algorithm 1); otherwise the order is row-major.
     """
     points = list(product(*(range(side) for side in sides)))
+    # On 4 x 4 the device (r1 r0, c1 c0), in bits, has the rank r1 c1 r0 c0: ranks 0 to 3 are the
+    # first quarter of the mesh.
     bits = sides[0].bit_length() - 1 if sides else 0
     if len(set(sides)) == 1 and sides[0] == 1 << bits:
         points.sort(key=lambda point: _interleaved(point, bits))
@@ -219,6 +222,8 @@ class Element:
             for index in every:
                 for place, digit in enumerate(index):
                     if isinstance(digit, int):
+                        # The largest value that any map gives, plus 1: a digit has as many slices
+                        # in all phases alike, or a block would be another one in each.
                         known[place] = max(known[place], digit + 1)
         return {dim: tuple(known) for dim, known in radices.items()}
 
@@ -301,6 +306,8 @@ class Element:
 
     def _whole(self, digits: dict[str, SliceIndex], dim: Dim) -> tuple[int, ...]:
         radices, given = self.radices.get(dim, ()), digits.get(dim, ())
+        # A digit that a map leaves open is all of its slices: `M=r` with M=(r, t) in another phase
+        # is the whole row r.
         left_out = (ANY,) * (len(radices) - len(given))
         choices = [
             (digit,) if isinstance(digit, int) else range(radix)
@@ -431,6 +438,8 @@ class Sequence:
         flat: tuple[int, ...] = (0,)
         for element, slices in zip(self.elements, parts, strict=True):
             radix = element.counts.get(dim, 1)
+            # The first element cuts the dim, the next one each of its slices: slice 1 of 2, and 2
+            # of 3 in it, is 1 * 3 + 2 of 6.
             flat = tuple(outer * radix + inner for outer in flat for inner in slices)
         return flat
 
@@ -440,6 +449,8 @@ class Sequence:
         for element in self.elements:
             ranks //= len(element.devices)
             steps //= element.steps
+            # Outermost first: of 2 x 3 devices, rank 4 is device 1 of the first element and 1 of
+            # the second.
             device, rank = divmod(rank, ranks)
             inner_step, step = divmod(step, steps)
             yield element, element.devices[device], inner_step

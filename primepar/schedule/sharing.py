@@ -46,6 +46,8 @@ def shared(
         def known(program: Program) -> Result:
             values = [getattr(program, field) for field in fields]
             last = kept(make, list[Any])
+            # By identity: equal tables of another program are rare, and comparing them would cost
+            # as much.
             if not last or not all(map(is_, last[0], values)):
                 last[:] = values, make(program)
             result: Result = last[1]

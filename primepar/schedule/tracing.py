@@ -205,6 +205,9 @@ def maps_of(primitive: Primitive) -> Maps:
         _check_names(primitive)
         check_methods(primitive)
         maps = _traced(primitive)
+        # The expression is what all readers evaluate. That the method gives the same for integers
+        # is checked on small meshes, so that a map with state, chance or a look at types is refused
+        # here.
         for call in _calls(primitive, maps):
             call.compare(primitive)
         _KNOWN[owner] = maps
@@ -273,6 +276,8 @@ def _traced(primitive: Primitive) -> Maps:
     sides = tuple(map(name, primitive.side_names))
     bounds = dict.fromkeys((*primitive.axis_sides, *primitive.side_names), LONGEST_SIDE)
     steps = _whole(primitive, "steps", _called(primitive, "steps", sides), bounds)
+    # NumPy wraps silently at 2**63: an index that could come near on any mesh up to side 1,024 is
+    # refused when it is read.
     bounds["t"] = magnitude(steps, bounds)
     phases: dict[Phase, Digits] = {}
     for phase in PHASES:

@@ -214,6 +214,8 @@ def levels(graph: WaitGraph) -> list[int]:
     for node, before in enumerate(graph.before):
         for earlier in before:
             after[earlier].append(node)
+    # How many predecessors of each node are not reached yet; a node that follows itself always
+    # misses one.
     missing = list(map(len, graph.before))
     level = [NEVER if count else 0 for count in missing]
     ready = [node for node, count in enumerate(missing) if not count]
@@ -241,6 +243,8 @@ def shortest_cycle(graph: WaitGraph, level: Sequence[int]) -> Cycle:
         return Cycle(waits, any(isinstance(post, Collective) for post in posts))
     places = _places_of_operations(graph, level)
     first = places.index(min(places))
+    # A cycle has no beginning: it starts at its lowest place, so that it is the same on every
+    # run.
     turned = places[first:] + places[:first]
     shown = [turned[0], *[place for place in turned if place[0] != turned[0][0]][:1]]
     pairs = zip(shown, shown[1:] + shown[:1], strict=True)
