@@ -451,6 +451,8 @@ class SiteFinder:
         if not isinstance(join, Join) or not join.in_place or join.block not in node.reads:
             return None
         first = place - 1
+        # Back from the product: its join, the waits for what is joined, and the gather or the
+        # exchange.
         while first and isinstance(nodes[first - 1], Wait):
             first -= 1
         waits = nodes[first : place - 1]
@@ -474,6 +476,7 @@ class SiteFinder:
                 return None
             requests = [into.request, call.request]
             owners = tuple(into.peer if part == into.block else rank for part in join.blocks)
+        # A wait for something else in between would have to be passed by the ring.
         if len(waits) != len(requests) or {*waits} != {Wait(request) for request in requests}:
             return None
         both: set[Meeting] = {meeting for start in met[first : place - 1] for meeting in start}
@@ -489,6 +492,8 @@ class SiteFinder:
         if kernel == "linear.gradient" or not line.is_absent(node.accumulates, place):
             return None
         after, cut = place + 1, None
+        # Forward from the product: a cut of its result, frees, and then the reduction, with nothing
+        # else between.
         for after in range(place + 1, len(line.nodes)):
             following = line.nodes[after]
             if after == place + 1 and isinstance(following, Cut):

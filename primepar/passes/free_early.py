@@ -65,6 +65,7 @@ def _lives(line: RankList, final: Names | None) -> Iterator[tuple[int, int, str]
         last = -1 if name in line.initial else None
         for place in line.touches.get(name, ()):
             used, node = line.uses[place], line.nodes[place]
+            # A write that does not read ends the life of older data: `recv a` where there is an a.
             is_new = name in used.made and name not in used.reads and type(node) is not Wait
             ends = (type(node) is Free or is_new) and not line.is_in_flight(name, place)
             if last is not None and ends:

@@ -81,6 +81,7 @@ def _with_late_cuts(
     """Block -> the cut that reads or makes it and is not yielded yet."""
     for place, node, names in uses:
         if isinstance(node, Cut) and node.in_place and held.keys().isdisjoint(names):
+            # The cut waits for whoever first needs a part: mostly that is the join that undoes it.
             held.update(dict.fromkeys(names, node))
             continue
         for name in names if held else ():

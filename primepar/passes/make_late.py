@@ -122,6 +122,7 @@ def _unused(line: RankList, end: int) -> Iterable[int]:
     made, live = dict[str, int](), set(line.initial)
     for place, (node, used) in enumerate(zip(line.nodes[:end], line.uses, strict=False)):
         block = node.accumulates if isinstance(node, Compute) else None
+        # A block is unused until anything but a sum into it names it.
         for name in used.names:
             if name != block:
                 made.pop(name, None)
@@ -142,6 +143,7 @@ def _delays(
     for end in range(start, len(line.nodes)):
         node, used = line.nodes[end], line.uses[end]
         if isinstance(node, Compute) and node.accumulates == block:
+            # All sums into the block move together, and so do frees of what they read.
             delayed.add(end)
             operands.update(node.reads)
         elif isinstance(node, Free) and node.block in operands:

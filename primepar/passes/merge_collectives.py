@@ -186,6 +186,8 @@ class _Merge:
         """Return whether one call can replace the last one, with its wait at the first wait."""
         for slot in slots:
             pairs = list(zip(slot.parts, run, strict=True))
+            # All blocks of an argument are there before the call (they are joined) or none is (they
+            # are received).
             present = {not line.is_absent(part, place) for part, place in pairs}
             if len(present) > 1 or (True in present and not self._is_one_kind(line, pairs)):
                 return False
@@ -225,6 +227,8 @@ class _Merge:
                 known = self.tables.phases.get(str(node.phase))
                 open_ = dict(known.templates[-1].entries) if known else {}
                 slices = (node.sub_operator or {}).items()
+                # A slice that the block's own index names is left out of its history, as it differs
+                # from part to part; a slice that is summed over stays.
                 key = [number % open_.get(dim, number + 1) for dim, number in slices]
                 changes.append((node.phase, node.scale, *key))
         return changes

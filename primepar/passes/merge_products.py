@@ -48,6 +48,7 @@ def merge_products(program: Program) -> Program:
     dims = dict.fromkeys(chain.from_iterable(tables.grid.values()))
     # Dims that are summed over come first: only then is every output of the other dims new.
     # Without `final` the outputs may be needed at the end, under their own names: they stay apart.
+    # y[0,0] and y[1,0] could only be cut out of y.joined again, for whoever reads them at the end.
     orders = (True,) if program.final is None else (True, False)
     rounds = [_Round(tables, lines, dim, summed) for summed in orders for dim in dims]
     merged = [merging for merging in rounds if merging.merges()]
@@ -114,6 +115,8 @@ class _Group:
             ((block, place), *others) = blocks.items()
             return not others and self._is_still(operand, block, place)
         named = {operand.template.block(node.sub_operator or {}) for _, node in self.products}
+        # Under its own name: what reads I[0,1] from a second buffer I[0,1]' has no neighbour to be
+        # joined with.
         return blocks.keys() == named and all(
             self._is_still(operand, block, place)
             and not self.line.is_in_flight(block, self.last)

@@ -62,6 +62,8 @@ class _Transfer:
         """Add the next posts of a rank; those of several turns of a rank cannot move together."""
         node = posts.line.nodes[places[0]]
         self.is_collective = isinstance(node, Collective)
+        # Two turns of one rank in a transfer have something between them that may not be passed; a
+        # blocking call holds up all that comes after it.
         self.stays = self.stays or posts in self.places or request_of(node) is None
         self.places[posts], self.turns[posts] = places, len(posts.turns)
         posts.turns.append(self)
@@ -135,6 +137,7 @@ class _Posts:
             isinstance(node, Compute) and node.phase is not None
             for node in self.line.nodes[self.line.ready(places) + 1 : target]
         )
+        # From the new place to the old one the received blocks are live in addition.
         grown = sum(self.grown[place] for place in places)
         return any(computes) and max(self.totals[target : places[0]]) + grown <= self.peak
 

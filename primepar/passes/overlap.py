@@ -101,6 +101,8 @@ class Step:
             self.request = request_of(node)
             more: list[Hashable] = [] if self.request is None else [("request", self.request)]
             more += [] if type(node) is Wait else [ORDER]
+            # A post changes its request, and so does its wait: neither passes the other. Everything
+            # that communicates, except waits, also changes ORDER.
             self.changes += (*more,)
             self.names += (*more,)
 
@@ -274,6 +276,8 @@ class _Waits:
             users = carried.users(node.block)
             is_sent = any(known.awaits for known in users)
             is_freed = any(isinstance(known.node, Free) for known in users)
+            # A sent block may be freed only after its wait, so the free goes along. A second free
+            # is an error of the program, and stays where the judge finds it.
             return is_sent and not is_freed and self.size(node.block) is not None
         return (
             isinstance(node, Compute)

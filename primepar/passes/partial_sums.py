@@ -95,6 +95,7 @@ def _is_plain_sum(node: Instruction, rank: int, meaning: Meaning, size: Size) ->
         first, second = node.blocks
         kept = node.blocks[node.group.index(rank)]
         fits = first != second and size(first) == size(second) and node.block == kept
+    # Of a maximum `x += x'` would be the larger one, not the sum of an all-reduce by sum.
     maker = meaning.maker(node.block)
     is_sum = node.reduction == "sum" and (maker is None or maker.reduction == "sum")
     return fits and is_sum and node.scale == "1" and node.request is None
@@ -118,6 +119,8 @@ def _messages(line: RankList, place: int) -> Edits:
     given = kept if isinstance(node, AllReduce) else node.blocks[node.group.index(peer)]
     scratch = _scratch(line, kept, place)
     received, sent = (f"{kept} sum{place}{way}{peer}" for way in "<>")
+    # The order of the two terms differs on the two members, and a + b = b + a bit for bit; with
+    # three it would not be.
     total: list[Instruction] = [Wait(received), Compute((scratch,), kept), Free(scratch)]
     posts: list[Instruction] = [
         IRecv(peer, scratch, communicator=channel, request=received),

@@ -103,6 +103,8 @@ def _owners(members: list[_Member | None], wide: set[str]) -> dict[str, int] | N
     if max(counts) != 1 or len(owners) < sum(counts):
         return None
     cut = known[0].cut
+    # float32 parts of a bfloat16 whole: reduced first they are rounded once, cut first they are
+    # not.
     if len({name.rpartition("[")[0] in wide for name in (cut.block, *cut.blocks)}) > 1:
         return None  # a rounded sum is not the sum of rounded parts
     return owners

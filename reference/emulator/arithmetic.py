@@ -141,6 +141,8 @@ class Arithmetic:
     ) -> None:
         contents = self.contents
         dues = [contents.due(home) for home in map(contents.home, operands) if home is not None]
+        # The array may be equal by chance, its terms are not: I[0,1] of zeros in place of I[0,0] is
+        # refused.
         if [block.terms for block in blocks] == dues:
             return
         # The right operands without some of their terms: a sum that is not finished yet.

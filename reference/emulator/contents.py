@@ -162,6 +162,8 @@ class Contents:
 
     def _terms(self, home: Place) -> Iterable[tuple[Term, Scale]]:
         phase = self.maker(home)
+        # A gradient that is there before the step is part of the sum, also where it is cut
+        # otherwise then.
         if phase is None or any(overlap(home, given) for given in self._initial[home.tensor]):
             yield Datum(home), 1
         if phase is not None:

@@ -221,6 +221,8 @@ class _Run:
 
     def _rank(self, device: EmulatedDevice) -> Iterator[Waiting]:
         """Run one rank, and yield while it waits; every error gets its place here."""
+        # A generator for each rank: it runs until it has to wait, and goes on where it stopped. So
+        # no thread is needed, and no order of threads can decide anything.
         for place, instruction in enumerate(self.program.programs[device.rank]):
             self.moves += 1
             try:
@@ -271,6 +273,7 @@ class _Run:
             self._see(device.rank, blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
+            # What is recomputed is the same sub-operator, which the grid asks for once.
             if not node.again:
                 self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += self.clock.units(node.phase)

@@ -155,6 +155,8 @@ class _Search:
         self, parts: Callable[[], Sequence[T]], rest: Callable[[Sequence[T]], Program]
     ) -> None:
         """Leave out halves of the parts, then quarters, down to single ones, from the end."""
+        # Halves first: where few instructions matter, most go in a few questions. What is left must
+        # be wrong in the same way, or the search would end at another mistake.
         size = max(1, len(parts()) // 2)
         while size:
             end = len(parts())

@@ -81,6 +81,9 @@ class _Drawing:
     def _draw(self, violation: Violation) -> tuple[Kind, tuple[str, ...]]:
         """Add the events and arrows of a violation; returns its kind, and its blocks."""
         match violation:
+            # Two events for each rank of a cycle: where it hangs, and what the rank before it waits
+            # for, which is never reached. Arrows go from the first of one to the second of the
+            # next.
             case Cycle(in_order=False, waits=waits):
                 for number, (place, _) in enumerate(waits):
                     self._add(place, "hangs", wrong=True)
@@ -200,6 +203,7 @@ class _Drawing:
 
     def _race(self, race: Race) -> None:
         """Add the post of what is in flight, the access, and the wait."""
+        # In one group the post and the access are the same instruction, which is then shown once.
         if race.posted[1] < race.place[1]:
             self._add(race.posted[:2], "posts it")
         touches = self._add(race.place, "touches it", wrong=True)
@@ -264,6 +268,8 @@ class _Drawing:
     def _way(self, before: Place, block: str) -> list[InvolvedInstruction]:
         """How a block came to a rank before an instruction: from its maker, message by message."""
         way: list[InvolvedInstruction] = []
+        # From the read back to the last writer; if that was a receive, to its sender, and on from
+        # there.
         for _ in range(MOST_HOPS):
             writer = self._writer(before, block)
             if writer is None:

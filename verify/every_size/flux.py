@@ -130,6 +130,8 @@ def lemmas(order: RingOrder) -> list[Lemma]:
         Lemma("ends", ("deadlock-freedom", "races"), over, order.awaited(k) <= last, [k < last]),
     ]  # fmt: skip
     if order.gathers:
+        # From whom a device receives at step k is whose chunk it multiplies at step k + 1, after
+        # the wait.
         arrives = (source(r, k) == tile(r, k + 1)) & before(awaited, (k + 1, order.product))
         return [
             *of_both,

@@ -87,6 +87,7 @@ def failure(lemma: Lemma, end: float, sizes: Sequence[Term] = ()) -> Failure | N
     """
     solver = z3.Solver()
     solver.add(*lemma.assumptions)
+    # *For every step t below 0* holds of nothing: what is assumed must be possible at all.
     given = check_by(solver, end)
     if given == z3.unsat:
         return Failure(f"{lemma.name}: no numbers satisfy what it is given, so it proves nothing")
@@ -125,12 +126,14 @@ def results(
     for name in properties:
         start, needed, failed, fault = perf_counter(), [], None, None
         for number, lemma in enumerate(every):
+            # A lemma serves several properties, and Z3 is asked once.
             if name in lemma.properties and failed is None:
                 needed.append(lemma.name)
                 if number not in failures:
                     sizes = [] if smallest else [lemma.over[0].term]
                     failures[number] = failure(lemma, end, sizes)
                 failed = failures[number]
+        # A property without a lemma would be proved by nothing.
         if not needed:
             raise ValueError(f"expected a lemma of {name}, got none")
         if failed is not None and failed.is_refuted:

@@ -86,6 +86,8 @@ def share_lemmas(share_of: Share) -> list[Lemma]:
     total, gradients = z3.Reals("total gradients")
     numerator, denominator = (z3.ToReal(z3.IntVal(0) + term) for term in share_of(K))
     share = numerator / denominator
+    # Induction over the workers: what holds of the first n, with the term of one more, is the claim
+    # of n + 1. So no sum over K workers is needed, which Z3 could not write.
     grown = total + share * (w - rate * g)
     return [
         Lemma(

@@ -78,6 +78,8 @@ def _starts(pipeline: PipelineOrders) -> dict[Position, int]:
     keys = {position: key for key, position in pipeline.positions.items()}
     starts: dict[Position, int] = {}
     waiting, moved = sorted(keys), True
+    # Each round starts all actions whose needs have started; a round that starts none leaves a
+    # deadlock.
     while moved:
         moved, left = False, []
         for position in waiting:

@@ -119,6 +119,8 @@ class _Schedule:
         """An action ends, one unit after its start, before what waits for it starts."""
         for earlier, later in product(KINDS, KINDS):
             before = self.place(earlier, s, k) < self.place(later, s, j)
+            # Starts grow along every wait, by one unit at least: a cycle of waits would have to
+            # grow round itself.
             claim = implies(before, self.start(earlier, s, k) + 1 <= self.start(later, s, j))
             name = f"{earlier}(k) ends before a later {later}(j) starts"
             yield Lemma(name, (DEADLOCK,), OVER, claim)
@@ -143,6 +145,8 @@ class _Schedule:
         most = _SPACE.of(peak_stashes(self.schedule, s, p, M))  # type: ignore[arg-type]
         in_order = implies(k < j, self.place("F", s, k) < self.place("F", s, j))
         before = self.place("W", s, j) < self.place("F", s, k)
+        # The W before F(k) are those of micro-batches below `finished`, so that their number needs
+        # no counting: linear, where a sum over micro-batches would not be.
         counted = implies(before, j < finished) & implies(j < finished, before)
         sane, stashes = (finished >= 0) & (finished <= M), k + 1 - finished
         for name, claim in (
@@ -160,6 +164,8 @@ class _Schedule:
 
         An action starts at 0, or when one ends that it waits for: needed, or just before it.
         """
+        # What comes right before an action on its stage is of one of these micro-batches. A wrong
+        # choice here proves less, and nothing wrong.
         near = (k - 1, k, k + 1, k - (p - 1 - s) - 1)
         for kind in KINDS:
             start, early = self.start(kind, s, k), self.start(kind, s, k) == 0

@@ -78,6 +78,7 @@ class _Mesh:
 
 def _too_much(mesh: _Mesh, stated: list[Fraction]) -> MapFault | bool:
     """Where `held` is too small on a mesh; else whether it is exactly what is live at the peak."""
+    # One pass with an array for each block counts all four operators, as the program is the same.
     peaks = [
         reduce(np.maximum, live_elements(mesh.program, rank, mesh.sizes))
         for rank in range(mesh.sequence.ranks)
@@ -179,6 +180,7 @@ def _compare(primitive: Primitive, asked: list[_Comparison]) -> _Mesh | None:
         if not open_:
             break
         candidate = _Mesh(primitive, sides)
+        # Three sides up to 6 would be 216 meshes, most of them large.
         if several and candidate.sequence.ranks > MOST_DEVICES_OF_SIDES:
             break  # fewest devices come first
         if prod(candidate.sequence.grid.values()) <= MOST_SUB_OPERATORS:

@@ -93,6 +93,7 @@ def coverage_faults(movement: Movement) -> Iterator[MapFault]:
     dims = [dim for dim in DIMS if dim in sequence.grid]
     for phase in PHASES:
         places: dict[Index, tuple[int, int]] = {}
+        # By visiting, not by counting: a sub-operator that is met again names both devices.
         for rank, step in in_time(product(range(sequence.ranks), range(sequence.steps))):
             slices = sequence.slices(phase, rank, step)
             for index in product(*(slices[dim] for dim in dims)):
@@ -115,6 +116,7 @@ def placement_faults(movement: Movement) -> Iterator[MapFault]:
         for step, tensor in in_time(product(range(first, sequence.steps), PRODUCTS[phase].reads)):
             before = movement.held(phase, tensor, step - 1) if step else []
             resident = movement.resident(phase, tensor) if sequence.has_homes else []
+            # Anywhere on the mesh: which device sends is for the routing to choose.
             available = frozenset[Index]().union(*before, *resident)
             home = tensor.removeprefix("d") if sequence.has_homes else None
             for rank, needed in enumerate(movement.held(phase, tensor, step)):
@@ -161,6 +163,7 @@ def _misaligned(
     movement: Movement, phase: Phase, tensor: str, following: Phase, next_tensor: str
 ) -> Iterator[MapFault]:
     arrived: list[set[Index]] = [set(blocks) for blocks in movement.end(phase, tensor)]
+    # What realigns in the last step counts as being there; O and dW make no such hop.
     for hop in movement.phases[phase].operands[-1]:
         if hop.tensor == tensor:
             arrived[hop.target].add(hop.index)

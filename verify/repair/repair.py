@@ -94,6 +94,8 @@ class _Search:
 
     def smallest(self, repaired: Repair | None) -> Repair | None:
         """The same, or fewer moves if trying all of them finds fewer."""
+        # One move that is enough is the smallest. With more, or none, all single moves and pairs
+        # are tried, as the suggestions follow the first counterexample alone.
         fewest = len(repaired.moves) if repaired is not None else 3
         if fewest < 2 and repaired is not None:
             return replace(repaired, is_smallest=True)
@@ -111,6 +113,7 @@ class _Search:
         start: Orders = tuple(tuple(range(len(nodes))) for nodes in self.program.programs)
         level: list[tuple[Orders, tuple[Edit, ...]]] = [(start, ())]
         seen = {start}
+        # By the number of moves, so that the first order that is proved has the fewest.
         for depth in range(most + 1):
             following = []
             for orders, moves in level:
@@ -139,6 +142,7 @@ class _Search:
 
     def _report(self, orders: Orders) -> Report:
         """The verdict on an order: of deadlock-freedom alone where that already fails."""
+        # A cycle is found in a part of the time of a proof, and most orders still have one.
         report = self._verified(orders, "deadlock-freedom")
         return self._verified(orders, None) if report.verdict == "proved" else report
 
@@ -168,6 +172,8 @@ class _Search:
             pairs = _pairs(details)
         elif details.kind == "mismatch":
             pairs = self._exchanged(orders, details)
+        # Of two instructions in a cycle either the later one comes earlier, or the earlier one
+        # later.
         for rank, first, second in pairs:
             yield rank, second, first, True
             yield rank, first, second, False
@@ -194,6 +200,7 @@ class _Search:
         yield (rank,)
         ranks = range(len(orders))
         if len(orders) > 2:
+            # Every second rank receives first: the usual repair of a ring in which all send first.
             yield tuple(ranks[rank % 2 :: 2])
             yield tuple(ranks)
 
@@ -205,6 +212,8 @@ class _Search:
         places, later = [], list(orders)
         pairs = list(self._alike_pairs(orders, rank, ranks, source, target))
         wanted = (rank, orders[rank][source], orders[rank][target])
+        # The line that is wrong is mostly in a loop, or runs on every rank: each of its instances
+        # moves.
         for other, first, second in pairs or [wanted]:
             changed = moved(later[other], first, second, before, self.accesses[other])
             if changed is not None:

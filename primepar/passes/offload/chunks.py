@@ -81,6 +81,7 @@ def packed(sizes: Mapping[str, int], capacity: int) -> ChunkLayout:
                 f"chunk: expected at least the {sizes[largest]} elements of the largest tensor, "
                 f"{largest}, got {capacity}: take {sizes[largest]} or more"
             )
+        # PatrickStar never looks back: what is left in the last chunk stays unused.
         if size > room:
             chunks.append([])
             room = capacity
@@ -190,6 +191,8 @@ def _chunks(sizes: Mapping[str, int], capacity: int) -> Chunks:
     chunks: dict[str, str] = {}
     for name, number in packed(parameters, capacity).places.items():
         chunks[_renamed(name, GRADIENT)] = f"gradient {number}"
+        # Chunk 3 of the parameters has the same tensors as chunk 3 of the moments, so an update
+        # needs one chunk of each kind.
         for suffix in dict.fromkeys(("", *suffixes.values())):
             held = _renamed(name, suffix)
             kind = suffix.removeprefix(".") or "parameter"

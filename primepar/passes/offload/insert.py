@@ -268,6 +268,7 @@ class Moments:
             held[self.chunk(name)] += size
         most = sum(live[name] for name in self.initial)
         for moment in self.trace:
+            # What cannot be evicted at this moment, whatever the policy is.
             here = moment.chunks | moment.in_flight | self.stays
             # Before it too: `free x` needs x, which may have to be fetched.
             most = max(most, sum(held[key] for key in here))
@@ -311,6 +312,8 @@ class Residency:
         """Fetch the chunks of an instruction, after evictions that make room, and run it."""
         missing = sorted((key for key in moment.chunks if self._host.get(key)), key=str)
         needed = self._growth(moment, missing)
+        # This ends: with everything evicted but what `least` counts, the total is at most the
+        # limit.
         while self._total + needed > self.limit:
             self._evict(self._next(place, moment))
         for key in missing:
