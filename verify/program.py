@@ -52,10 +52,10 @@ def verify_program(
     """Decide all properties of a program; only those that it asks are in the report.
 
     Coverage is asked if there is a grid. Placement is asked if there is `initial`, or an
-    instruction that uses memory. Completion is asked if there is a grid, or `final` lists a block
-    that the program reduces. Alignment is asked if there are two phases, or `final` lists anything
-    but O and dI of the program's phases. Deadlock-freedom, which includes matching, and races are
-    always asked; memory and traffic if the program has these fields.
+    instruction that uses memory. Completion is asked if there is a grid, if `final` lists a block
+    that the program reduces, or if a product reads one. Alignment is asked if there are two phases,
+    or `final` lists anything but O and dI of the program's phases. Deadlock-freedom, which includes
+    matching, and races are always asked; memory and traffic if the program has these fields.
 
     Messages are rendezvous unless `buffered`, which lets every send return at once. What is not
     decided after `timeout` seconds in all is unknown. After a deadlock or a race, placement,

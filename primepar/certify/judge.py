@@ -96,11 +96,18 @@ class Judge:
         makers = {block: maker(block) for block in final}
         sums = [phase for phase in makers.values() if phase is not None]
         phases = {node.phase for node in nodes if isinstance(node, Compute)} - {None}
+        makers_of = self.meaning.makers.keys()
+        # A product that reads a sum claims that it is finished, whoever states a grid or not.
+        reads_sums = any(
+            self.meaning.real(template.tensor) in makers_of
+            for phase in map(self.meaning.phases.__getitem__, filter(None, phases))
+            for template in phase.reads
+        )
         if program.grid:
             yield "coverage"
         if program.initial is not None or any(isinstance(node, _ON_ONE_RANK) for node in nodes):
             yield "placement"
-        if program.grid or sums:
+        if program.grid or sums or reads_sums:
             yield "completion"
         kept = len(sums) < len(final) or any(
             phase.writes.tensor == WEIGHT_GRADIENT for phase in sums

@@ -78,6 +78,7 @@ PROGRAMS = {
     "swapped-order-deadlock": wrong("deadlock-freedom", DeadlockError, "device 0 at "
                                     "programs[0][0] waits"),
     "tags-crossed": wrong("deadlock-freedom", MismatchError, "device 1, programs[1][0]"),
+    "unfinished-without-a-grid": wrong("completion", IncompleteError, "device 0, programs[0][1]"),
     "used-after-free": wrong("placement", MissingBlockError, "device 0, programs[0][6]"),
     "waited-for-twice": wrong("deadlock-freedom", MismatchError, "device 1, programs[1][6]"),
     "weight-not-sent-home": wrong("alignment", IncompleteError, "device 0: expected W[0,0] "

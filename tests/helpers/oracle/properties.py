@@ -33,7 +33,7 @@ def asked(names: BlockNames) -> frozenset[str]:
     conditions = {
         "coverage": bool(program.grid),
         "placement": program.initial is not None or local,
-        "completion": bool(program.grid) or bool(summed),
+        "completion": bool(program.grid) or bool(summed) or _reads_a_sum(names),
         "alignment": kept or len(phases) > 1,
         "deadlock-freedom": True,
         "races": True,
@@ -41,6 +41,20 @@ def asked(names: BlockNames) -> frozenset[str]:
         "traffic": program.traffic is not None,
     }
     return frozenset(name for name, is_asked in conditions.items() if is_asked)
+
+
+def _reads_a_sum(names: BlockNames) -> bool:
+    """Whether a product takes what a phase of the program makes."""
+    products = (
+        (names.meaning.phases[node.phase], node.sub_operator)
+        for node in chain.from_iterable(names.program.programs)
+        if isinstance(node, Compute) and node.phase and node.sub_operator is not None
+    )
+    return any(
+        names.maker(read.block(cell)) is not None
+        for phase, cell in products
+        for read in phase.reads
+    )
 
 
 def wrong_coverage(program: Program) -> set[str]:
