@@ -136,7 +136,7 @@ class NotPosted(_Wrong):
 
 @dataclass(frozen=True)
 class Disagreement(_Wrong):
-    """Two sides that meet and state different things; `claim` is what: `tag`, `root`, `dtype`."""
+    """Two sides that meet and state different things; `claim` is what: `tag`, `elements`."""
 
     of: ClassVar[str] = "deadlock-freedom"
     side: Side

@@ -9,7 +9,7 @@ sides that meet and state different things are a fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -24,16 +24,20 @@ from primepar.schedule.evidence import (
     Side,
     Unmatched,
 )
+from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
     AllToAll,
+    Barrier,
     Collective,
+    Gather,
     Instruction,
     ISend,
     Message,
     Program,
     ReduceScatter,
+    Scatter,
     Send,
 )
 
@@ -41,7 +45,11 @@ from primepar.schedule.program import (
 #
 # A side need not state them: it then agrees with every other. Example: of three members of an all-
 # gather the first states `count` 4, the second states none, and the third, which states `count` 5,
-# differs from the first.
+# differs from the first. What is sent and where it goes must be of one size too, where the program
+# defines the sizes of both blocks: `isend y[0]` of 2 elements does not meet `irecv z[0]` of 3.
+
+Elements = Callable[[str], int | None]
+"""From a block to its number of elements; None if it is not defined."""
 
 
 class Dispute(NamedTuple):
@@ -54,8 +62,10 @@ class Dispute(NamedTuple):
     got: int | str
 
 
-def dispute(sides: Sequence[tuple[int, Message | Collective]]) -> Dispute | None:
-    """Return the first claim on which two sides differ; None where all agree."""
+def dispute(
+    sides: Sequence[tuple[int, Message | Collective]], elements: Elements
+) -> Dispute | None:
+    """Return the first claim on which two sides, each with its rank, differ; None if all agree."""
     stated: dict[str, tuple[int, int | str]] = {}
     for position, (_, node) in enumerate(sides):
         for claim, value in (("dtype", node.dtype), ("count", node.count)):
@@ -64,7 +74,41 @@ def dispute(sides: Sequence[tuple[int, Message | Collective]]) -> Dispute | None
             first, want = stated.setdefault(claim, (position, value))
             if want != value:
                 return Dispute(claim, first, position, want, value)
+    blocks: dict[Hashable, tuple[int, str]] = {}
+    # The members mostly have one list of n blocks, which is then read once and not n times.
+    is_one_list = len({getattr(node, "blocks", ()) for _, node in sides}) == 1
+    for position, (rank, node) in enumerate(sides):
+        for data, block in _blocks(node, rank, with_list=position == 0 or not is_one_list):
+            first, other = blocks.setdefault(data, (position, block))
+            if other != block:
+                sizes = elements(other), elements(block)
+                if None not in sizes and sizes[0] != sizes[1]:
+                    return Dispute("elements", first, position, sizes[0] or 0, sizes[1] or 0)
     return None
+
+
+def _blocks(
+    node: Message | Collective, rank: int, with_list: bool
+) -> Iterator[tuple[Hashable, str]]:
+    """Yield which data one side sends or receives, and its block: equal data has one size.
+
+    Of an all-gather the data of member 1 is its own block, and the second one of each list.
+    """
+    if isinstance(node, AllReduce):
+        yield from enumerate(node.reduced)
+    elif isinstance(node, AllToAll):
+        yield from (
+            ((rank, other), block) for other, block in zip(node.group, node.blocks, strict=False)
+        )
+        yield from (
+            ((other, rank), block) for other, block in zip(node.group, node.into, strict=False)
+        )
+    elif isinstance(node, AllGather | ReduceScatter | Gather | Scatter):
+        if with_list:
+            yield from zip(node.group, node.blocks, strict=False)  # all of them at the root
+        yield rank, node.block
+    elif not isinstance(node, Barrier):
+        yield "all", node.block
 
 
 Channel = tuple[int, int, str]
@@ -99,7 +143,7 @@ class Matches:
     """
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        self.program, self._elements = program, meaning_of(program).elements
         self.effects: list[list[Effects]] = [
             [effects(node, rank) for node in nodes]
             for rank, nodes in enumerate(in_time(program.programs))
@@ -175,7 +219,8 @@ class Matches:
                 self.faults.append(Disagreement(receive, send, "tag", received.tag, sent.tag))
                 continue
             states = (sent.count, received.count, sent.dtype, received.dtype)
-            differs = self._disputed((send, receive)) if any(states) else None
+            is_plain = sent.block == received.block and not any(states)
+            differs = None if is_plain else self._disputed((send, receive))
             if differs is not None:
                 self.faults.append(differs)
                 continue
@@ -209,8 +254,8 @@ class Matches:
         return None
 
     def _disputed(self, sides: Sequence[Side]) -> Disagreement | None:
-        """The side that states another count or dtype than an earlier one."""
-        wrong = dispute([(side[0], self.post(side)) for side in sides])
+        """The side that states another count or dtype than an earlier one, or has another size."""
+        wrong = dispute([(side[0], self.post(side)) for side in sides], self._elements)
         if wrong is None:
             return None
         first, second = sides[wrong.first], sides[wrong.second]

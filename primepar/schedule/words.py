@@ -203,6 +203,11 @@ class _Words:
                     f"expected {expected} blocks, one for each rank of the group, "
                     f"got {got}: list one for each"
                 )
+            case "elements":
+                return (
+                    f"expected {expected} elements as in {first}, got {got}: "
+                    "send and receive blocks of one size"
+                )
             case "group" | "root" | "reduction" | "scale":
                 where = "the group's ranks"
             case _:

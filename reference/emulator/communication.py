@@ -24,7 +24,7 @@ from primepar.errors import MismatchError
 from primepar.reference.emulator.contents import Block
 from primepar.reference.emulator.device import EmulatedDevice
 from primepar.schedule.effects import effects
-from primepar.schedule.matching import dispute
+from primepar.schedule.matching import Elements, dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -131,10 +131,10 @@ class End(NamedTuple):
 
 
 class InFlight:
-    """Posts and ends the messages and collectives of all devices."""
+    """Posts and ends the messages and collectives of all devices; `elements` are of blocks."""
 
-    def __init__(self, combine: Combine, transfer: float) -> None:
-        self._combine, self._transfer = combine, transfer
+    def __init__(self, combine: Combine, transfer: float, elements: Elements) -> None:
+        self._combine, self._transfer, self._elements = combine, transfer, elements
         self._open: dict[tuple[int, int, str], list[PostedMessage]] = {}
         self._meetings: dict[tuple[str, frozenset[int]], list[Meeting]] = {}
         self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
@@ -159,7 +159,7 @@ class InFlight:
             return end
         other = waiting.pop(0)
         sent, received = (end, other) if end.sends else (other, end)
-        _check_message(sent, received)
+        self._check_message(sent, received)
         sent.done = received.done = max(sent.time, received.time) + self._transfer
         received.payload = sent.payload
         return end
@@ -202,7 +202,7 @@ class InFlight:
             meetings.append(Meeting())
         meeting = meetings[call]
         meeting.calls[rank] = node
-        _check_alike(meeting, rank)
+        self._check_alike(meeting, rank)
         return meeting
 
     def end(self, device: EmulatedDevice, pending: Posted) -> End:
@@ -226,37 +226,36 @@ class InFlight:
             device.end_receive(name, received)
         return End(done, " ".join(gotten or given), sent(node, device.rank, all_given))
 
+    def _check_message(self, sent: PostedMessage, received: PostedMessage) -> None:
+        """Raise `MismatchError` if two ends that met differ in tag, type of data, count or size."""
+        if received.node.tag != sent.node.tag:
+            raise MismatchError(
+                f"expected tag {received.node.tag} for {received.node.block} from device "
+                f"{sent.rank} to device {received.rank}, got {sent.node.block} with tag "
+                f"{sent.node.tag}: post sends and receives in one order, tags select nothing"
+            )
+        wrong = dispute([(sent.rank, sent.node), (received.rank, received.node)], self._elements)
+        if wrong is not None:
+            raise MismatchError(
+                f"expected {wrong.claim} {wrong.want} of {sent.node.block} from device "
+                f"{sent.rank}, got {wrong.got} on device {received.rank}: write the same on both "
+                "sides"
+            )
 
-def _check_message(sent: PostedMessage, received: PostedMessage) -> None:
-    """Raise `MismatchError` if two ends that met have different tags, types of data or counts."""
-    if received.node.tag != sent.node.tag:
-        raise MismatchError(
-            f"expected tag {received.node.tag} for {received.node.block} from device {sent.rank} "
-            f"to device {received.rank}, got {sent.node.block} with tag {sent.node.tag}: post "
-            "sends and receives in one order, tags select nothing"
-        )
-    wrong = dispute([(sent.rank, sent.node), (received.rank, received.node)])
-    if wrong is not None:
-        raise MismatchError(
-            f"expected {wrong.claim} {wrong.want} of {sent.node.block} from device {sent.rank}, "
-            f"got {wrong.got} on device {received.rank}: write the same on both sides"
-        )
-
-
-def _check_alike(meeting: Meeting, rank: int) -> None:
-    """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
-    mine, first = claim(meeting.calls[rank]), claim(meeting.first)
-    if mine != first:
-        raise MismatchError(
-            f"expected {first} as on device {next(iter(meeting.given))}, got {mine}: "
-            "call collectives in one order on every member"
-        )
-    wrong = dispute(list(meeting.calls.items()))
-    if wrong is not None:
-        raise MismatchError(
-            f"expected {wrong.claim} {wrong.want} of {mine} on every device, got "
-            f"{wrong.got} on device {rank}: write the same on every member"
-        )
+    def _check_alike(self, meeting: Meeting, rank: int) -> None:
+        """Raise `MismatchError` unless kind, order of the group and all claims are the same."""
+        mine, first = claim(meeting.calls[rank]), claim(meeting.first)
+        if mine != first:
+            raise MismatchError(
+                f"expected {first} as on device {next(iter(meeting.given))}, got {mine}: "
+                "call collectives in one order on every member"
+            )
+        wrong = dispute([*meeting.calls.items()], self._elements)
+        if wrong is not None:
+            raise MismatchError(
+                f"expected {wrong.claim} {wrong.want} of {mine} on every device, got "
+                f"{wrong.got} on device {rank}: write the same on every member"
+            )
 
 
 def claim(collective: Collective) -> str:

@@ -180,7 +180,9 @@ class _Run:
         self.program = program
         self.places = ErrorPlaces(sequence)
         self.clock = clock or LogicalClock()
-        self.in_flight = InFlight(self.arithmetic.combine, self.clock.transfer)
+        self.in_flight = InFlight(
+            self.arithmetic.combine, self.clock.transfer, self.contents.meaning.elements
+        )
         self.requests: list[dict[str, list[Posted]]] = [{} for _ in self.devices]
         self.sent = [Fraction(0)] * program.ranks
         self.events: list[Event] = []

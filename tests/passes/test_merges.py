@@ -212,7 +212,7 @@ SPOILT: dict[str, tuple[Spoil, str]] = {
     "one less on a rank": (
         lambda rank, node: replace(node, also=()) if rank else node, "deadlock-freedom",
     ),
-    "in another order": (lambda rank, node: turned(node) if rank else node, "alignment"),
+    "in another order": (lambda rank, node: turned(node) if rank else node, "deadlock-freedom"),
     "by max": (lambda rank, node: replace(node, reduction="max"), "completion"),
     "twice as much": (lambda rank, node: replace(node, scale="2"), "completion"),
     "another block": (lambda rank, node: replace(node, also=(f"a[{rank}]",)), "completion"),

@@ -17,7 +17,7 @@ from primepar.verify.program import verify_program
 
 TENSORS = {
     "A": Tensor(((0, 2, 4),)),
-    "B": Tensor(((0, 1, 4),), of="A"),
+    "B": Tensor(((0, 1, 3, 4),), of="A"),
     "C": Tensor(((0, 2, 4),), of="A"),
     "E": Tensor(((0, 2, 4),)),
 }
@@ -49,7 +49,7 @@ def emulated(given: Program) -> None:
         gather("A[0]", "C[0]"),
         gather("A[0]", "A[00]"),
         gather("B[1]", "C[1]"),
-        gather("A[0]", "B[0]", request="a"),
+        gather("A[0]", "B[1]", request="a"),
         to_all("C[0]", "A[0]"),
     ],
     ids=["part", "whole", "digits", "in both", "posted", "all to all"],

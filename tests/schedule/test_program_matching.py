@@ -12,12 +12,15 @@ from simulator_cases import cluster
 
 from primepar.certify.program import certify_program
 from primepar.distributed.runtime.backend_support import check_runs
-from primepar.errors import ProgramError
+from primepar.errors import MismatchError, ProgramError
 from primepar.plan.simulator.run import simulate
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule import Program
 from primepar.schedule.effects import initial_blocks
 from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    AllToAll,
     Broadcast,
     Gather,
     Group,
@@ -29,6 +32,7 @@ from primepar.schedule.program import (
     Wait,
 )
 from primepar.schedule.program_file import program_json
+from primepar.schedule.signature import Tensor
 from primepar.verify import verify_program
 from primepar.verify.certificate.program import certificate
 
@@ -93,6 +97,33 @@ def test_the_sides_of_a_collective_state_one_count() -> None:
         "rank 1, instruction 0 (gather a -> 0 over 0,1): expected count 3 as in rank 0, "
         "instruction 0 (gather a -> a0 a1 over 0,1), got 4: write the same on all of its ranks"
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Send(1, "y[0]"), Recv(0, "y[1]")),
+        (Broadcast(BOTH, block="y[0]", root=0), Broadcast(BOTH, block="y[1]", root=0)),
+        (AllReduce(BOTH, block="x", also=("y[0]",)), AllReduce(BOTH, block="x", also=("y[1]",))),
+        (AllGather(BOTH, block="y[0]", blocks=("y[0]", "x")),
+         AllGather(BOTH, block="x", blocks=("y[1]", "x"))),
+        (AllToAll(BOTH, blocks=("x", "y[0]"), into=("x", "z")),
+         AllToAll(BOTH, blocks=("z", "x"), into=("y[1]", "x"))),
+    ],
+)  # fmt: skip
+def test_what_is_sent_and_where_it_goes_are_of_one_size(
+    first: Instruction, second: Instruction
+) -> None:
+    tensors = {"y": Tensor(((0, 2, 5),))}  # y[0] has 2 elements, y[1] has 3
+    wrong = replace(program((first,), (second,)), tensors=tensors)
+    text = sentence(wrong)
+    assert " elements as in rank 0" in text
+    assert text.endswith("send and receive blocks of one size")
+    given = {"x": np.zeros(1), "z": np.zeros(1), "y[0]": np.zeros(2), "y[1]": np.zeros(3)}
+    with pytest.raises(MismatchError, match="expected elements 2 "):
+        emulate(wrong, [given, given])
+    # Of a block without meaning nothing is known, so it meets any other.
+    assert not sentence(program((first,), (second,)))
 
 
 def test_the_emulator_gathers_and_scatters() -> None:

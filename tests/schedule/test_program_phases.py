@@ -188,19 +188,21 @@ def test_parts_that_overlap_or_leave_something_out_are_refuted(op: str, blocks: 
     )
 
 
-def test_data_of_another_size_is_neither_cut_nor_joined() -> None:
+def test_data_of_another_place_is_neither_cut_nor_joined() -> None:
     nodes: list[Json] = [
-        {"op": "isend", "peer": 1, "block": "x.halves[0,0]", "request": "a"},
+        {"op": "isend", "peer": 1, "block": "x.halves[0,1]", "request": "a"},
         {"op": "wait", "request": "a"},
     ]
+    parts = ["x.quarters[0,0]", "x.quarters[1,0]"]
     arriving: list[Json] = [
-        {"op": "recv", "peer": 0, "block": "x[0,0]"},
-        {"op": "cut", "block": "x[0,0]", "blocks": ["x.halves[0,0]", "x.halves[0,1]"]},
+        {"op": "recv", "peer": 0, "block": "x.halves[0,0]"},
+        {"op": "cut", "block": "x.halves[0,0]", "blocks": parts},
     ]
     refutations = refuted(program([nodes, arriving], tensors=PIECES))
     assert refutations == {
-        "placement": "rank 1, instruction 1 (cut x[0,0] -> x.halves[0,0] x.halves[0,1]): expected "
-        "data of the place of x[0,0] in it, got data of another place: cut or join it before"
+        "placement": "rank 1, instruction 1 (cut x.halves[0,0] -> x.quarters[0,0] "
+        "x.quarters[1,0]): expected data of the place of x.halves[0,0] in it, got data of another "
+        "place: cut or join it before"
     }
 
 

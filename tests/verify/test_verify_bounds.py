@@ -155,7 +155,7 @@ def test_collectives_are_counted_as_in_the_emulator(node: Json, sent: list[int |
 
 
 def test_a_broadcast_counts_the_block_of_its_root() -> None:
-    root, other = (collective("broadcast", block=block, root=0) for block in (X, Y))
+    root, other = (collective("broadcast", block=block, root=0) for block in (X, "loose"))
     assert bounded([root], [other], [other], traffic=[6, 6, 0]) == {"traffic": ("proved", None)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oracle.contents import CellSums, combined, scaled
-from primepar.schedule.matching import dispute
+from primepar.schedule.matching import Elements, dispute
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
@@ -88,7 +88,7 @@ def _reduced(node: AllReduce | Reduce | ReduceScatter, contents: list[CellSums])
     return scaled(combined(node.reduction, contents), node.scale_value)
 
 
-def agree(calls: Mapping[int, Collective]) -> bool:
+def agree(calls: Mapping[int, Collective], elements: Elements) -> bool:
     """Whether the calls of all members match."""
     nodes = list(calls.values())
     claims = {
@@ -108,7 +108,7 @@ def agree(calls: Mapping[int, Collective]) -> bool:
         for name in ("blocks", "into")
         if hasattr(node, name) and not isinstance(node, Gather | Scatter)
     ]
-    return len(claims) == 1 and all(lists) and dispute(list(calls.items())) is None
+    return len(claims) == 1 and all(lists) and dispute([*calls.items()], elements) is None
 
 
 def members(node: Collective) -> tuple[str, tuple[int, ...]]:

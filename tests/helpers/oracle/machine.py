@@ -85,7 +85,7 @@ class Machine(RankMemories):
     def ready(self) -> list[Pair]:
         """Messages that may be delivered next: both sides are posted, fit, and dispute nothing."""
         pairs = [pair for _, pair in sorted(self.mailboxes.ready.items(), key=itemgetter(0))]
-        agreeing = [pair for pair in pairs if not is_disputed(pair)]
+        agreeing = [pair for pair in pairs if not is_disputed(pair, self.names.meaning.elements)]
         if len(agreeing) < len(pairs):
             self._fail("deadlock-freedom")
         return agreeing
@@ -221,7 +221,7 @@ class Machine(RankMemories):
         if not all(made.values()):
             return None
         nodes = {member: call[0][0] for member, call in made.items()}
-        if not agree(nodes):
+        if not agree(nodes, self.names.meaning.elements):
             return None
         return {member: call[0][1] for member, call in made.items()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oracle.contents import CellSums
-from primepar.schedule.matching import dispute
+from primepar.schedule.matching import Elements, dispute
 from primepar.schedule.program import ISend, Message, Send
 
 Box = tuple[int, int, str]
@@ -85,6 +85,6 @@ class Mailboxes:
         return source, target, message.communicator
 
 
-def is_disputed(pair: Pair) -> bool:
-    """Whether the sides state different counts or types of data."""
-    return dispute([(side.rank, side.message) for side in pair]) is not None
+def is_disputed(pair: Pair, elements: Elements) -> bool:
+    """Whether the sides state different counts or types of data, or are of different sizes."""
+    return dispute([(side.rank, side.message) for side in pair], elements) is not None
