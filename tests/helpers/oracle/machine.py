@@ -85,10 +85,10 @@ class Machine(RankMemories):
     def ready(self) -> list[Pair]:
         """Messages that may be delivered next: both sides are posted, fit, and dispute nothing."""
         pairs = [pair for _, pair in sorted(self.mailboxes.ready.items(), key=itemgetter(0))]
-        agreeing = [pair for pair in pairs if not is_disputed(pair, self.names.meaning.elements)]
-        if len(agreeing) < len(pairs):
-            self._fail("deadlock-freedom")
-        return agreeing
+        return [pair for pair in pairs if not self._is_disputed(pair)]
+
+    def _is_disputed(self, pair: Pair) -> bool:
+        return is_disputed(pair, self.names.meaning.elements)
 
     def deliver(self, pair: Pair) -> None:
         """Deliver a message, with what the sent block holds now."""
@@ -97,7 +97,12 @@ class Machine(RankMemories):
         if content is None:
             content = self.ranks[send.rank].memory.get(send.message.block, ZERO)
         self._write(receive.rank, receive.message.block, content)
-        self.mailboxes.remove(pair)
+        self._note_dispute(self.mailboxes.remove(pair))
+
+    def _note_dispute(self, pair: Pair | None) -> None:
+        """Record that two sides that now meet dispute something: no order of events helps."""
+        if pair is not None and self._is_disputed(pair):
+            self._fail("deadlock-freedom")
 
     def unmatched(self) -> bool:
         """Whether a message has only one side, or a collective lacks a member."""
@@ -198,7 +203,7 @@ class Machine(RankMemories):
             if self.buffered:
                 side = side._replace(payload=content)
         state.in_flight[part] = Flight(reads, writes, 0, side)
-        self.mailboxes.post(side)
+        self._note_dispute(self.mailboxes.post(side))
 
     # Collectives
 

@@ -55,20 +55,20 @@ class Mailboxes:
         other.ready, other.undelivered = dict(self.ready), set(self.undelivered)
         return other
 
-    def post(self, side: Side) -> None:
-        """Add a message."""
+    def post(self, side: Side) -> Pair | None:
+        """Add a message; returns the two sides of its box that are the next to meet."""
         box = self._box(side)
         self.undelivered.add(side.name)
-        self._replace(box, (*self.boxes.get(box, ()), side))
+        return self._replace(box, (*self.boxes.get(box, ()), side))
 
-    def remove(self, pair: Pair) -> None:
-        """Remove a message that is delivered."""
+    def remove(self, pair: Pair) -> Pair | None:
+        """Remove a message that is delivered; returns the next two of its box."""
         box = self._box(pair.send)
         self.undelivered -= {side.name for side in pair}
         gone = {side.name for side in pair}
-        self._replace(box, tuple(side for side in self.boxes[box] if side.name not in gone))
+        return self._replace(box, tuple(side for side in self.boxes[box] if side.name not in gone))
 
-    def _replace(self, box: Box, sides: tuple[Side, ...]) -> None:
+    def _replace(self, box: Box, sides: tuple[Side, ...]) -> Pair | None:
         self.boxes[box] = sides
         if not sides:
             del self.boxes[box]
@@ -78,6 +78,7 @@ class Mailboxes:
             self.ready[box] = Pair(send, receive)
         else:
             self.ready.pop(box, None)
+        return self.ready.get(box)
 
     def _box(self, side: Side) -> Box:
         message = side.message
