@@ -43,6 +43,18 @@ def circle(rank: int, link: RankLink) -> RankRecording:
     return RankRecording()
 
 
+def writing(rank: int, link: RankLink) -> RankRecording:
+    """All look for a file, and find it once the first one has gone on without it and written it."""
+    if rank < RANKS - 1:
+        with pytest.raises(NeverComesError):
+            link.ask([runner.FILE + "weights"])
+    if rank == 0:
+        link.give(runner.FILE + "weights", GivenValue("there", None))
+    link.give(f"own {rank}", GivenValue("", b""))
+    link.ask(["own 0"])
+    return RankRecording(lost=[link.ask([runner.FILE + "weights"])[0].statement])
+
+
 def changing(rank: int, link: RankLink) -> RankRecording:
     """A rank gives another value when it starts anew."""
     import os
@@ -57,6 +69,11 @@ def test_values_reach_all_ranks_though_few_may_wait() -> None:
 
 def test_ranks_hang_where_values_never_come() -> None:
     assert [rank.stopped for rank in run_ranks(RANKS, circle, 20)] == [True] * RANKS
+
+
+def test_ranks_go_on_without_a_file_that_nobody_has_written() -> None:
+    """Those that wait for what these do then do not hang."""
+    assert [rank.lost for rank in run_ranks(RANKS, writing, 20)] == [["there"]] * RANKS
 
 
 def test_a_rank_that_does_otherwise_when_it_starts_anew_is_refused() -> None:

@@ -144,6 +144,8 @@ class GivenValues(NamedTuple):
 
     values: dict[str, GivenValue]
     asked: set[str]
+    given_up: set[tuple[int, int, str]]
+    """A rank, the number of its request, and the first key: so it is when it starts anew."""
 
 
 class Alone(NamedTuple):
@@ -169,7 +171,7 @@ def run_ranks(
     A rank that raised or died has what it did until then. Raises `CaptureError` with the rank and
     the line where a script ran longer than `limit` seconds.
     """
-    return _Run(ranks, body, limit, script, alone, given or GivenValues({}, set())).results()
+    return _Run(ranks, body, limit, script, alone, given or GivenValues({}, set(), set())).results()
 
 
 class _Run:
@@ -183,17 +185,18 @@ class _Run:
         """Ranks to start, in this order."""
         self.parked: dict[int, list[str]] = {}
         """Ranks that are to start anew, with the keys that they need."""
-        self.hopeless: set[int] = set()
-        """Parked ranks whose values never come."""
         self.failed: dict[int, CaptureError] = {}
         self.recordings: dict[int, RankRecording] = {}
         self.values = given.values if alone is None else dict(alone.before.values)
+        self.given_up = given.given_up if alone is None else set(alone.before.given_up)
+        self.requests = [0] * ranks
+        """How many requests a rank has made since it started."""
         self.steps: dict[int, dict[int, Instruction]] = {}
         """Ranks whose processes died: they run once more, and report every instruction."""
         self.asked: dict[int, list[str]] = {}
         """Keys that a waiting rank asked for."""
         self.missing: dict[str, set[int]] = {}
-        """Ranks that wait for a key."""
+        """Ranks that wait for a key, or once did."""
         self.processes: dict[int, int] = {}
         self.connections: dict[int, Connection] = {}
         self.deadlines: dict[int, float] = {}
@@ -241,17 +244,24 @@ class _Run:
             _child(rank, self.body, RankLink(theirs, self.limit, rank in self.steps))
         theirs.close()
         self.processes[rank], self.connections[rank] = process, ours
-        self.deadlines[rank] = monotonic() + self.limit + _GRACE
+        self.deadlines[rank], self.requests[rank] = monotonic() + self.limit + _GRACE, 0
         self.selector.register(ours, selectors.EVENT_READ, rank)
 
     def _give_up(self) -> None:
-        """Nobody runs and nobody is left to start: no value that is missing ever comes."""
-        self.hopeless |= self.parked.keys()
-        self.next += self.parked
-        self.parked.clear()
-        self.missing.clear()
-        for rank in list(self.asked):
-            self._reply(rank, None)
+        """Nobody runs and nobody is left to start: what is missing never comes.
+
+        Ranks that wait for a file go on without it, as in a run; the others may wait for what
+        these do then.
+        """
+        waiting = self.asked | self.parked
+        without = {rank: keys for rank, keys in waiting.items() if keys[0].startswith(FILE)}
+        for rank, keys in (without or waiting).items():
+            self.given_up.add((rank, self.requests[rank], keys[0]))
+            if rank in self.asked:
+                self._reply(rank, None)
+            else:
+                del self.parked[rank]
+                self.next.append(rank)
 
     def _hear(self, rank: int) -> None:
         try:
@@ -276,12 +286,16 @@ class _Run:
             case ValueRequest(keys=keys):
                 self.asked[rank] = keys
                 self.given.asked.update(keys)
+                self.requests[rank] += 1
                 del self.deadlines[rank]
                 for key in keys:
                     if key not in self.values:
                         self.missing.setdefault(key, set()).add(rank)
-                if not self._go_on_if_complete(rank):
-                    self._wait(rank, keys)
+                if (rank, self.requests[rank], keys[0]) in self.given_up:
+                    self._reply(rank, None)
+                elif not self._go_on_if_complete(rank) and len(self.asked) > MOST_WAITING:
+                    self.parked[rank] = self.asked.pop(rank)
+                    self._close(rank, kill=True)
             case RankStep(place=place, instruction=instruction):
                 self.steps[rank][place] = instruction
             case RankEnd() as end:
@@ -303,8 +317,8 @@ class _Run:
 
     def _go_on_if_complete(self, rank: int) -> bool:
         """Whether all values that a rank waits for are there; then it goes on, or starts anew."""
-        keys = self.asked.get(rank) or self.parked.get(rank, [])
-        if not all(key in self.values for key in keys):
+        keys = self.asked.get(rank, self.parked.get(rank))
+        if keys is None or not all(key in self.values for key in keys):
             return False
         if rank in self.parked:
             del self.parked[rank]
@@ -313,17 +327,8 @@ class _Run:
             self._reply(rank, [self.values[key] for key in keys])
         return True
 
-    def _wait(self, rank: int, keys: list[str]) -> None:
-        """Let a rank wait, or end it until its values are there."""
-        if rank in self.hopeless:
-            self._reply(rank, None)
-        elif len(self.asked) > MOST_WAITING:
-            self.parked[rank] = self.asked.pop(rank)
-            self._close(rank, kill=True)
-
     def _reply(self, rank: int, values: list[GivenValue] | None) -> None:
-        for key in self.asked.pop(rank):
-            self.missing.get(key, set()).discard(rank)
+        del self.asked[rank]
         self.deadlines[rank] = monotonic() + self.limit + _GRACE
         self.connections[rank].send_bytes(_ENCODER.encode(values))
 

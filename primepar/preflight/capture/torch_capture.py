@@ -66,7 +66,7 @@ def capture_torch(
     constructors()
 
     started: dict[int, Turns] = {}
-    before = GivenValues({}, set())
+    before = GivenValues({}, set(), set())
 
     files = Path(tempfile.mkdtemp(prefix="preflight-"))
 
@@ -100,6 +100,7 @@ def capture_torch(
     for _ in range(MOST_STARTS):
         before.values.clear()
         before.asked.clear()
+        before.given_up.clear()
         recorded = run_ranks(ranks, body({}), limit, str(script), given=before)
         raised = [(rank, of_rank.last) for rank, of_rank in enumerate(recorded) if of_rank.ended]
         turns = {rank: {last.lineage: next(other_values([last]), None)}
