@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from captured import SCRIPTS
@@ -65,6 +66,22 @@ def changing(rank: int, link: RankLink) -> RankRecording:
 
 def test_values_reach_all_ranks_though_few_may_wait() -> None:
     assert [rank.stopped for rank in run_ranks(RANKS, gathered, 20)] == [False] * RANKS
+
+
+def test_the_rank_that_another_waits_for_starts_next(tmp_path: Path) -> None:
+    """So few wait that none has to start anew, though half of them wait for the other half."""
+    starts = tmp_path / "starts"
+
+    def halves(rank: int, link: RankLink) -> RankRecording:
+        with starts.open("a") as file:
+            file.write(f"{rank}\n")
+        if rank < RANKS // 2:
+            link.ask([f"own {rank + RANKS // 2}"], [rank + RANKS // 2])
+        link.give(f"own {rank}", GivenValue("", b""))
+        return RankRecording()
+
+    run_ranks(RANKS, halves, 20)
+    assert sorted(map(int, starts.read_text().split())) == list(range(RANKS))
 
 
 def test_ranks_hang_where_values_never_come() -> None:

@@ -288,7 +288,9 @@ class RecordedGroup(_Group):  # type: ignore[misc]
         if read.parts:
             give(self._recorder, f"{head}|{self._recorder.rank}", statement, read.parts)
         keys = [f"{head}|{rank}" for rank in senders]
-        arrival = Arrival(self._recorder, keys, statement, write.whole, write.parts, results)
+        arrival = Arrival(
+            self._recorder, keys, senders, statement, write.whole, write.parts, results
+        )
         reads = list(zip(read.parts, read.blocks, strict=True))
         writes = list(zip(write.whole, write.blocks, strict=False))
         return self._post(instruction, reads, writes, [arrival])
@@ -394,7 +396,8 @@ class RecordedGroup(_Group):  # type: ignore[misc]
             else:
                 writes.append((tensor, message.block))
                 arrivals.append(Arrival(
-                    self._recorder, [key], statement, [tensor], [tensor], lambda values: values[0]
+                    self._recorder, [key], ends[:1], statement, [tensor], [tensor],
+                    lambda values: values[0],
                 ))  # fmt: skip
         request = self._recorder.request()
         body = tuple(message for message, _ in posted)

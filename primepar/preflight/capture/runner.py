@@ -2,9 +2,10 @@
 
 What the ranks share, such as torch, is imported once, before the first fork. Two ranks run at a
 time. A rank that needs a value of another one asks this process for it, waits meanwhile, and others
-go on. Where too many wait for the memory of a laptop, the next ones end, and start anew once their
-values are there: a script that does the same again gives the same values again. Where no rank ever
-gives a value, a real run would hang, and so the recording of the rank ends there.
+go on; the one that it waits for starts next. Where too many wait for the memory of a laptop, more
+of them end, and start anew once their values are there: a script that does the same again gives the
+same values again. Where no rank ever gives a value, a real run would hang, and so the recording of
+the rank ends there.
 
 With each value its sender states what it called: `AllReduce sum 1 4 int64`. The receiver compares
 that with its own call before it takes the value. Where they differ, the recording ends there too:
@@ -19,7 +20,7 @@ import selectors
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from time import monotonic
@@ -57,9 +58,10 @@ class ValueMessage(msgspec.Struct, tag=True):
 
 
 class ValueRequest(msgspec.Struct, tag=True):
-    """The keys of values that are needed now."""
+    """The keys of values that are needed now, and the ranks that give them, where known."""
 
     keys: list[str]
+    senders: list[int]
 
 
 class RankStep(msgspec.Struct, tag=True):
@@ -107,10 +109,13 @@ class RankLink:
         if self.stepwise:
             self._connection.send_bytes(_ENCODER.encode(RankStep(place, instruction)))
 
-    def ask(self, keys: list[str]) -> list[GivenValue]:
-        """Return the values of these keys. Raises `NeverComesError` if one is never given."""
+    def ask(self, keys: list[str], senders: Sequence[int] = ()) -> list[GivenValue]:
+        """Return the values of these keys, which `senders` give, where the rank knows them.
+
+        Raises `NeverComesError` if one is never given.
+        """
         left, _ = signal.setitimer(signal.ITIMER_REAL, 0)
-        self._connection.send_bytes(_ENCODER.encode(ValueRequest(keys)))
+        self._connection.send_bytes(_ENCODER.encode(ValueRequest(keys, list(senders))))
         values = _VALUES.decode(self._connection.recv_bytes())
         signal.setitimer(signal.ITIMER_REAL, left)
         if values is None:
@@ -283,7 +288,12 @@ class _Run:
                     )
                 for waiting in self.missing.pop(key, ()):
                     self._go_on_if_complete(waiting)
-            case ValueRequest(keys=keys):
+            case ValueRequest(keys=keys, senders=senders):
+                pairs = zip(keys, senders, strict=False)
+                missing = [sender for key, sender in pairs if key not in self.values]
+                if missing and missing[0] in self.next:
+                    self.next.remove(missing[0])
+                    self.next.appendleft(missing[0])
                 self.asked[rank] = keys
                 self.given.asked.update(keys)
                 self.requests[rank] += 1

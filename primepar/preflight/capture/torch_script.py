@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 from zlib import crc32
 
-import numpy as np
+import numpy.random
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
@@ -62,7 +62,7 @@ def run_script(
     torch.set_num_threads(1)
     # Ranks are forked from one process; those of a run do not draw the same numbers by themselves.
     torch.default_generator.manual_seed(2**32 + rank)
-    np.random.seed(rank)
+    numpy.random.seed(rank)
     random.seed(rank)
     _StandIns(recorder, rank, ranks).install()
     gpus = PretendedGpus(recorder.buffers, ranks) if gpu else None

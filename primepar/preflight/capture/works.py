@@ -121,6 +121,7 @@ class Arrival(NamedTuple):
 
     recorder: RankRecorder
     keys: list[str]
+    senders: Sequence[int]
     statement: str
     """What their senders have to state."""
     outputs: Tensors
@@ -137,7 +138,7 @@ class Arrival(NamedTuple):
         """
         recorder, table = self.recorder, self.recorder.buffers
         try:
-            given = recorder.link.ask(self.keys)
+            given = recorder.link.ask(self.keys, self.senders)
             if any(value.statement != self.statement for value in given):
                 raise NeverComesError
         except NeverComesError:
