@@ -81,6 +81,14 @@ def plan(
         int | None,
         typer.Option(min=1, help="Parts of a sequence: context parallelism.", show_default="any"),
     ] = None,
+    ep: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Devices of expert parallelism: priced, not run.",
+            show_default="as many as divide the experts",
+        ),
+    ] = None,
     shard: Annotated[
         Shard | None,
         typer.Option(
@@ -134,9 +142,9 @@ def plan(
 ) -> None:
     """Find the plan with the shortest step, the least memory or the least redundant memory.
 
-    It is written with -o. `show`, `verify`, `simulate` and `train` take it. --tp, --dp and --cp fix
-    degrees of parallelism, --pp the stages of a pipeline. Ends with 3 where the least redundancy is
-    not proved within 60 seconds.
+    It is written with -o. `show`, `verify`, `simulate` and `train` take it. --tp, --dp, --cp
+    and --ep fix degrees of parallelism, --pp the stages of a pipeline. Ends with 3 where the least
+    redundancy is not proved within 60 seconds.
 
     A plan instead of a model is priced, next to the best plan within the memory of a device. Each
     operator has what it takes more than there.
@@ -145,7 +153,7 @@ def plan(
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
     question = Question(
         target=target, model=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
-        positions=positions, dtype=dtype, tp=tp, pp=pp, dp=dp, cp=cp, shard=shard,
+        positions=positions, dtype=dtype, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, shard=shard,
         recompute=recompute, space=space, goal=objective,
         memory=memory, within=within, explain=explain, tokens=tokens, output=output,
     )  # fmt: skip

@@ -38,7 +38,7 @@ Tick = Callable[[str], object]
 OF_STAGES = ("--shard", "--recompute")
 _WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
     "plan": (("--memory", "--within", "--explain", "--output", "--positions",
-              "--objective", "--tp", "--pp", "--dp", "--cp", *OF_STAGES),
+              "--objective", "--tp", "--pp", "--dp", "--cp", "--ep", *OF_STAGES),
              "that is a plan, which is priced"),
     "time": (("--within",), "time itself is least"),
     "memory": (("--memory", "--pp", *OF_STAGES), "memory itself is least"),
@@ -109,6 +109,7 @@ class Question:
     pp: int | None = None
     dp: int | None = None
     cp: int | None = None
+    ep: int | None = None
     shard: Shard | None = None
     recompute: Recompute | None = None
     space: Space = "paper"
@@ -206,7 +207,30 @@ class Question:
                 f"--positions: expected 1 to {model.context} tokens, the context of {self.target}, "
                 f"got {positions}: write --positions {model.context}"
             )
-        return replace(model, context=positions), load_cluster(self.cluster, self.nodes)
+        cluster = load_cluster(self.cluster, self.nodes)
+        if self.ep is not None:
+            model = self._with_experts_over(model, self.devices or cluster.devices)
+        return replace(model, context=positions), cluster
+
+    def _with_experts_over(self, model: ModelConfig, devices: int) -> ModelConfig:
+        """The model with its experts over `--ep` of some devices. Raises `ConfigError`."""
+        from primepar.plan.search.search import EXACT
+
+        if model.priced is None or model.priced.experts is None:
+            raise ConfigError(
+                f"--ep: expected none for {self.target}, which has no routed experts, got "
+                f"{self.ep}: leave it out"
+            )
+        experts, most = model.priced.experts, min(devices, EXACT)
+        allowed = [1 << bit for bit in range(most.bit_length()) if not experts.count % (1 << bit)]
+        if self.ep not in allowed:
+            raise ConfigError(
+                f"--ep: expected {', '.join(map(str, allowed))}, powers of two that divide the "
+                f"{experts.count} experts, for stages of at most {most} devices, got {self.ep}: "
+                f"write --ep {allowed[-1]}"
+            )
+        spread = changed(experts, spread=self.ep)
+        return replace(model, priced=changed(model.priced, experts=spread))
 
     @property
     def axes(self) -> Axes:

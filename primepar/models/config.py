@@ -33,11 +33,12 @@ Count = Annotated[int, Meta(ge=0)]
 Size = Annotated[int, Meta(ge=1)]
 
 
-class Experts(Struct, frozen=True, forbid_unknown_fields=True):
+class Experts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Routed experts: a token meets `chosen` of `count`, each of `ffn` columns.
 
     `shared` are the columns of those that every token meets. The first `dense` layers have none,
-    but the feed-forward network of the model's own `ffn`.
+    but the feed-forward network of the model's own `ffn`. They are spread over `spread` devices;
+    None for as many as divide them.
     """
 
     count: Size
@@ -45,6 +46,7 @@ class Experts(Struct, frozen=True, forbid_unknown_fields=True):
     ffn: Size
     shared: Count = 0
     dense: Count = 0
+    spread: Size | None = None
 
 
 class Latent(Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +80,9 @@ class PricedParts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     @property
     def what(self) -> str | None:
         """Words for what a training step here does not have; None where it computes the same."""
-        named = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}
+        over = self.experts and self.experts.spread
+        experts = f"experts over {over} devices" if over else "experts"
+        named = {experts: self.experts, "latent attention": self.latent, "windows": self.window}
         return " and ".join(name for name, part in named.items() if part is not None) or None
 
 

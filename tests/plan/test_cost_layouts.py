@@ -160,6 +160,13 @@ def test_experts_are_spread_over_as_many_devices_as_divide_them() -> None:
     links = ClusterLinks(read_cluster(CLUSTER), 4)
     for count, bits in ((8, (1, 2, 3)), (64, (0, 1, 2, 3)), (12, (2, 3)), (1, ())):
         assert expert_bits(Experts(count=count, chosen=1, ffn=1), links) == bits
+    assert expert_bits(Experts(count=8, chosen=1, ffn=1, spread=4), links) == (2, 3)
+    with pytest.raises(PlanError) as caught:
+        expert_bits(Experts(count=64, chosen=1, ffn=1, spread=32), links)
+    assert str(caught.value) == (
+        "expected experts over at most 16 devices, those of a replica of a stage, got 32: take "
+        "--ep 16"
+    )
 
 
 def test_the_price_of_experts_is_that_of_their_products_and_of_the_dispatch() -> None:
@@ -177,6 +184,12 @@ def test_the_price_of_experts_is_that_of_their_products_and_of_the_dispatch() ->
     assert options.terms["parameters"][number] == pytest.approx(held * item)
     assert best.account is None
     assert best.sent == ()
+    two = model(PricedParts(experts=Experts(count=8, chosen=2, ffn=32, spread=2)))
+    over_two = Planner.of(two, cluster, 16, batch, None, "paper").options("blocks.0.experts")
+    chosen = [option.text for option in over_two.candidates].index("M16")
+    terms = {term: amounts[chosen] for term, amounts in over_two.terms.items()}
+    assert terms["communication"] == pytest.approx(4 * dispatch * (1 / 2) / (7 / 8))
+    assert terms["parameters"] == pytest.approx((held + 3 * 2 * SIZES["hidden"] * 32) * item)
 
 
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3", "gpt-oss-120b", "qwen3-30b-a3b"])
@@ -214,7 +227,7 @@ def test_a_fused_kernel_skips_what_the_causal_mask_hides() -> None:
 @pytest.mark.parametrize(
     ("priced", "what"),
     [
-        (ROUTED, "experts"),
+        (PricedParts(experts=Experts(8, 2, 32, spread=2)), "experts over 2 devices"),
         (PricedParts(latent=Latent(16, 16, 8, 8), window=4, windowed=1),
          "latent attention and windows"),
     ],

@@ -398,6 +398,12 @@ def test_what_cannot_be_planned_is_refused_in_one_line(
          "no --devices: write --devices 8"),
         ("P2x2", "expected a config.json or the name of a published model, got P2x2: write "
          "gpt2-xl, gpt2 or phi-2"),
+        ("mixtral-8x7b --ep 3 --devices 4", "--ep: expected 1, 2, 4, powers of two that divide the "
+         "8 experts, for stages of at most 4 devices, got 3: write --ep 4"),
+        ("MODEL --ep 2", "--ep: expected none for MODEL, which has no routed experts, got 2: leave "
+         "it out"),
+        ("mixtral-8x7b --ep 4 --pp 2 --devices 4", "expected experts over at most 2 devices, those "
+         "of a replica of a stage, got 4: take --ep 2"),
         ("plan.json --memory 1e9", "--memory: expected none together with plan.json, as that is a "
          "plan, which is priced: leave it out"),
         ("megtron --model MODEL --devices 4", "expected a preset plan (megatron, megatron-sp, "

@@ -19,7 +19,7 @@ from profiles import IS_LONG
 
 from benchmarks.paper import megatron, megatron_sequences
 from primepar.errors import PlanError
-from primepar.models.config import Family, ModelConfig
+from primepar.models.config import Experts, Family, ModelConfig, PricedParts
 from primepar.plan import PRESETS, preset_plan
 from primepar.plan.cluster import Link
 from primepar.plan.search.options import Options
@@ -203,7 +203,7 @@ def test_what_fits_is_not_refused_and_what_is_refused_has_a_reason() -> None:
     refuse_what_cannot_fit(planner, least.parameters)
     with pytest.raises(PlanError) as caught:
         refuse_what_cannot_fit(planner, np.floor(least.parameters) - 1)
-    devices, whole = planner.training.links.devices, LeastMemory(planner).with_devices(1).parameters
+    devices, whole = planner.training.links.devices, LeastMemory(planner).whole
     assert str(caught.value) == (
         f"expected a plan within the {np.floor(least.parameters) - 1:,.0f} bytes of --memory, got "
         "none: parameters with gradients and optimizer states alone take "
@@ -216,6 +216,16 @@ def test_what_fits_is_not_refused_and_what_is_refused_has_a_reason() -> None:
     assert advice(least, whole / 16 + 1) == (
         "no number of the cluster's 16 devices is enough: take a smaller --batch"
     )
+
+
+def test_experts_that_few_devices_divide_are_not_refused_where_stages_divide_them() -> None:
+    routed = PricedParts(experts=Experts(count=2, chosen=1, ffn=64))
+    planner = Planner.of(replace(UNTIED, priced=routed), TWO_LEVELS, 4, 4, None, "paper")
+    least = LeastMemory(planner)
+    assert least.whole / 4 < least.parameters
+    refuse_what_cannot_fit(planner, least.whole / 4)
+    with pytest.raises(PlanError):
+        refuse_what_cannot_fit(planner, 0.99 * least.whole / 4)
 
 
 def test_the_smallest_number_of_devices_that_is_enough_is_named() -> None:

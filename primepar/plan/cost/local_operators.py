@@ -6,8 +6,9 @@ device memory, and all-reduces over the devices that share its rows or its colum
 Routed experts are spread over the devices: priced, not run. Every token is sent to the devices of
 its chosen experts, and their outputs come back: two all-to-alls in forward and two in backward, of
 the dispatch's sizes. A token that several devices hold is routed by one of them. The router spreads
-tokens evenly. Expert parallelism is an axis of its own over the innermost devices: one for each
-expert, or all. Each has an equal part of the experts; groups of such devices sum gradients.
+tokens evenly. Expert parallelism is an axis of its own over the innermost devices: as many as are
+asked for, or else one for each expert, or all. Each has an equal part of the experts; groups of
+such devices sum gradients.
 Example: 8 experts, 2 for each token, on 16 devices with 16 tokens each, in rows. Groups of 8 have
 an expert on every device. A device sends 2 x 16 rows, 7 / 8 of them to others, and as many
 arrive.
@@ -18,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from primepar.errors import PlanError
 from primepar.models.config import Experts, ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cost.layouts import Layouts
@@ -215,8 +217,16 @@ class Weights(NamedTuple):
 
 
 def expert_bits(experts: Experts, links: ClusterLinks) -> tuple[int, ...]:
-    """The innermost device bits over which experts are spread, the same number on each."""
-    most = (experts.count & -experts.count).bit_length() - 1
+    """The innermost device bits over which experts are spread, the same number on each.
+
+    Raises `PlanError` for fewer devices than are asked for.
+    """
+    if experts.spread is not None and experts.spread > links.devices:
+        raise PlanError(
+            f"expected experts over at most {links.devices} devices, those of a replica of a "
+            f"stage, got {experts.spread}: take --ep {links.devices}"
+        )
+    most = (experts.spread or experts.count & -experts.count).bit_length() - 1
     return tuple(range(links.bits - min(links.bits, most), links.bits))
 
 

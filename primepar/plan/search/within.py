@@ -77,6 +77,13 @@ class LeastMemory:
         kinds = set(self.counts) - ({self.planner.key("head")} if self.planner.tied else set())
         return float(sum(self.counts[kind] * _of_parameters(self.options[kind]) for kind in kinds))
 
+    @property
+    def whole(self) -> float:
+        """Bytes of all parameters of the model with their gradients and states, held once."""
+        training = self.planner.training
+        of_one = training.state + training.item + training.wide_item
+        return float(self.planner.model.parameters * of_one)
+
     def with_devices(self, devices: int) -> Self:
         """The same question for another number of devices."""
         planner, training = self.planner, self.planner.training
@@ -117,11 +124,14 @@ def refuse_what_cannot_fit(planner: Planner, memory: float | None = None) -> Non
     A plan that is not refused may still not fit.
     """
     least, (bound, whose) = LeastMemory(planner), bound_of(planner, memory)
-    if least.parameters > bound:
+    parameters, devices = least.parameters, planner.training.links.devices
+    if planner.model.experts is not None:  # stages divide them over more devices
+        parameters = least.whole / devices
+    if parameters > bound:
         raise PlanError(
             f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: parameters with "
-            f"gradients and optimizer states alone take {ceil(least.parameters):,} bytes of each "
-            f"of {planner.training.links.devices} devices, the smallest plan at most "
+            f"gradients and optimizer states alone take {ceil(parameters):,} bytes of each "
+            f"of {devices} devices, the smallest plan at most "
             f"{ceil(least.bytes):,}: {advice(least, bound)}"
         )
 
@@ -129,7 +139,7 @@ def refuse_what_cannot_fit(planner: Planner, memory: float | None = None) -> Non
 def advice(least: LeastMemory, bound: float) -> str:
     """What to ask instead: the smallest number of devices of the cluster that is enough, if any."""
     cluster, devices = least.planner.training.cluster, least.planner.training.links.devices
-    whole = least.with_devices(1).parameters
+    whole = least.whole
     while (devices := 2 * devices) <= cluster.devices:
         if whole / devices <= bound and least.with_devices(devices).bytes <= bound:
             return f"take --devices {devices}"
