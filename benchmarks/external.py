@@ -39,7 +39,8 @@ from primepar.models.config import ModelConfig
 from primepar.plan.cluster import Cluster, Passing, load_cluster
 from primepar.plan.presets import preset_plan
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.splits import Pipeline, Split, Splits
+from primepar.plan.search.row import PlanRow, Split
+from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import Recompute, TrainingOptions
 
 TOKENS = 2048
@@ -180,7 +181,7 @@ def model(run: TrainingRun, layers: int | None = None) -> ModelConfig:
                           context=TOKENS, vocabulary=VOCABULARY)  # fmt: skip
 
 
-def predicted(run: TrainingRun) -> Pipeline:
+def predicted(run: TrainingRun) -> PlanRow:
     """The fastest predicted pipeline with what the paper gives, of those that fit the memory.
 
     The plan is Megatron's: with sequence parallelism where only attention is computed again, which
@@ -206,7 +207,7 @@ def method_of(run: TrainingRun) -> str:
 
 def priced_by(
     splits: Splits, split: Split, size: int, method: str, options: TrainingOptions
-) -> Pipeline:
+) -> PlanRow:
     """A split with the sequences of a preset on every stage."""
     given = preset_plan(method, splits.model, split.parts).sequences
     return splits.pipeline(split, size, lambda planner: _on_stage(planner, given), options)

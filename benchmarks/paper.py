@@ -31,9 +31,10 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.presets import PRESETS
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import Given, SearchResult
+from primepar.plan.search.row import Split
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SequenceSpace, SpaceName
-from primepar.plan.search.splits import Sequences, Split, Splits
+from primepar.plan.search.splits import Sequences, Splits
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule import Linear, Movement, lower
 from primepar.schedule.layout import Cells, Layout, redistribution

@@ -23,7 +23,8 @@ from benchmarks.external import priced_by
 from primepar.models.config import flops_per_token
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
-from primepar.plan.search.splits import Split, Splits
+from primepar.plan.search.row import Split
+from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import Recompute, Shard, TrainingOptions
 
 DTYPE = "bfloat16"

@@ -152,7 +152,7 @@ assert data[4] == data[16]
 # %%
 step = (BATCH, model.context)
 run = primepar.simulate(result, cluster)
-print(f"the search's plan: {1e3 * result.seconds:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
+print(f"the search's plan: {1e3 * result.price:.2f} ms predicted, {1e3 * run.seconds:.2f} ms run")
 for name in ("megatron", "M2,megatron", "data", "primepar"):
     other = primepar.simulate(preset_plan(name, model, 4, BATCH), cluster)
     print(f"{name:16} {1e3 * other.seconds:5.2f} ms run")
@@ -179,7 +179,7 @@ print(f"             simulated     {run.peak}")
 # Hint: The first line of the output above has both.
 #
 # Answer: By less than one per cent.
-assert abs(result.seconds / run.seconds - 1) < 0.01
+assert abs(result.price / run.seconds - 1) < 0.01
 
 # %% [markdown]
 # ## Train it

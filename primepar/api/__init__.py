@@ -270,7 +270,7 @@ def plan(
     machine = load_cluster(str(cluster)) if isinstance(cluster, str | Path) else cluster
 
     planner = Planner.of(sizes, machine, devices, batch, dtype, space, posted=True)
-    return best_for(planner)[0].result
+    return best_for(planner)[0]
 
 
 def price(

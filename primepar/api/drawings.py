@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
@@ -79,7 +80,8 @@ def search_drawing(result: object) -> Drawing | None:
 
     if not isinstance(result, SearchResult):
         return None
-    return Drawing(explanation_text(explain(result)), lambda: plan_svg(describe(result.plan)))
+    text = explanation_text(explain([dataclasses.replace(result, run=None)]))
+    return Drawing(text, lambda: plan_svg(describe(result.plan)))
 
 
 def timeline_drawing(events: Several[Event], unit: str) -> Drawing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from math import ceil, inf, isfinite
@@ -20,14 +21,12 @@ from primepar.plan.presets import names_preset
 if TYPE_CHECKING:
     from primepar.models.config import ModelConfig
     from primepar.plan.cluster import Cluster
-    from primepar.plan.plan import Plan
     from primepar.plan.redundancy import Solution
-    from primepar.plan.search.explain import Explanation
+    from primepar.plan.search.explain import TableRow
     from primepar.plan.search.planner import Planner
-    from primepar.plan.search.ranked import ComparedPlan
     from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.row import PlanRow
     from primepar.plan.search.sequence_space import Axes
-    from primepar.plan.search.splits import Pipeline
 
 Goal = Literal["time", "memory", "redundancy", "splits", "pareto"]
 Mode = Literal["plan", "time", "memory", "redundancy", "splits", "stages"]
@@ -60,34 +59,6 @@ class Printed(NamedTuple):
     data: object
     text: str
     code: int = 0
-
-
-@dataclass(frozen=True)
-class SplitRow:
-    """One split: seconds of a step, idle time over work, and bytes of the fullest device.
-
-    The stash is that of all micro-batches in flight.
-    """
-
-    stages: int
-    replicas: int
-    parts: int
-    microbatches: int
-    microbatch: int
-    chunks: int
-    shard: str
-    recompute: str
-    seconds: float
-    bubble: float
-    parameters: float
-    gradients: float
-    states: float
-    stash: float
-    running: float
-    memory: float
-    fits: bool
-    only_priced: str | None
-    """What of the options a training step does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,40 +130,65 @@ class Question:
 
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
-        from primepar.plan.search.explain import price_of
-        from primepar.plan.search.ranked import ComparedPlan
+        from primepar.plan.search.explain import TableRow, explain, price_of, words
 
-        match self.mode:
-            case "plan":
-                from primepar.plan.cluster import load_cluster
+        solution = None
+        if self.mode == "plan":
+            from primepar.plan.cluster import load_cluster
 
-                given = priced_plan(self.target, self.model, self.devices, COMMAND_LINE)
-                machine, batch = load_cluster(self.cluster, self.nodes), self.batch or given.batch
-                return self._explained(
-                    price_of(given, machine, batch or SEQUENCES, self.dtype, self.space, tick)
-                )
-            case "splits":
-                return self._splits(tick)
-            case "stages":
-                return self._stages(tick)
-            case "redundancy":
+            given = priced_plan(self.target, self.model, self.devices, COMMAND_LINE)
+            machine, batch = load_cluster(self.cluster, self.nodes), self.batch or given.batch
+            explanation = price_of(given, machine, batch or SEQUENCES, self.dtype, self.space, tick)
+        else:
+            if self.mode == "redundancy":
                 result, solution = self._least_redundant(self.planner(tick, posted=False))
-                answer = self._best([ComparedPlan("", result)], tick)
-                data = {field.name: getattr(answer.data, field.name)
-                        for field in fields(answer.data)}  # type: ignore[arg-type]  # fmt: skip
-                data["redundancy"] = {"redundant": result.cost, "bound": solution.bound,
-                                      "proved": solution.proved,
-                                      "variables": solution.columns}  # fmt: skip
-                text = answer.text + redundancy_words(result.cost, solution)
-                return Printed(data, text, 0 if solution.proved else UndecidedError.exit_code)
-            case "memory":
-                from primepar.plan.search.within import smallest_within
+                rows: Several[PlanRow] = [result]
+            else:
+                rows = self.rows(tick)
+            if self.output is not None:
+                save_plan(rows[0].plan, self.output)
+            if self.mode == "splits":
+                table = [*map(TableRow.of, rows)]
+                return Printed(table, table_words(table))
+            tick("what every device sends and holds")
+            explanation = explain(rows, neighbours=self.explain)
+        if self.tokens is not None:
+            days = self.tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
+            explanation = replace(explanation, days=days)
+        if solution is None:
+            return Printed(explanation, words(explanation))
+        data = {known.name: getattr(explanation, known.name) for known in fields(explanation)}
+        data["redundancy"] = {"redundant": result.cost, "bound": solution.bound,
+                              "proved": solution.proved, "variables": solution.columns}  # fmt: skip
+        text = words(explanation) + redundancy_words(result.cost, solution)
+        return Printed(data, text, 0 if solution.proved else UndecidedError.exit_code)
 
-                assert self.within is not None
-                smallest = smallest_within(self.planner(tick), self.within)
-                return self._best([ComparedPlan("", smallest)], tick)
-            case "time":
-                return self._fastest(tick)
+    def rows(self, tick: Tick) -> Several[PlanRow]:
+        """The plans that are compared, the best first. Raises `PlanError` where none fits.
+
+        On a power of two of at most `EXACT` devices all plans without stages, micro-batches and
+        options are compared, and the best is certified. On others, where some of
+        these are asked, and where no other plan fits, splits of the devices are enumerated.
+        """
+        from primepar.plan.search.ranked import ranked
+        from primepar.plan.search.search import EXACT
+        from primepar.plan.search.within import refuse_what_cannot_fit, smallest_within
+
+        if self.mode == "memory":
+            assert self.within is not None, "refused before"
+            return [smallest_within(self.planner(tick), self.within)]
+        devices = self.asked_devices
+        if self.mode != "time" or devices > EXACT or devices & (devices - 1):
+            return self._split_rows(tick)
+        planner = self.planner(tick)
+        refuse_what_cannot_fit(planner, self.memory)  # at once, and in any number of stages
+        try:
+            return ranked(planner, self.memory)
+        except PlanError as refusal:
+            try:
+                return self._split_rows(tick)
+            except PlanError:
+                raise refusal from None
 
     @cached_property
     def read(self) -> tuple[ModelConfig, Cluster]:
@@ -254,52 +250,16 @@ class Question:
             tick=tick, posted=posted, axes=self.axes,
         )  # fmt: skip
 
-    def _explained(self, explanation: Explanation, plan: Plan | None = None) -> Printed:
-        """An explanation as the answer; the plan is written where that is asked."""
-        from primepar.plan.search.explain import words
-
-        if self.output is not None and plan is not None:
-            save_plan(plan, self.output)
-        if self.tokens is not None:
-            days = self.tokens / explanation.tokens_per_second / SECONDS_OF_A_DAY
-            explanation = replace(explanation, days=days)
-        return Printed(explanation, words(explanation))
-
-    def _fastest(self, tick: Tick) -> Printed:
-        """The fastest plan; that of all splits on more than `EXACT` devices or no power of two.
-
-        It is so too where no other fits a device.
-        """
-        from primepar.plan.search.ranked import ranked
-        from primepar.plan.search.search import EXACT
-        from primepar.plan.search.within import refuse_what_cannot_fit
-
-        devices = self.asked_devices
-        if devices > EXACT or devices & (devices - 1):
-            return self._stages(tick)
-        planner = self.planner(tick)
-        refuse_what_cannot_fit(planner, self.memory)  # at once, and in any number of stages
-        try:
-            return self._best(ranked(planner, self.memory), tick)
-        except PlanError as refusal:
-            try:
-                return self._stages(tick)
-            except PlanError:
-                raise refusal from None
-
-    def _best(self, plans: list[ComparedPlan], tick: Tick) -> Printed:
-        """The first of some plans, next to the others."""
-        from primepar.plan.search.explain import explain
-
-        tick("what every device sends and holds")
-        explanation = explain(plans[0], plans[1:], neighbours=self.explain)
-        return self._explained(explanation, plans[0].result.plan)
-
-    def _ranked(self, tick: Tick) -> list[Pipeline]:
+    def _split_rows(self, tick: Tick) -> list[PlanRow]:
         """The fastest of each split into stages and replicas, the fastest first."""
         from primepar.plan.search.splits import Splits
         from primepar.plan.search.stage_cost import EXECUTED, OptionChoices
 
+        if self.explain:
+            raise ConfigError(
+                "--explain: expected none where stages, micro-batches and options are searched, as "
+                "their sequences have no price one by one: leave it out"
+            )
         model, machine = self.read
         whose = f"a device of the cluster {machine.name}"
         if self.memory is not None:
@@ -322,31 +282,6 @@ class Question:
                 f"{least - machine.memory:,.0f} too many: take more --devices or a smaller --batch"
             )
         return ranked
-
-    def _stages(self, tick: Tick) -> Printed:
-        """The fastest split with the stages and options that are asked, or with any."""
-        from primepar.plan.search.explain import explain_split
-        from primepar.plan.search.split_plan import split_plan
-
-        if self.explain:
-            raise ConfigError(
-                "--explain: expected none where stages, micro-batches and options are searched, as "
-                "their sequences have no price one by one: leave it out"
-            )
-        best, model = self._ranked(tick)[0], self.read[0]
-        is_priced = best.options.only_priced is not None and self.output is None
-        plan = None if is_priced or model.priced else split_plan(best, model)
-        return self._explained(explain_split(best, model, self.space, plan), plan)
-
-    def _splits(self, tick: Tick) -> Printed:
-        """All splits as a table; the first is written."""
-        from primepar.plan.search.split_plan import split_plan
-
-        ranked = self._ranked(tick)
-        if self.output is not None:
-            save_plan(split_plan(ranked[0], self.read[0]), self.output)
-        rows = [*map(split_row, ranked)]
-        return Printed(rows, split_words(rows))
 
     def _least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
         """The plan with the least redundancy within the bounds, and how sure that is."""
@@ -392,25 +327,14 @@ def redundancy_words(redundant: float, solution: Solution) -> str:
     )
 
 
-def split_row(split: Pipeline) -> SplitRow:
-    """A split as a row of the list."""
-    from primepar.plan.plan import recomputed_words
-
-    options, fullest = split.options, max(split.stage_bytes, key=sum)
-    return SplitRow(
-        *split.split, split.microbatches, split.size, options.chunks, options.shard,
-        recomputed_words(options.recompute), split.seconds, split.bubble, *fullest, split.memory,
-        split.memory <= split.cluster.memory, options.only_priced,
-    )  # fmt: skip
-
-
-def split_words(rows: list[SplitRow]) -> str:
-    """The rows as a table."""
+def table_words(rows: list[TableRow]) -> str:
+    """The rows of an answer as a table."""
     heads = ("stages", "replicas", "devices", "microbatches", "chunks", "shards", "again", "ms",
              "bubble", "MiB", "")  # fmt: skip
     cells = [heads]
     for row in rows:
-        remark = "" if row.only_priced is None else "only priced"
+        remark = "" if row.gap is None else f"certified {ceil(1e4 * row.gap) / 100:.2f}%"
+        remark = remark if row.only_priced is None else "only priced"
         cells.append((
             f"{row.stages}", f"{row.replicas}", f"{row.parts}",
             f"{row.microbatches} of {row.microbatch}", f"{row.chunks}", row.shard, row.recompute,

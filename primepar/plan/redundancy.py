@@ -288,6 +288,7 @@ def least_redundancy(
     least = max(0.0, unit * ceil(solution.bound - 0.5)) if abs(solution.bound) < inf else 0.0
     if solution.choices is None:
         return None, replace(solution, bound=least)
-    result = SearchResult(planner, float(graph.costs(solution.choices)[0]), solution.choices)
+    redundant = float(graph.costs(solution.choices)[0])
+    result = SearchResult.of(planner, solution.choices, redundant)
     proved = solution.proved and least >= result.cost
     return result, replace(solution, bound=least, proved=proved)

@@ -13,7 +13,7 @@ from primepar.plan.cluster import Cluster, Link, Rate
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.plan import Plan
-from primepar.plan.search import result
+from primepar.plan.search import row
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import simulate_equal_layers
 
@@ -51,7 +51,7 @@ def simulated_once() -> Iterator[None]:
             known[key] = simulate_equal_layers(plan, batch, positions, where, dtype)
         return known[key]
 
-    with patch.object(result, "simulate_equal_layers", once):
+    with patch.object(row, "simulate_equal_layers", once):
         yield
 
 

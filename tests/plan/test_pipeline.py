@@ -34,16 +34,13 @@ from primepar.plan.pipeline_layout import layer_of, layers_by_stage
 from primepar.plan.search.options import Numbers
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.result import Given
+from primepar.plan.search.row import PlanRow, Split, step_seconds
 from primepar.plan.search.search import Exact, search
-from primepar.plan.search.split_plan import split_plan
 from primepar.plan.search.splits import (
     ChunkAim,
-    Pipeline,
-    Split,
     Splits,
     StagePart,
     all_splits,
-    step_seconds,
 )
 from primepar.plan.search.stage_cost import (
     EXECUTED,
@@ -171,7 +168,7 @@ def test_stages_of_unequal_chunks_are_interleaved() -> None:
     pipeline = planned.pipeline(Split(2, 1, 1), 1, options=options)
     assert [len({layer_of(name.name) for name in stage.chosen} - {None})
             for stage in pipeline.stages] == [1, 1, 2, 1]  # fmt: skip
-    plan = split_plan(pipeline, planned.model)
+    plan = pipeline.plan
     assert plan.pipeline is not None
     assert plan.pipeline.chunks == 2
     assert lower_step(plan, 4, 8).ranks == 2
@@ -197,7 +194,7 @@ def test_memory_is_that_of_the_stage_with_the_most() -> None:
 def test_replicas_are_the_outermost_cut_of_the_rows(model: ModelConfig, split: Split) -> None:
     pipeline = splits(model, 8, 8).pipeline(split, 8 // split.replicas)
     planner = Planner.of(model, TWO_LEVELS, 8, 8, None, "paper")
-    whole = Given.with_sequences(planner, split_plan(pipeline, model).sequences).result
+    whole = Given.with_sequences(planner, pipeline.plan.sequences).result
     assert pipeline.seconds == pytest.approx(whole.seconds)
     assert pipeline.memory == pytest.approx(whole.memory)
 
@@ -227,17 +224,22 @@ def test_a_stage_has_no_more_devices_than_are_searched_one_by_one() -> None:
     large = changed(TWO_LEVELS, nodes=16, links=(
         TWO_LEVELS.links[0], changed(TWO_LEVELS.links[1], joins=64)
     ))  # fmt: skip
-    tried = list(all_splits(FOUR, large, 64, splits().batch))
+    tried = list(all_splits(FOUR, large, 64, splits().batch, 64))
     assert max(split.parts for split in tried) == 32
     assert {split for split in tried if split.parts == 32} == {(1, 2, 32), (2, 1, 32)}
+    within = [*all_splits(FOUR, large, 64, splits().batch)]
+    assert max(split.parts for split in within) == large.devices_per_node == 4
+    assert within == [split for split in tried if split.parts <= 4]
 
 
 @cache
-def of_eight_devices() -> tuple[Splits, list[list[Pipeline]]]:
+def of_eight_devices() -> tuple[Splits, list[list[PlanRow]]]:
     """Splits of eight devices, and for each all sizes of a micro-batch; no memory changes them."""
     planned, every = splits(devices=8, batch=4), []
     for p, d, m in product((1, 2, 4, 8), repeat=3):
         if p * d * m != planned.devices or p > planned.model.layers or planned.batch % d:
+            continue
+        if m > planned.cluster.devices_per_node:
             continue
         sizes = [size for size in range(1, planned.batch + 1) if planned.batch // d % size == 0]
         every.append([planned.pipeline(Split(p, d, m), size) for size in sizes])
@@ -302,7 +304,7 @@ def few_options(planner: Planner, draw: random.Random) -> dict[object, Numbers]:
 
 @pytest.mark.parametrize("seed", range(200 if IS_LONG else 8))
 def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
-    """On one stage the search's cost, times the micro-batches, is the step of `Pipeline`."""
+    """On one stage the search's cost, times the micro-batches, is the step of `PlanRow`."""
     draw = random.Random(seed)
     replicas, batches = draw.choice([1, 2, 3]), draw.choice([1, 2, 4])
     options = TrainingOptions(shard=draw.choice(SHARDS), recompute=draw.choice(RECOMPUTES))
@@ -316,7 +318,8 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
 
     def seconds(choices: dict[str, int]) -> float:
         stage = Stage.of(planner, choices)
-        return Pipeline(planned.cluster, split, 2, batches, options, (StageCost(stage),)).seconds
+        chunks = (StageCost(stage),)
+        return PlanRow(model, planned.cluster, split, 2, batches, options, chunks).seconds
 
     cost, numbers_of = Exact(planner, among).best
     lists = [among[planner.key(operator.name)].tolist() for operator in planner.operators]
@@ -328,9 +331,9 @@ def test_the_optimum_is_that_of_trying_all_sequences(seed: int) -> None:
 
 
 @cache
-def tried(split: Split) -> tuple[Splits, list[Pipeline]]:
+def tried(split: Split) -> tuple[Splits, list[PlanRow]]:
     """All micro-batches and options of a split that training has; no memory changes them."""
-    planned, every, shards = splits_of(), list[Pipeline](), get_args(Shard)[:2]
+    planned, every, shards = splits_of(), list[PlanRow](), get_args(Shard)[:2]
     share = planned.batch // split.replicas
     for size in (size for size in range(1, share + 1) if not share % size):
         for shard, recompute, chunks in product(shards, RECOMPUTES, (1, 2)):
@@ -432,7 +435,7 @@ def test_a_plan_of_all_options_is_written_and_lowered(split: Split) -> None:
         schedule="interleaved-1f1b" if several else "1f1b",
     )  # fmt: skip
     pipeline = planned.pipeline(split, 2, options=options)
-    plan = split_plan(pipeline, model)
+    plan = pipeline.plan
     assert (plan.ranks, plan.batch, plan.micro_batches) == (devices, 4 * split.replicas, 2)
     assert (plan.sharded_optimizer, plan.recompute) == (True, "full")
     program = lower_step(plan, plan.batch or 0, 8, passes=())
@@ -478,7 +481,7 @@ def test_options_that_contradict_one_another_are_refused(
         (
             ("--devices", "7"),
             "expected devices that are stages, at most 4, by replicas that divide the batch of 8, "
-            "by at most 32 devices, a power of two, got 7: take 4, or another --batch",
+            "by at most 4 devices, a power of two, got 7: take 4, or another --batch",
         ),
         (
             ("--devices", "4", "--bucket", "25e6"),

@@ -30,8 +30,8 @@ from primepar.passes.liveness import sizes_of
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import Link, load_cluster
 from primepar.plan.pipeline_layout import PipelineLayout
-from primepar.plan.search.split_plan import split_plan
-from primepar.plan.search.splits import Split, Splits
+from primepar.plan.search.row import Split
+from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import (
     Recompute,
     Shard,
@@ -411,5 +411,5 @@ def test_the_memory_of_a_pipeline_is_no_less_than_what_its_program_holds(
 ) -> None:
     planned = Splits(FOUR, TWO_LEVELS, 4, 8, "float32", "paper")
     pipeline = planned.pipeline(split, 2, options=options)
-    held = max(accounting(split_plan(pipeline, FOUR), 8, 16, "float32").held)
+    held = max(accounting(pipeline.plan, 8, 16, "float32").held)
     assert held <= pipeline.memory < 1.5 * held

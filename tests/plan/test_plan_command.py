@@ -21,7 +21,7 @@ from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
 from primepar.plan.cluster import load_cluster
-from primepar.plan.search import explain, ranked, search
+from primepar.plan.search import explain, ranked, row, search
 from primepar.plan.search.explain import words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import best_for
@@ -126,7 +126,7 @@ def test_a_preset_is_priced_next_to_the_best_plan_and_megatrons_fastest(best: Be
     }
     megatron = price.baseline
     assert megatron is not None
-    assert megatron.seconds == pytest.approx(seconds[megatron.plan])
+    assert megatron.seconds == pytest.approx(seconds[megatron.name])
     assert report["baseline"]["seconds"] == megatron.seconds
     assert all(report["seconds"] <= 1.0001 * other for other in seconds.values())
     lines = words(price).splitlines()
@@ -146,6 +146,8 @@ def test_the_best_plan_takes_nothing_more_than_the_best(best: Best) -> None:
     only_there: dict[str, object] = {"more": None, "neighbours": []}
     choices = [{**choice, **only_there} for choice in report["choices"]]
     price["choices"] = [{**choice, **only_there} for choice in price["choices"]]
+    asked, *rows = price.pop("rows")
+    assert (rows, asked["seconds"]) == (report.pop("rows"), report["seconds"])
     assert price == {**report, "choices": choices, "days": None, "gap": price["gap"]}
 
 
@@ -158,7 +160,7 @@ def test_the_best_is_within_the_memory_of_a_device_where_some_plan_is(best: Best
         first, *_ = best_for(Planner.of(model, small, 4, 8, "float32", "paper", posted=True))
         assert first.fits is fits
         assert first.seconds <= 1.1 * best.report["seconds"]
-        assert (max(first.result.held) <= memory) is fits
+        assert (max(first.held) <= memory) is fits
 
 
 def test_a_primitive_of_a_file_costs_what_its_map_costs(
@@ -189,7 +191,7 @@ def test_linear_operators_have_what_they_send_over_the_lower_bound_as_check_has(
     for preset, name in (("M2,megatron", "fc1"), ("megatron-sp", "fc2")):
         other = preset_plan(preset, model, 4, 8).sequences
         mixed |= {key: text for key, text in other.items() if key.endswith(name)}
-    explained = explain.explain(Given.with_sequences(planner, mixed).result)
+    explained = explain.explain([Given.with_sequences(planner, mixed).result])
     table = words(explained).splitlines()[3:]
     end = table[0].index("/bound") + len("/bound")
     cells = {}
@@ -237,7 +239,7 @@ def test_plans_with_stages_and_on_any_number_of_devices_have_a_price(
 
 def test_a_plan_of_stages_prints_what_its_devices_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """And that they hold at most what is added up, where its step is too long to be counted."""
-    monkeypatch.setattr(explain, "MOST_PASSES_COUNTED", 1)
+    monkeypatch.setattr(row, "MOST_PASSES_COUNTED", 1)
     price = primepar.price("1f1b:2x4,M2,megatron", "v100-8x4", model=MODEL, devices=4)
     assert (price.counted, tuple(price.sent)) == (False, ())
     assert set(price.held) == {ceil(price.memory)}
@@ -295,6 +297,9 @@ def test_splits_are_a_table() -> None:
         "bubble", "MiB",
     ]  # fmt: skip
     assert {line.split()[0] for line in lines[1:]} == {"1", "2"}
+    plain = ("--shard", "none", "--recompute", "none", "--pp", "1", "--tp", "2", "--batch", "1")
+    (row,) = json.loads(run(*PLAN, "--devices", "2", *plain, "--objective", "splits", "--json").out)
+    assert 0 <= row["gap"] < 0.5
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ def test_no_plan_holds_less_than_the_bound_of_its_parameters() -> None:
         least = LeastMemory(planner).parameters
         for _ in range(3):
             numbers = [random.randrange(len(planner.options(name))) for name in planner.named]
-            result = SearchResult.of(planner, 0.0, numbers)
+            result = SearchResult.of(planner, numbers)
             assert least <= result.memory
             assert least <= max(result.held)
 

@@ -94,7 +94,7 @@ def test_prices_are_near_what_the_simulator_shows() -> None:
     while len(errors) < DRAWN:
         result = drawn_plan(seed)
         if result is not None:
-            errors[seed] = abs(result.seconds / float(result.simulation.seconds) - 1)
+            errors[seed] = abs(result.price / result.simulated().seconds - 1)
             assert max(result.held) <= result.memory
         seed += 1
     assert median(errors.values()) <= 0.1
@@ -117,17 +117,17 @@ def test_no_degree_of_megatron_is_faster_than_the_first_plan(
                            context=1024)  # fmt: skip
     cluster = drawn_cluster(Random(devices + batch))
     planner = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
-    every = [float(plan.result.simulation.seconds) for plan in baselines(planner)]
-    cluster = changed(cluster, memory=1.05 * min(max(plan.result.held)
+    every = [plan.simulated().seconds for plan in baselines(planner)]
+    cluster = changed(cluster, memory=1.05 * min(max(plan.held)
                                                  for plan in baselines(planner)))  # fmt: skip
     small = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
     for asked in (planner, small):
         first, *others = best_for(asked)
-        simulated = [plan.seconds for plan in others if plan.simulated]
-        assert first.simulated
-        assert max(first.result.held) <= asked.training.cluster.memory
+        simulated = [plan.seconds for plan in others if plan.run is not None]
+        assert first.run is not None
+        assert max(first.held) <= asked.training.cluster.memory
         assert first.seconds <= min([*simulated, first.seconds])
-        degrees = [plan.result for plan in baselines(asked)]
+        degrees = [*baselines(asked)]
         fitting = [seconds for seconds, result in zip(every, degrees, strict=True)
                    if max(result.held) <= asked.training.cluster.memory]  # fmt: skip
         assert first.seconds <= min(fitting) * (1 + 1e-9)
@@ -156,7 +156,7 @@ def chosen(draw: st.DrawFn, space: SpaceName) -> SearchResult:
     family, devices = draw(st.sampled_from(list(MODELS))), draw(st.sampled_from([2, 4, 8]))
     options = planner(family, devices, draw(st.sampled_from([2, 8])), space)
     choices = {name: draw(st.integers(0, len(options.options(name)) - 1)) for name in options.named}
-    return SearchResult(options, 0.0, choices)
+    return SearchResult.of(options, choices)
 
 
 @pytest.mark.parametrize("space", ["paper", "all"])
@@ -207,7 +207,7 @@ def test_the_price_is_the_time_of_the_bytes_that_are_sent(
     options = StepOptions(wide_sums=dtype == "bfloat16")
     for _ in range(4):
         choices = {name: random.randrange(len(planner.options(name))) for name in planner.named}
-        result = SearchResult(planner, 0.0, choices)
+        result = SearchResult.of(planner, choices)
         program = lower_step(result.plan, batch, 4, passes=(), options=options)
         size = BlockBytes(program, dtype)
         most = max(float(sum(sent(node, rank, size) for node in nodes))

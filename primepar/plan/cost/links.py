@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 from primepar.errors import ClusterError
@@ -125,18 +126,36 @@ class ClusterLinks:
         Every device sends `sent` bytes in `steps` steps. The ring crosses several levels, and the
         slowest decides. Where it is shared, all rings that leave a group of its devices share it.
         """
+        key = tuple(bits), steps, collective
+        if key not in self._rings:
+            self._rings[key] = self._ring(*key)
+        start, bandwidth, outermost = self._rings[key]
+        if outermost is not None:
+            link = self.cluster.links[outermost]
+            times = link.collective(collective, self.group(bits), sent, steps)
+            share = min(times.bandwidth / self.streams(bits, outermost), times.alone)
+            start, bandwidth = max(start, float(times.start)), min(bandwidth, share)
+        return start, float(sent / bandwidth)
+
+    @cached_property
+    def _rings(self) -> dict[object, tuple[float, float, int | None]]:
+        return {}
+
+    def _ring(
+        self, bits: tuple[int, ...], steps: int, collective: Collective
+    ) -> tuple[float, float, int | None]:
+        """Start and bandwidth of a ring on straight lines, and a level whose times are measured."""
         crossed = self.between_replicas.union(self.levels[bit] for bit in bits)
-        if not crossed or steps < 1:
-            return 0.0, 0.0
-        start = bytes_ = 0.0
-        for level in crossed:
+        start, bandwidth, outermost = 0.0, inf, None
+        for level in crossed if steps >= 1 else ():
             link = self.cluster.links[level]
+            if level == max(crossed) and link.curves:
+                outermost = level
+                continue
             times = link.line(collective, steps)
-            if level == max(crossed):
-                times = link.collective(collective, self.group(bits), sent, steps)
             share = min(times.bandwidth / self.streams(bits, level), times.alone)
-            start, bytes_ = max(start, times.start), max(bytes_, sent / share)
-        return float(start), float(bytes_)
+            start, bandwidth = max(start, float(times.start)), min(bandwidth, share)
+        return start, bandwidth, outermost
 
     def streams(self, bits: Sequence[int], level: int) -> int:
         """Number of rings over these bits that share a port of a level."""

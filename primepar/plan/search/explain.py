@@ -16,21 +16,21 @@ from typing import Final
 
 import numpy as np
 
-from primepar.models.config import ModelConfig, flops_per_token
+from primepar.models.config import flops_per_token
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
 from primepar.plan.cost.sweeps import moving
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import ComparedPlan, baselines, best_for, simulated
+from primepar.plan.search.ranked import baselines, best_for, simulated
 from primepar.plan.search.result import Given, SearchResult
+from primepar.plan.search.row import PlanRow, name_in_model
 from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
-from primepar.plan.search.split_plan import given_pipeline, name_in_model
-from primepar.plan.search.splits import Pipeline, Splits
-from primepar.plan.search.stage_cost import EXECUTED, PLAIN, repeated, seconds_for_parameters
-from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
+from primepar.plan.search.splits import Splits
+from primepar.plan.search.stage_cost import EXECUTED, repeated, seconds_for_parameters
+from primepar.plan.simulator.account import MOST_COUNTED
 from primepar.schedule.ledger import sent_blocks
 from primepar.schedule.lower_bound import starts_replicated, training_step
 from primepar.schedule.lowering import lower
@@ -44,8 +44,6 @@ LEAST: Final = 1e-4
 """Share of a step below which a difference is no reason."""
 NEIGHBOURS = 3
 """Number of prices of alternatives that are listed for each operator."""
-MOST_PASSES_COUNTED = 512
-"""Most layers times micro-batches for which the step's program is lowered and counted."""
 KEPT = ("parameters", "gradients", "states", "stash")
 """Terms of `Cost` that a device keeps through a step."""
 
@@ -93,18 +91,61 @@ class ChosenSequence:
 
 
 @dataclass(frozen=True)
-class Baseline:
-    """Another plan on the same devices; `memory` is as the search adds it up.
+class TableRow:
+    """One plan of an answer: `name` is that of a preset, or else stages x replicas x devices.
 
-    Its seconds are simulated if those of the plan are.
+    Bytes are those of the fullest device, with the stashes of all micro-batches in flight. `bubble`
+    is idle time over work. The seconds are simulated, or else the price.
     """
 
-    plan: str
+    name: str
+    stages: int
+    replicas: int
+    parts: int
+    microbatches: int
+    microbatch: int
+    chunks: int
+    shard: str
+    recompute: str
     seconds: float
+    simulated: bool
+    bubble: float
+    parameters: float
+    gradients: float
+    states: float
+    stash: float
+    running: float
     memory: float
     fits: bool
+    gap: float | None
+    """As in `PlanRow`: None where nothing is certified."""
+    only_priced: str | None
+    """What of the options a training step does not have."""
     axes: dict[str, float] = field(default_factory=dict)
-    """Its seconds by axis, as in `Explanation`; empty where they are not known."""
+    """Its seconds by axis, as in `Explanation`, where it is compared with a plan."""
+
+    @classmethod
+    def of(cls, row: PlanRow) -> TableRow:
+        """The row as data."""
+        options = row.options
+        return cls(
+            row.name or " x ".join(map(str, row.split)), *row.split, row.microbatches, row.size,
+            options.chunks, options.shard, recomputed_words(options.recompute), row.seconds,
+            row.run is not None, row.bubble, *row.fullest, row.memory, row.fits, row.gap,
+            options.only_priced,
+        )  # fmt: skip
+
+    @classmethod
+    def compared(cls, row: PlanRow) -> TableRow:
+        """The row with its seconds by axis."""
+        return replace(cls.of(row), axes=_not_hidden([*_choices(row)], row))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it has no stages, micro-batches and options."""
+        return self.microbatches == 1 and (self.stages, self.shard, self.recompute) == (
+            1, "none", "none"
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -144,12 +185,11 @@ class Explanation:
     counted: bool
     """Whether `held` is counted in the step's program; if not, it is `memory`, a bound."""
     gap: float | None
-    """Upper bound of the distance from the best plan without stages, micro-batches and options,
-    as a share of that. None where nothing is certified: of a given plan, and of splits."""
+    """As in `PlanRow`. None where nothing is certified: of a given plan, and of splits."""
     sent: tuple[int, ...]
-    baseline: Baseline | None
+    baseline: TableRow | None
     """Megatron's fastest plan."""
-    best: Baseline | None
+    best: TableRow | None
     """The best plan of the space, where a given plan is compared with it."""
     stages: str | None
     """Stages, micro-batches and options of a plan that has them. Times are means over stages."""
@@ -159,191 +199,135 @@ class Explanation:
     axes: dict[str, float]
     """Seconds by axis: computing, and communication that is not hidden."""
     only_priced: str | None
-    """What of the model no training step here has."""
+    """What of the model or the options no training step here has."""
+    rows: tuple[TableRow, ...] = field(repr=False)
+    """All plans of the answer, the best first."""
     days: float | None = None
     """Days of training on a number of tokens, where one is given."""
 
 
 def explain(
-    plan: ComparedPlan | SearchResult,
-    others: Several[ComparedPlan] = (),
-    *,
-    neighbours: bool = False,
-    best: ComparedPlan | None = None,
+    rows: Several[PlanRow], *, neighbours: bool = False, best: PlanRow | None = None
 ) -> Explanation:
-    """Explain a plan, with `neighbours` also the cheapest alternatives of every operator.
+    """Explain the first of some plans, with `neighbours` also the alternatives of every operator.
 
-    Of the `others` Megatron's fastest is its baseline. With the `best` plan of a search, also what
+    Of the others Megatron's fastest is its baseline. With the `best` plan of a search, also what
     each chosen operator takes more than in that.
     """
-    plan = plan if isinstance(plan, ComparedPlan) else ComparedPlan("", plan)
-    result, planner = plan.result, plan.result.planner
-    pipeline = Pipeline.of(result)
-    chosen = [*_choices(pipeline)]
+    row, model = rows[0], rows[0].model
+    texts, chosen = row.sequences, [*_choices(row)]
+    chosen = [replace(choice, sequence=texts.get(choice.operator, choice.sequence))
+              for choice in chosen]  # fmt: skip
     if neighbours:
-        chosen = [replace(choice, neighbours=tuple(_neighbours(result, choice.operator)))
+        assert isinstance(row, SearchResult), "refused before"
+        chosen = [replace(choice, neighbours=tuple(_neighbours(row, choice.operator)))
                   for choice in chosen]  # fmt: skip
     if best is not None:
-        chosen = _above(chosen, Pipeline.of(best.result))
-    explanation = _explained(pipeline, planner.model, planner.space, chosen, result.account)
-    speed = plan.result.planner.training.rows / plan.seconds
-    return replace(
-        explanation,
-        seconds=plan.seconds,
-        simulated=plan.simulated,
-        tokens_per_second=speed,
-        mfu=explanation.mfu * speed / explanation.tokens_per_second,
-        gap=result.gap,
-        baseline=_megatron(plan, others),
-        best=None if best is None else _best(best),
-    )
-
-
-def explain_split(
-    pipeline: Pipeline,
-    model: ModelConfig,
-    space: SpaceName,
-    plan: Plan | None,
-    best: Pipeline | None = None,
-) -> Explanation:
-    """Explain a split next to the `best` one; `plan` states it, None where it is only priced."""
-    chosen, account = [*_choices(pipeline)], None
-    if plan is not None:
-        chosen = [replace(choice, sequence=plan.sequences.get(choice.operator, choice.sequence))
-                  for choice in chosen]  # fmt: skip
-        few = model.layers * pipeline.microbatches <= MOST_PASSES_COUNTED
-        if few and plan.ranks <= MOST_COUNTED:
-            dtype = pipeline.stages[0].training.dtype
-            account = accounting(plan, pipeline.sequences, model.context, dtype)
-    if best is None:
-        return _explained(pipeline, model, space, chosen, account)
-    name = " x ".join(map(str, best.split))
-    fits = best.memory <= pipeline.cluster.memory
-    axes = _not_hidden([*_choices(best)], best)
-    explanation = _explained(pipeline, model, space, _above(chosen, best), account)
-    return replace(explanation, best=Baseline(name, best.seconds, best.memory, fits, axes))
-
-
-def _explained(
-    pipeline: Pipeline,
-    model: ModelConfig,
-    space: SpaceName,
-    chosen: list[ChosenSequence],
-    account: StepAccount | None,
-) -> Explanation:
-    """Explain a split by the cost model; a plan without stages is one of one stage."""
-    training, cluster, split = pipeline.stages[0].training, pipeline.cluster, pipeline.split
-    devices, sequences = prod(split), pipeline.sequences
-    held = (ceil(pipeline.memory),) * devices if account is None else account.held
-    speed = sequences * training.positions / pipeline.seconds
-    peak = cluster.rate(training.dtype).peak
+        chosen = _above(chosen, best)
+    training, speed = row.stages[0].training, row.batch * model.context / row.seconds
+    peak = row.cluster.rate(training.dtype).peak
     choices = tuple(folded(chosen))
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
              for term in Cost._fields}  # fmt: skip
-    is_split = pipeline.options != PLAIN or devices != split.parts or pipeline.microbatches > 1
+    table = tuple(map(TableRow.of, rows))
     return Explanation(
         model=model.family,
-        cluster=cluster.name,
-        devices=devices,
-        batch=sequences,
+        cluster=row.cluster.name,
+        devices=row.devices,
+        batch=row.batch,
         positions=training.positions,
         dtype=training.dtype,
-        space=space,
-        seconds=pipeline.seconds,
-        priced=pipeline.seconds,
-        simulated=False,
-        hidden_sums=_hidden(pipeline),
+        space=row.space,
+        seconds=row.seconds,
+        priced=row.price,
+        simulated=row.run is not None,
+        hidden_sums=_hidden(row),
         tokens_per_second=speed,
-        mfu=speed * flops_per_token(model) / (devices * peak),
+        mfu=speed * flops_per_token(model) / (row.devices * peak),
         peak=peak,
-        terms=terms | max(pipeline.stage_bytes, key=sum)._asdict(),
+        terms=terms | row.fullest._asdict(),
         moving=sum(choice.layers * choice.moving for choice in choices),
-        memory=pipeline.memory,
-        limit=cluster.memory,
-        fits=max(held) <= cluster.memory,
-        held=held,
-        counted=account is not None,
-        gap=None,
-        sent=() if account is None else account.sent,
-        baseline=None,
-        best=None,
-        stages=_stages(pipeline) if is_split else None,
-        waiting=_waiting(chosen, pipeline),
+        memory=row.memory,
+        limit=row.cluster.memory,
+        fits=max(row.held) <= row.cluster.memory,
+        held=row.held,
+        counted=row.account is not None,
+        gap=row.gap,
+        sent=row.sent,
+        baseline=_megatron(rows),
+        best=None if best is None else _best(best),
+        stages=None if table[0].is_plain and row.split.replicas == 1 else _stages(row),
+        waiting=_waiting(chosen, row),
         choices=choices,
-        axes=_not_hidden(chosen, pipeline),
-        only_priced=pipeline.options.only_priced or (model.priced.what if model.priced else None),
+        axes=_not_hidden(chosen, row),
+        only_priced=row.only_priced,
+        rows=table,
     )
 
 
-def _stages(pipeline: Pipeline) -> str:
-    options = pipeline.options
+def _stages(row: PlanRow) -> str:
+    options = row.options
     shards = "" if options.shard == "none" else f", {options.shard} in shards"
     again = (
         "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
     )
     return (
-        f"{options.schedule} of {pipeline.split.stages} x {pipeline.microbatches} stages x "
+        f"{options.schedule} of {row.split.stages} x {row.microbatches} stages x "
         f"micro-batches{shards}{again}: times are means over stages"
     )
 
 
-def _above(chosen: Several[ChosenSequence], best: Pipeline) -> list[ChosenSequence]:
+def _above(chosen: Several[ChosenSequence], best: PlanRow) -> list[ChosenSequence]:
     """Chosen sequences, each with what it takes more than in another split."""
     there = {choice.operator: _all(choice) for choice in _choices(best)}
     return [replace(choice, more=_all(choice) - there.get(choice.operator, 0.0))
             for choice in chosen]  # fmt: skip
 
 
-def _hidden(pipeline: Pipeline) -> float:
+def _hidden(row: PlanRow) -> float:
     """Seconds of sums of gradients that run during backward, as a mean over stages."""
-    hidden = (chunk.hidden(pipeline.options.shard)[1] for chunk in pipeline.chunks)
-    return max(0.0, sum(hidden)) / pipeline.split.stages
+    hidden = (chunk.hidden(row.options.shard)[1] for chunk in row.chunks)
+    return max(0.0, sum(hidden)) / row.split.stages
 
 
-def _waiting(chosen: Several[ChosenSequence], pipeline: Pipeline) -> float:
+def _waiting(chosen: Several[ChosenSequence], row: PlanRow) -> float:
     """Seconds in which a device waits for others, as a mean over all."""
-    if pipeline.split.stages == 1:
+    if row.split.stages == 1:
         return 0.0
-    return max(0.0, pipeline.seconds + _hidden(pipeline) - sum(map(_all, chosen)))
+    return max(0.0, row.price + _hidden(row) - sum(map(_all, chosen)))
 
 
-def _not_hidden(chosen: Several[ChosenSequence], pipeline: Pipeline) -> dict[str, float]:
+def _not_hidden(chosen: Several[ChosenSequence], row: PlanRow) -> dict[str, float]:
     """Seconds by axis, without those of sums of gradients that run during backward."""
-    axes = seconds_by_axis(chosen, _waiting(chosen, pipeline))
-    return axes | {"data": max(0.0, axes["data"] - _hidden(pipeline))}
+    axes = seconds_by_axis(chosen, _waiting(chosen, row))
+    return axes | {"data": max(0.0, axes["data"] - _hidden(row))}
 
 
-def _megatron(plan: ComparedPlan, others: Several[ComparedPlan]) -> Baseline | None:
+def _megatron(rows: Several[PlanRow]) -> TableRow | None:
     """Megatron's fastest plan; those within a device's memory come first."""
-    named = [other for other in (plan, *others) if other.name]
-    named = named or [*baselines(plan.result.planner)]
-    alike = [other for other in named if other.simulated == plan.simulated] or named
+    row, named = rows[0], [other for other in rows if other.name]
+    if not named and isinstance(row, SearchResult):
+        named = [*baselines(row.planner)]
+    alike = [other for other in named if (other.run is None) == (row.run is None)] or named
     fastest = min(alike, key=lambda other: (not other.fits, other.seconds), default=None)
-    return None if fastest is None else _compared(fastest.name, fastest)
+    return None if fastest is None else TableRow.compared(fastest)
 
 
-def _best(best: ComparedPlan) -> Baseline:
+def _best(best: PlanRow) -> TableRow:
     """The best plan. It is within the memory of a device if that holds no more at once."""
-    baseline = _compared("the best", best)
-    memory = best.result.planner.training.cluster.memory
-    return replace(baseline, fits=baseline.fits or max(best.result.held) <= memory)
-
-
-def _compared(name: str, plan: ComparedPlan) -> Baseline:
-    pipeline = Pipeline.of(plan.result)
-    axes = _not_hidden([*_choices(pipeline)], pipeline)
-    return Baseline(name, plan.seconds, plan.result.memory, plan.fits, axes)
+    row = TableRow.compared(best)
+    return replace(row, fits=row.fits or max(best.held) <= best.cluster.memory)
 
 
 def _all(choice: ChosenSequence) -> float:
     return choice.layers * (choice.seconds + choice.moving)
 
 
-def _choices(pipeline: Pipeline) -> Iterator[ChosenSequence]:
+def _choices(row: PlanRow) -> Iterator[ChosenSequence]:
     """The operators of all chunks. What is received from another stage moves to the first."""
-    options, times, stages = pipeline.options, pipeline.microbatches, pipeline.split.stages
+    options, times, stages = row.options, row.microbatches, row.split.stages
     first = 0
-    for chunk, boundary in zip(pipeline.chunks, (0.0, *pipeline.boundaries), strict=True):
+    for chunk, boundary in zip(row.chunks, (0.0, *row.boundaries), strict=True):
         runs, received = repeated(chunk.stage.operators, options.recompute), boundary
         for chosen in chunk.stage.chosen:
             cost = chosen.cost
@@ -499,16 +483,14 @@ def price_of(
             plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
             posted=True,
         )  # fmt: skip
-        split = given_pipeline(splits, plan, batch)
-        return explain_split(split, plan.model, space, plan, splits.ranked()[0])
-
+        given = splits.given(plan)
+        return explain([given], best=min(given, splits.ranked()[0], key=lambda row: row.rank))
     planner = Planner.of(
         plan.model, cluster, plan.ranks, batch, kind, space, tick=tick, posted=True
     )
-    given = Given.with_sequences(planner, plan.sequences).result
-    (asked,) = simulated([ComparedPlan("", given)])
-    best, *others = best_for(planner)
-    return explain(asked, (best, *others), best=best)
+    asked = simulated([Given.with_sequences(planner, plan.sequences).result])
+    others = best_for(planner)
+    return explain([*asked, *others], best=others[0])
 
 
 HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept",
@@ -608,11 +590,11 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     if explanation.stages is not None:
         yield f"a device waits {1e3 * explanation.waiting:,.1f} ms of the step, as a mean"
     if explanation.best is not None:
-        what = "plan" if explanation.stages is None else f"split, {explanation.best.plan},"
+        what = "plan" if explanation.stages is None else f"split, {explanation.best.name},"
         name = f"the best {what} of space {explanation.space}"
         yield from _comparison(explanation, name, explanation.best)
     if explanation.baseline is not None:
-        name = f"Megatron's fastest, {explanation.baseline.plan}"
+        name = f"Megatron's fastest, {explanation.baseline.name}"
         yield from _comparison(explanation, name, explanation.baseline)
     if explanation.gap is not None:
         gap = ceil(1e4 * explanation.gap) / 100
@@ -628,7 +610,7 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         yield "that is more memory than a device has"
 
 
-def _comparison(explanation: Explanation, name: str, baseline: Baseline) -> Iterator[str]:
+def _comparison(explanation: Explanation, name: str, baseline: TableRow) -> Iterator[str]:
     """How much another plan takes, and the terms in which this one differs most."""
     ratio = baseline.seconds / explanation.seconds
     too_large = "" if baseline.fits else ", more than a device has"

@@ -157,7 +157,7 @@ class Planner:
         planner = cls(**others | settings)
         planner.operators, planner.named = other.operators, other.named
         if "candidates" not in settings:
-            planner.catalogue = other.catalogue
+            planner.catalogue, planner._ways = other.catalogue, other._ways
         return planner
 
     @cached_property

@@ -15,9 +15,9 @@ The gap is that of prices: the largest bound of all shares is a lower bound of e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
 from primepar.errors import PlanError
@@ -38,59 +38,45 @@ SIMULATED_DEVICES = 64
 PRESETS = ("megatron", "megatron-sp")
 
 
-@dataclass(frozen=True)
-class ComparedPlan:
-    """A plan, with the name of a baseline, and whether its seconds are simulated."""
-
-    name: str
-    result: SearchResult
-    simulated: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of a step: simulated, or else the price."""
-        return float(self.result.simulation.seconds) if self.simulated else self.result.seconds
-
-    @property
-    def fits(self) -> bool:
-        """Whether a device has the memory, as the search adds it up, or as it is counted."""
-        result = self.result
-        memory = result.planner.training.cluster.memory
-        return result.memory <= memory or (self.simulated and max(result.held) <= memory)
-
-
-def ranked(planner: Planner, memory: float | None = None) -> list[ComparedPlan]:
+def ranked(planner: Planner, memory: float | None = None) -> list[SearchResult]:
     """Plans within `memory`, or that of a device, and Megatron's; the best first.
 
     Raises `PlanError` where no plan is within the bound.
     """
+    plans = certified(planner, lambda one: best_within(one, memory), baselines)
+    return simulated(plans, bound_of(planner, memory)[0])
+
+
+def certified(
+    planner: Planner,
+    find: Callable[[Planner], SearchResult] = search,
+    more: Callable[[Planner], Iterable[SearchResult]] = lambda _: (),
+) -> list[SearchResult]:
+    """The plans of least cost for every share, and `more`, with their distance from the bound."""
     shares = SHARES if planner.training.posted else (None,)
-    planners = [Planner.like(planner, hidden=share) for share in shares]
-    results = [best_within(one, memory) for one in planners]
+    results = [find(Planner.like(planner, hidden=share)) for share in shares]
     least = max(result.cost / (1 + (result.gap or 0.0)) for result in results)
-    plans = {str(result.plan.sequences): ComparedPlan("", result) for result in results}
-    return simulated([
-        ComparedPlan(plan.name, replace(plan.result, gap=max(0.0, plan.result.seconds / least - 1)))
-        for plan in (*plans.values(), *baselines(planners[0]))
-    ], bound_of(planner, memory)[0])  # fmt: skip
+    distinct = {str(result.sequences): result for result in results}
+    return [replace(plan, gap=max(0.0, plan.price / least - 1))
+            for plan in (*distinct.values(), *more(planner))]  # fmt: skip
 
 
-def best_for(planner: Planner) -> list[ComparedPlan]:
+def best_for(planner: Planner) -> list[SearchResult]:
     """As `ranked` for the memory of a device; by price where no plan fits it."""
     try:
         return ranked(planner)
     except PlanError:
-        return [ComparedPlan("", search(planner))]
+        return [search(planner)]
 
 
-def baselines(planner: Planner) -> Iterator[ComparedPlan]:
+def baselines(planner: Planner) -> Iterator[SearchResult]:
     """Megatron's plans with every allowed degree, with and without sequence parallelism."""
-    named: dict[str, SearchResult] = {}
+    names = set[str]()
     for preset in PRESETS if planner.part == "model" else ():
         for name, result in degrees(planner, preset):
-            if name not in named and result.is_allowed:
-                named[name] = _among_options(planner, result)
-                yield ComparedPlan(name, named[name])
+            if name not in names and result.is_allowed:
+                names.add(name)
+                yield replace(_among_options(planner, result), name=name)
 
 
 def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
@@ -104,30 +90,28 @@ def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
         if text not in texts:
             return given
         choices[name] = texts.index(text)
-    return SearchResult(planner, planner.cost(choices), choices, given.gap)
+    return SearchResult.of(planner, choices, planner.cost(choices))
 
 
-def simulated(plans: Several[ComparedPlan], bound: float = inf) -> list[ComparedPlan]:
+def simulated(plans: Several[SearchResult], bound: float = inf) -> list[SearchResult]:
     """The plans in the order of their seconds, of which those that may be fastest are simulated.
 
     Those are left out that hold more than `bound` bytes of a device, as the search adds them up, or
     at once where they are simulated.
     """
-    ordered = sorted(plans, key=lambda plan: plan.result.seconds)
-    devices = ordered[0].result.planner.training.links.devices
-    left, best, done = min(MOST_SIMULATED, SIMULATED_DEVICES // devices), inf, list[ComparedPlan]()
-    ratio = inf  # the least of simulated seconds over the price
+    ordered = sorted(plans, key=lambda plan: plan.price)
+    left, best = min(MOST_SIMULATED, SIMULATED_DEVICES // ordered[0].devices), inf
+    ratio, done = inf, list[SearchResult]()  # the least of simulated seconds over the price
     for plan in ordered:
-        result, share = plan.result, 1.0
+        share = 1.0
         if plan.name:
             share = LEAST if ratio == inf else max(LEAST, SPREAD * ratio)
-        if left > 0 and share * result.seconds <= best and result.can_be_simulated:
-            result.planner.tick(f"simulation of {plan.name or 'a plan'}")
-            if result.is_within(bound):
-                plan = replace(plan, simulated=True)
-                left, best = left - 1, min(best, plan.seconds)
-                ratio = min(ratio, plan.seconds / result.seconds)
-                done.append(plan)
-        elif result.memory <= bound:
+        if left > 0 and share * plan.price <= best and plan.can_be_simulated:
+            plan.planner.tick(f"simulation of {plan.name or 'a plan'}")
+            if plan.is_within(bound):
+                done.append(run := plan.simulated())
+                left, best = left - 1, min(best, run.seconds)
+                ratio = min(ratio, run.seconds / run.price)
+        elif plan.memory <= bound:
             done.append(plan)
-    return sorted(done, key=lambda plan: (not plan.simulated, plan.seconds))
+    return sorted(done, key=lambda plan: (plan.run is None, plan.seconds))

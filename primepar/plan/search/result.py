@@ -1,12 +1,11 @@
-"""A plan of a planner, with its seconds and bytes: one that is searched, or one that is given."""
+"""A plan of a planner: one that is searched, or one that is given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from math import ceil
+from functools import lru_cache
 from typing import Self
 
 from primepar.errors import PlanError
@@ -14,64 +13,55 @@ from primepar.models.graph import Kind
 from primepar.partition.registry import parse_sequence
 from primepar.plan.cost.candidate import Candidate, candidate_of
 from primepar.plan.operator_layouts import sequence_of
-from primepar.plan.plan import Plan
 from primepar.plan.presets import preset_sequences
 from primepar.plan.search.options import Options
 from primepar.plan.search.planner import Planner
+from primepar.plan.search.row import PlanRow, Split
 from primepar.plan.search.sequence_space import allows
 from primepar.plan.search.stage_cost import PLAIN, Stage, StageCost
-from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
-from primepar.plan.simulator.run import Simulation
-from primepar.plan.simulator.step import simulate_equal_layers
 
 
-@dataclass(frozen=True)
-class SearchResult:
-    """A choice of one option for every operator, and its cost in seconds.
+@dataclass(frozen=True, kw_only=True)
+class SearchResult(PlanRow):
+    """A choice of one option for every operator, on one stage in one micro-batch.
 
-    `gap` bounds how far the cost may be above the least cost of all plans of the planner, as a
-    share of that; None where that is not known, as of a given plan.
+    `cost` is what the search minimises, by default the seconds.
     """
 
     planner: Planner
     cost: float
     choices: dict[str, int]
-    gap: float | None = None
 
     @classmethod
     def of(
-        cls, planner: Planner, cost: float, choices: Several[int], gap: float = 0.0
-    ) -> SearchResult:
-        """The result for the options of all operators in their order."""
-        return cls(planner, cost, dict(zip(planner.named, choices, strict=True)), gap)
+        cls, planner: Planner, choices: Mapping[str, int] | Several[int],
+        cost: float = 0.0, gap: float | None = None,
+    ) -> SearchResult:  # fmt: skip
+        """The result for options of all operators, by name or in their order."""
+        training = planner.training
+        split = Split(1, 1, training.links.devices)
+        by_name = (dict(choices) if isinstance(choices, Mapping)
+                   else dict(zip(planner.named, choices, strict=True)))  # fmt: skip
+        return cls(
+            model=planner.model, cluster=training.cluster, split=split, size=training.batch,
+            microbatches=1, options=PLAIN, chunks=(StageCost(Stage.of(planner, by_name)),),
+            space=planner.space, gap=gap, planner=planner, cost=cost, choices=by_name,
+        )  # fmt: skip
 
     @property
-    def plan(self) -> Plan:
-        """The plan, as it is saved to a file."""
-        model, training = self.planner.model, self.planner.training
-        return Plan(model=model, ranks=training.links.devices, batch=training.batch,
-                    sequences=self.sequences)  # fmt: skip
+    def stage(self) -> StageCost:
+        """The one stage."""
+        return self.chunks[0]
 
     @property
     def sequences(self) -> dict[str, str]:
-        """The sequence of every operator."""
-        options = self.planner.options
-        return {
-            name: options(name).candidates[number].text for name, number in self.choices.items()
-        }
-
-    @cached_property
-    def stage(self) -> StageCost:
-        """The plan as the one stage of a step without micro-batches."""
-        return StageCost(Stage.of(self.planner, self.choices))
+        """The sequence of every operator that is planned."""
+        return {chosen.name: chosen.candidate.text for chosen in self.stage.stage.chosen}
 
     @property
-    def seconds(self) -> float:
-        """Seconds of a training step: of all operators and of the redistributions between them.
-
-        All are added, unless training posts its transfers.
-        """
-        return sum(self.stage.seconds(PLAIN))
+    def can_be_simulated(self) -> bool:
+        """Whether the plan is one of a whole model that is counted."""
+        return self.planner.part == "model" and self.is_counted
 
     @property
     def is_allowed(self) -> bool:
@@ -79,68 +69,6 @@ class SearchResult:
         slices = self.planner.slices
         return all(allows(slices, chosen.operator, chosen.candidate)
                    for chosen in self.stage.stage.chosen)  # fmt: skip
-
-    @cached_property
-    def account(self) -> StepAccount | None:
-        """What is counted in the step's program.
-
-        None on more than `MOST_COUNTED` devices, and for a model that is only priced.
-        """
-        training = self.planner.training
-        if "simulation" in self.__dict__:
-            run = self.simulation
-            return StepAccount(tuple(map(ceil, run.sent)), tuple(run.peak))
-        if not self.can_be_lowered:
-            return None
-        return accounting(self.plan, training.batch, training.positions, training.dtype)
-
-    @property
-    def can_be_simulated(self) -> bool:
-        """Whether the plan is one of a whole model that is counted."""
-        return self.planner.part == "model" and self.can_be_lowered
-
-    @property
-    def can_be_lowered(self) -> bool:
-        """Whether the step's program is lowered, on at most `MOST_COUNTED` devices."""
-        priced = self.planner.model.priced
-        few = self.planner.training.links.devices <= MOST_COUNTED
-        return few and not (priced and priced.what)
-
-    @cached_property
-    def simulation(self) -> Simulation:
-        """A simulated step."""
-        training = self.planner.training
-        return simulate_equal_layers(
-            self.plan, training.batch, training.positions, training.cluster, training.dtype
-        )
-
-    @property
-    def held(self) -> tuple[int, ...]:
-        """Peak bytes of every device, as simulated and emulated devices count them.
-
-        Where they are not counted, the bound that the search adds up.
-        """
-        if self.account is None:
-            return (ceil(self.memory),) * self.planner.training.links.devices
-        return self.account.held
-
-    def is_within(self, bound: float) -> bool:
-        """Whether a device holds at most `bound` bytes, as the search adds them up or counted."""
-        if self.memory <= bound or not self.can_be_lowered:
-            return self.memory <= bound
-        training = self.planner.training
-        step = self.plan, training.batch, training.positions, training.dtype
-        return max(accounting(*step, bound).held) <= bound
-
-    @property
-    def sent(self) -> tuple[int, ...]:
-        """Bytes that every device sends in a training step; none where they are not counted."""
-        return () if self.account is None else self.account.sent
-
-    @property
-    def memory(self) -> float:
-        """Bytes of a device: the sum that operators keep, plus the largest transient part."""
-        return sum(self.stage.bytes(PLAIN))
 
 
 @dataclass
@@ -157,8 +85,8 @@ class Given(Planner):
     @property
     def result(self) -> SearchResult:
         """The plan with its cost. Raises `PlanError` for a sequence that is not in the space."""
-        chosen = SearchResult(self, 0.0, dict.fromkeys(self.named, 0))
-        return SearchResult(self, self.cost(chosen.choices), chosen.choices)
+        choices = dict.fromkeys(self.named, 0)
+        return SearchResult.of(self, choices, self.cost(choices))
 
     def options(self, name: str) -> Options:
         """The one option of an operator. Raises `PlanError` where its sequence does not fit."""

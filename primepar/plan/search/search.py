@@ -434,7 +434,8 @@ def _ahead(cost: Vector, link: ChainStep) -> Vector:
 def search(planner: Planner) -> SearchResult:
     """The plan of least cost. Raises `PlanError` for more than `EXACT` devices."""
     refuse_many(planner)
-    return SearchResult.of(planner, *Exact.of(planner).best)
+    cost, choices = Exact.of(planner).best
+    return SearchResult.of(planner, choices, cost, gap=0.0)
 
 
 def refuse_many(planner: Planner) -> None:

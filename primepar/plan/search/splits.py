@@ -1,43 +1,38 @@
-"""A model on p stages of d replicas of m devices: the best split, micro-batches and options.
+"""Plans on p stages of d replicas of m devices: the best of each split of the devices.
 
-Stages are outermost among the devices, then replicas; the devices of tensor parallelism are
-neighbours. Every replica takes its share of the batch in micro-batches. Under 1F1B stage i of p
-keeps the stashes of at most p - i micro-batches (Narayanan et al., SC 2021, section 2.2). So memory
-does not grow with the number k of micro-batches. The bubble is (p - 1) / k of the work; with v
-chunks of the model on every stage it is (p - 1) / (v k), and stashes are more.
+All splits are enumerated, with all micro-batches and options that may be best. The search is exact
+for the sequences of a chunk of a stage on the m devices of one replica.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
 from math import ceil, inf, log2, prod
 from typing import NamedTuple, get_args
 
 from primepar.errors import ClusterError, PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import Operator, operators, stack
-from primepar.partition.pipeline.actions import stage_of
-from primepar.partition.pipeline.formulas import UNIT, peak_stashes
-from primepar.partition.pipeline.formulas import bubble as bubble_of
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.pipeline_layout import layers_by_stage
+from primepar.plan.pipeline_layout import layers_by_stage, micro_batches
+from primepar.plan.plan import Plan
 from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.result import Given, SearchResult
+from primepar.plan.search.ranked import certified
+from primepar.plan.search.result import Given
+from primepar.plan.search.row import PlanRow, Split, name_in_model
 from primepar.plan.search.search import EXACT, search
 from primepar.plan.search.sequence_space import FREE, Axes, SpaceName
 from primepar.plan.search.stage_cost import (
     PLAIN,
-    ChunkBytes,
-    ChunkSeconds,
     OptionChoices,
     Recompute,
     RecomputeChoice,
@@ -59,28 +54,22 @@ NEAR = 1.1
 """Splits that may take this much of the first one's time are searched whole."""
 LARGEST, BISECTIONS = 8.0, 5
 """The largest weight of memory, and how many others are tried next."""
-SPLIT_BACKWARD = ("zb-h1", "zbv")
-"""Schedules that put off gradients of weights."""
 
 
-class Split(NamedTuple):
-    """Stages, replicas of each, and devices of each replica: the paper's p, d and m."""
-
-    stages: int
-    replicas: int
-    parts: int
-
-
-def all_splits(model: ModelConfig, cluster: Cluster, devices: int, batch: int) -> Iterator[Split]:
+def all_splits(
+    model: ModelConfig, cluster: Cluster, devices: int, batch: int, parts_asked: int | None = None
+) -> Iterator[Split]:
     """All splits of some devices that the layers and the batch allow.
 
-    A replica of a stage has a power of two of devices, at most `EXACT`, for which the search is
-    exact. They fill groups of a level of links, or are a part of one.
+    The search is exact for the devices of a replica of a stage. They are a power of two, at most
+    those of a node or `EXACT`, unless as many are asked. They fill groups of a level of links, or
+    are a part of one.
     """
+    most = most_parts(cluster, parts_asked)
     for stages in divisors(devices):
         for replicas in divisors(devices // stages):
             parts = devices // (stages * replicas)
-            if parts & (parts - 1) or parts > EXACT or not _is_even(cluster, parts):
+            if parts & (parts - 1) or parts > most or not _is_even(cluster, parts):
                 continue
             if stages <= model.layers and not batch % replicas:
                 yield Split(stages, replicas, parts)
@@ -91,12 +80,17 @@ def _is_even(cluster: Cluster, parts: int) -> bool:
     return all(max(parts, size) % min(parts, size) == 0 for size in joins[:-1])
 
 
-def no_split(model: ModelConfig, devices: int, batch: int) -> PlanError:
+def most_parts(cluster: Cluster, asked: int | None = None) -> int:
+    """Most devices of a replica of a stage: those of a node, or as many as are asked."""
+    return min(EXACT, max(1 << cluster.devices_per_node.bit_length() - 1, asked or 1))
+
+
+def no_split(model: ModelConfig, devices: int, batch: int, most: int) -> PlanError:
     """The error for devices that have no split."""
     power = 1 << devices.bit_length() - 1
     return PlanError(
         f"expected devices that are stages, at most {model.layers}, by replicas that divide the "
-        f"batch of {batch}, by at most {EXACT} devices, a power of two, got {devices}: take "
+        f"batch of {batch}, by at most {most} devices, a power of two, got {devices}: take "
         f"{power}, or another --batch"
     )
 
@@ -169,8 +163,7 @@ class StageDevices:
             if not (place.first and place.last):
                 few = place._replace(layers=min(place.layers, FEW_LAYERS))
             if few == place:
-                best = search(self.planner(place, objective))
-                self._stages[key] = Stage.of(best.planner, best.choices)
+                self._stages[key] = search(self.planner(place, objective)).stage.stage
             else:
                 chain = self.chain(replace(self.model, layers=place.layers), place)
                 self._stages[key] = self.searched(few, objective).in_layers(chain)
@@ -245,165 +238,6 @@ def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operat
     return (*body, *whole[-3:]) if place.last else body
 
 
-def boundary_seconds(
-    cluster: Cluster, split: Split, ends: tuple[int, int], sender: Stage, receiver: Stage
-) -> float:
-    """Seconds to send a micro-batch from one of two stages to the other, and its gradient back.
-
-    Every device sends an equal part, which the replicas there all-gather.
-    """
-    training, layouts = sender.training, sender.layouts
-    size = float(training.rows * sender.operators[-1].K * training.item)
-    cut = {bit for dim in (0, 1) for bit in layouts.line(sender.leaves, dim)}
-    devices, part = split.replicas * split.parts, size / split.parts
-    first, second = (stage * devices for stage in ends)
-    level = max(cluster.level_between(first + rank, second + rank) for rank in range(devices))
-    link = cluster.links[level]
-    behind = min(devices, cluster.devices_behind(level))
-    sending = float(link.message(part) + part / min(link.bandwidth / behind, link.alone))
-    sending += training.links.all_gather(layouts.others([*cut]), size / split.parts)
-    forward, backward = (float(layouts.way(source, target).seconds(size)[0, 0])
-                         for source, target in ((sender.leaves, receiver.takes),
-                                                (receiver.takes, sender.leaves)))  # fmt: skip
-    return 2 * sending + forward + backward
-
-
-def step_seconds(stages: Several[float], microbatches: int, chunks: int = 1) -> float:
-    """Seconds of a training step, by the seconds of each stage for one micro-batch.
-
-    The first micro-batch passes through all stages; the slowest stage then takes the others one by
-    one. That is exact where all stages take equal time t: k t + (p - 1) t. With chunks a stage
-    begins and ends after a chunk of the others: k t + (p - 1) t / v.
-    """
-    slowest = max(stages)
-    return microbatches * slowest + (sum(stages) - slowest) / chunks
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A split with the plans of its chunks, and its predicted time and memory.
-
-    `size` is the number of sequences of a micro-batch.
-    """
-
-    cluster: Cluster
-    split: Split
-    size: int
-    microbatches: int
-    options: TrainingOptions
-    chunks: tuple[StageCost, ...]
-
-    @classmethod
-    def of(cls, result: SearchResult) -> Pipeline:
-        """A plan as one stage and one micro-batch."""
-        training = result.planner.training
-        split = Split(1, 1, training.links.devices)
-        return cls(training.cluster, split, training.batch, 1, PLAIN, (result.stage,))
-
-    @property
-    def sequences(self) -> int:
-        """Sequences of a step."""
-        return self.split.replicas * self.size * self.microbatches
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        """The plans of the chunks."""
-        return tuple(chunk.stage for chunk in self.chunks)
-
-    @property
-    def distinct(self) -> Iterable[StageCost]:
-        """The chunks, each once: those with the same plan are one object."""
-        return {id(chunk): chunk for chunk in self.chunks}.values()
-
-    @cached_property
-    def places(self) -> tuple[int, ...]:
-        """The stage of every chunk."""
-        options, stages = self.options, self.split.stages
-        return tuple(
-            stage_of(options.schedule, stages, options.chunks, number)[0]
-            for number in range(len(self.chunks))
-        )
-
-    @cached_property
-    def boundaries(self) -> tuple[float, ...]:
-        """Seconds of a micro-batch between a chunk and the next; 0 on one stage."""
-        known: dict[object, float] = {}
-        boundaries = []
-        for ends, pair in zip(pairwise(self.places), pairwise(self.stages), strict=True):
-            key = *ends, *map(id, pair)
-            if key not in known:
-                here = len({*ends}) == 1
-                known[key] = 0 if here else boundary_seconds(self.cluster, self.split, ends, *pair)
-            boundaries.append(known[key])
-        return tuple(boundaries)
-
-    @cached_property
-    def stage_seconds(self) -> tuple[ChunkSeconds, ...]:
-        """Seconds of every stage: for a micro-batch, boundaries included, and once in a step."""
-        by_chunk = {id(chunk): chunk.seconds(self.options) for chunk in self.distinct}
-        received = (0.0, *self.boundaries)
-        took: list[list[ChunkSeconds]] = [[] for _ in range(self.split.stages)]
-        for stage, chunk, sent in zip(self.places, self.chunks, received, strict=True):
-            seconds = by_chunk[id(chunk)]
-            more = seconds.communication + sent
-            took[stage].append(seconds._replace(communication=more))
-        return tuple(map(ChunkSeconds.of_stage, took))
-
-    @cached_property
-    def seconds(self) -> float:
-        """Seconds of a training step.
-
-        Where gradients of weights are put off, the bubble is that of equal times of F, B and W.
-        """
-        options, stages = self.options, self.stage_seconds
-        often = [stage.compute + stage.communication for stage in stages]
-        once = max(stage.reduction + stage.update for stage in stages)
-        if options.schedule not in SPLIT_BACKWARD:
-            return self.in_chunks(options.chunks)
-        idle = bubble_of(options.schedule, self.split.stages, self.microbatches)
-        slots = self.microbatches + idle / (options.chunks * sum(UNIT))
-        return slots * max(often) + once
-
-    def in_chunks(self, chunks: int) -> float:
-        """Seconds of a step if every stage had this many chunks, and all else were the same."""
-        often = [stage.compute + stage.communication for stage in self.stage_seconds]
-        once = max(stage.reduction + stage.update for stage in self.stage_seconds)
-        return step_seconds(often, self.microbatches, chunks) + once
-
-    @property
-    def bubble(self) -> float:
-        """Idle time over work, where all chunks take equal time."""
-        microbatches = self.microbatches
-        idle = bubble_of("1f1b", self.split.stages, microbatches)
-        return idle / (self.options.chunks * microbatches * sum(UNIT))
-
-    @property
-    def most_in_flight(self) -> int:
-        """The most stashes of a chunk that a stage keeps: those of the first stage."""
-        return self._in_flight(0)
-
-    def _in_flight(self, stage: int) -> int:
-        options, stages = self.options, self.split.stages
-        return peak_stashes(options.schedule, stage, stages, self.microbatches, options.chunks)
-
-    @cached_property
-    def stage_bytes(self) -> tuple[ChunkBytes, ...]:
-        """Bytes of a device of every stage, with the stashes of all micro-batches in flight."""
-        sizes = {id(chunk): chunk.bytes(self.options) for chunk in self.distinct}
-        held: list[list[ChunkBytes]] = [[] for _ in range(self.split.stages)]
-        for stage, chunk in zip(self.places, self.chunks, strict=True):
-            held[stage].append(sizes[id(chunk)])
-        return tuple(
-            ChunkBytes.of_stage(of_stage, self._in_flight(stage))
-            for stage, of_stage in enumerate(held)
-        )
-
-    @property
-    def memory(self) -> float:
-        """Bytes of the device that needs most."""
-        return max(map(sum, self.stage_bytes))
-
-
 @dataclass
 class Splits:
     """Splits of `devices` devices of a cluster, for steps of `batch` sequences of a model."""
@@ -433,15 +267,15 @@ class Splits:
             )
         self.cluster.rate(self.dtype)
 
-    def ranked(self) -> list[Pipeline]:
+    def ranked(self) -> list[PlanRow]:
         """The best pipeline of every split: those that fit the memory first, the fastest first.
 
         For splits that cannot be near the first of them, not all options are tried. Raises
         `PlanError` where no split has a plan.
         """
-        pipelines: list[Pipeline] = []
+        pipelines: list[PlanRow] = []
         refusal = None
-        splits = all_splits(self.model, self.cluster, self.devices, self.batch)
+        splits = all_splits(self.model, self.cluster, self.devices, self.batch, self.axes.tp)
         allowed = [split for split in splits if [*self._sizes(split)]]
         # Those with as many stages as devices of a replica are mostly fast, and bound the others.
         for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
@@ -452,8 +286,9 @@ class Splits:
         if not pipelines and not allowed and self.axes != FREE:
             raise self.axes.refusal(self.devices, self.batch)
         if not pipelines:
-            raise refusal or no_split(self.model, self.devices, self.batch)
-        return sorted(pipelines, key=self._rank)
+            most = most_parts(self.cluster, self.axes.tp)
+            raise refusal or no_split(self.model, self.devices, self.batch, most)
+        return sorted(pipelines, key=lambda row: row.rank)
 
     def _slices(self, split: Split, size: int) -> frozenset[int] | None:
         return self.axes.slices(split.parts, size, split.replicas)
@@ -464,10 +299,7 @@ class Splits:
             if self.axes.pp in (None, split.stages) and self._slices(split, size) != frozenset():
                 yield size
 
-    def _rank(self, pipeline: Pipeline) -> tuple[bool, float]:
-        return not self._fits(pipeline), pipeline.seconds
-
-    def best(self, split: Split, known: float = inf) -> Pipeline:
+    def best(self, split: Split, known: float = inf) -> PlanRow:
         """A split with the fastest micro-batches and options of those that fit the memory.
 
         Where none fits, it is one that takes little memory. Where no plan can take less than
@@ -483,13 +315,13 @@ class Splits:
         tried += self._lighter(tried, known)
         return min(tried, key=self._worth)
 
-    def _tried(self, split: Split, shards: Several[Shard], known: float) -> list[Pipeline]:
+    def _tried(self, split: Split, shards: Several[Shard], known: float) -> list[PlanRow]:
         """Micro-batches and options, from the lowest bound on, until none may be faster.
 
         One that is tried leads to more: in several chunks it has a smaller bubble, and what is
         computed again only takes time. So the bounds of these are known.
         """
-        tried, best = list[Pipeline](), inf
+        tried, best = list[PlanRow](), inf
         ahead: list[tuple[float, int, Shard, RecomputeChoice, int]] = [
             (self._ideal(split, size), size, shard, "none", 1)
             for size in self._sizes(split) for shard in shards
@@ -532,14 +364,14 @@ class Splits:
         return layer * (ceil(model.layers / stages) * batches
                         + model.layers // stages * (stages - 1) / chunks)  # fmt: skip
 
-    def _fastest(self, pipelines: Iterable[Pipeline]) -> float:
+    def _fastest(self, pipelines: Iterable[PlanRow]) -> float:
         """Seconds of the fastest that fits."""
         return min((known.seconds for known in self._fitting(pipelines)), default=inf)
 
-    def _fitting(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
+    def _fitting(self, pipelines: Iterable[PlanRow]) -> Iterator[PlanRow]:
         return (known for known in self._allowed(pipelines) if self._fits(known))
 
-    def _lighter(self, pipelines: Several[Pipeline], known: float) -> Iterator[Pipeline]:
+    def _lighter(self, pipelines: Several[PlanRow], known: float) -> Iterator[PlanRow]:
         """Yield pipelines whose sequences are chosen for less memory, where that may be faster.
 
         Each byte that a device keeps counts as alpha seconds, for several values of alpha. Of
@@ -563,14 +395,14 @@ class Splits:
                     yield lighter
                     best = min(best, lighter.seconds if self._fits(lighter) else inf)
 
-    def _weighed(self, pipeline: Pipeline) -> Iterator[Pipeline]:
+    def _weighed(self, pipeline: PlanRow) -> Iterator[PlanRow]:
         """Yield plans for several weights of memory, if that for the largest one fits.
 
         A weight of 1 is that with which the memory of a device counts as the time of a step. The
         least that fits is sought by bisection.
         """
 
-        def lighter(weight: float) -> Pipeline:
+        def lighter(weight: float) -> PlanRow:
             return self.pipeline(pipeline.split, pipeline.size, None, pipeline.options, weight)
 
         fitting = lighter(LARGEST)
@@ -582,11 +414,11 @@ class Splits:
             yield between
             low, high = (low, middle) if self._fits(between) else (middle, high)
 
-    def _allowed(self, pipelines: Iterable[Pipeline]) -> Iterator[Pipeline]:
+    def _allowed(self, pipelines: Iterable[PlanRow]) -> Iterator[PlanRow]:
         choices = self.choices.recomputes
         return (known for known in pipelines if known.options.recompute in choices)
 
-    def _fits(self, pipeline: Pipeline) -> bool:
+    def _fits(self, pipeline: PlanRow) -> bool:
         return pipeline.memory <= self.cluster.memory
 
     def _may_fit(self, split: Split, shard: Shard) -> bool:
@@ -607,7 +439,7 @@ class Splits:
         shapes = self.model.parameter_shapes
         return sum(prod(shape) for name, shape in shapes.items() if name.startswith("blocks.0."))
 
-    def _least(self, split: Split) -> Iterator[Pipeline]:
+    def _least(self, split: Split) -> Iterator[PlanRow]:
         """Yield micro-batches of a split with all that saves memory, as long as these fit."""
         shard, recompute = self.choices.shards[-1], self.choices.recomputes[-1]
         for size in self._sizes(split):
@@ -619,14 +451,14 @@ class Splits:
             if not any(map(self._fits, some)):
                 break
 
-    def _worth(self, pipeline: Pipeline) -> tuple[bool, float]:
+    def _worth(self, pipeline: PlanRow) -> tuple[bool, float]:
         fits = self._fits(pipeline)
         return not fits, pipeline.seconds if fits else pipeline.memory
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,
         options: TrainingOptions = PLAIN, weight: float = 0.0,
-    ) -> Pipeline:  # fmt: skip
+    ) -> PlanRow:  # fmt: skip
         """A split with micro-batches of `size` sequences; plans are searched or given.
 
         In a search with a `weight` memory counts too, as `_weighed` defines.
@@ -634,6 +466,9 @@ class Splits:
         self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
         group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
+        is_whole = (split.stages, split.replicas, microbatches, options) == (1, 1, 1, PLAIN)
+        if is_whole and sequences is None and not weight:
+            return self._whole(group, split)
         passes = microbatches + split.stages - 1  # without chunks: one search for any number
         aim = ChunkAim(1 / passes, options.shard, options.recompute)
         if weight:
@@ -650,7 +485,15 @@ class Splits:
                          else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
                 costs[place] = StageCost(stage)
         every = tuple(costs[place] for place in places)
-        return Pipeline(self.cluster, split, size, microbatches, options, every)
+        return PlanRow(self.model, self.cluster, split, size, microbatches, options, every,
+                       self.space)  # fmt: skip
+
+    def _whole(self, group: StageDevices, split: Split) -> PlanRow:
+        """The best plan without stages, micro-batches and options, and how sure that is."""
+        planner = group.planner(StagePart(self.model.layers, True, True), ChunkAim())
+        best = min(certified(planner), key=lambda plan: plan.price)
+        return PlanRow(self.model, self.cluster, split, self.batch, 1, PLAIN, best.chunks,
+                       self.space, gap=best.gap)  # fmt: skip
 
     def group(self, split: Split, size: int) -> StageDevices:
         """The devices of a replica of a stage, for micro-batches of `size` sequences."""
@@ -672,3 +515,48 @@ class Splits:
                                              self.space, self.part, ways,
                                              self._slices(split, size))  # fmt: skip
         return self._groups[key]
+
+    def given(self, plan: Plan) -> PlanRow:
+        """A plan as chunks of its model. Raises `PlanError` where a cut has no price."""
+        layout = plan.schedule or micro_batches(1)
+        replicas = plan.stage_ranks // (plan.stage_ranks & -plan.stage_ranks)
+        split = Split(layout.stages, replicas, plan.stage_ranks // replicas)
+        count, first, chunks = len(layout.stage_chunks), 0, []
+        options = TrainingOptions(
+            shard="optimizer" if plan.sharded_optimizer else "none",
+            recompute=plan.recompute or "none",
+            schedule=layout.schedule,
+            chunks=count // layout.stages,
+        )
+        size = self.batch // layout.micro_batches // replicas
+        group = self.group(split, size)
+        for number, layers in enumerate(layers_by_stage(plan.model.layers, count)):
+            place = StagePart(layers, number == 0, number == count - 1)
+            chain = group.chain(replace(plan.model, layers=layers), place)
+            names = {operator.name: name_in_model(operator.name, first) for operator in chain}
+            if first:  # the addition before the chunk is that at the end of the layer before
+                names["stream"] = f"blocks.{first - 1}.add2"
+            sequences = {
+                name: _inside(plan.sequences[whole], replicas) for name, whole in names.items()
+            }
+            chunks.append(StageCost(group.given(place, sequences)))
+            first += layers
+        every = tuple(chunks)
+        return PlanRow(self.model, self.cluster, split, size, layout.micro_batches, options, every,
+                       self.space)  # fmt: skip
+
+
+def _inside(text: str, replicas: int) -> str:
+    """A sequence inside one of some replicas, which are the outermost cut of its rows."""
+    if replicas == 1:
+        return text
+    first, _, others = text.partition(",")
+    cut = re.fullmatch(r"M(\d+)", first)
+    if cut is None or int(cut[1]) % replicas:
+        raise PlanError(
+            f"plan: expected a first cut of the rows, by a multiple of {replicas}, in every "
+            f"sequence, as devices of a replica are a power of two, got {text}: write "
+            f"M{replicas},... or price it with primepar simulate"
+        )
+    rest = int(cut[1]) // replicas
+    return ",".join(filter(None, (f"M{rest}" if rest > 1 or not others else "", others)))

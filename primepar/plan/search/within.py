@@ -213,7 +213,7 @@ class WithinLimits:
         return None if plan is None else self._result(plan, plan.memory / lowest.bound - 1)
 
     def _result(self, plan: Extent, gap: float) -> SearchResult:
-        return SearchResult.of(self.planner, plan.cost, plan.choices, max(0.0, gap))
+        return SearchResult.of(self.planner, plan.choices, plan.cost, max(0.0, gap))
 
     def _best(self, memory: float, seconds: float) -> tuple[Extent | None, Interval]:
         """The best plan within one of two limits, and the interval with the lowest bound of all.
