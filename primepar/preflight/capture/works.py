@@ -156,13 +156,15 @@ class Arrival(NamedTuple):
                     target.detach().copy_(flat.view(target.shape))
             for tensor in self.outputs:
                 recorder.terms.storages.arrived(tensor)
+        kind = self.statement.partition(" ")[0]
+        if kind == "AllReduce" and len(values) < len(given):
+            return  # those whose part is not known have not asked: its lineage is that of the call
         for answer in given:
             if answer.question is not None:
                 question = ValueQuestion(Mark(*answer.question[:2]), *answer.question[2:])
                 recorder.questions.setdefault(answer.lineage, question)
         lineages = [value.lineage for value in given]
         if len(given) == 1 or len(given) != len(self.outputs):
-            kind = self.statement.partition(" ")[0]
             apart = kind in ("Scatter", "ReduceScatter", "AllToAll")
             parts = [*lineages, *([recorder.rank] if apart and any(lineages) else [])]
             mixed = parts[0] if len(parts) == 1 else _mixed_lineage(kind, parts)
