@@ -72,18 +72,22 @@ def utilizations(run: PublishedRun) -> tuple[float, float]:
     cluster = load_cluster(run.cluster, run.nodes)
     replicas = cluster.devices // (run.tensor * run.stages)
     splits = Splits(model, cluster, cluster.devices, run.batch, DTYPE)
-    options = TrainingOptions(
-        shard=run.shard,
-        recompute=run.recompute,
-        chunks=run.chunks,
-        schedule="1f1b" if run.chunks == 1 else "interleaved-1f1b",
-    )
-    method = "data" if run.tensor == 1 else "megatron-sp"
     split = Split(run.stages, replicas, run.tensor)
-    seconds = priced_by(splits, split, run.micro_batch, method, options).seconds
+    known = priced_by(splits, split, run.micro_batch, method_of(run), options_of(run))
+    seconds = known.seconds
     of_token = flops_per_token(model) / cluster.rate(DTYPE).peak
     predicted = run.batch * POSITIONS / seconds / cluster.devices * of_token
     return run.utilization or (run.tokens or 0.0) * of_token, predicted
+
+
+def method_of(run: PublishedRun) -> str:
+    """The preset of a run."""
+    return "data" if run.tensor == 1 else "megatron-sp"
+
+
+def options_of(run: PublishedRun) -> TrainingOptions:
+    """The options of a run."""
+    return TrainingOptions.in_chunks(run.chunks, run.shard, run.recompute)
 
 
 class UtilizationRow(BenchRow, frozen=True):
