@@ -33,7 +33,8 @@ from benchmarks.published_runs import PublishedRun
 from primepar.models.config import ModelConfig
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import Cluster, load_cluster
-from primepar.plan.search.splits import Pipeline, Split, Splits
+from primepar.plan.search.row import PlanRow, Split
+from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import OptionChoices, TrainingOptions
 
 FIRST = 5
@@ -98,7 +99,7 @@ class RankRow(BenchRow, frozen=True):
         )
 
 
-def seconds_by_term(row: Pipeline) -> Mapping[str, float]:
+def seconds_by_term(row: PlanRow) -> Mapping[str, float]:
     """Seconds of a step: what the slowest stage computes and sends, and what it waits."""
     slowest = max(row.stage_seconds, key=lambda stage: stage.compute + stage.communication)
     once = slowest.reduction + slowest.update
