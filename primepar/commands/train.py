@@ -7,6 +7,21 @@ from typing import Annotated
 
 import typer
 
+from primepar.distributed.training.settings import Settings, meta_of, shown
+
+
+def of_setting(name: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    """An option for a setting, with the meaning and the default of the table."""
+    meta, default = meta_of(name), getattr(Settings(), name)
+    otherwise = meta.extra["otherwise"] if default is None else str(default)
+    option: typer.models.OptionInfo = typer.Option(
+        shown(name),
+        metavar=metavar,
+        help=f"{meta.description[0].upper()}{meta.description[1:]}.",
+        show_default=otherwise if otherwise not in ("none", "False") else False,
+    )
+    return option
+
 
 def train(
     config: Annotated[
@@ -32,49 +47,14 @@ def train(
             show_default="those that were started",
         ),
     ] = None,
-    plan: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|SEQUENCE",
-            help="A plan file (.json), or one sequence for every linear operator, like K,P2x2.",
-            show_default="P{s}x{s} on s * s processes",
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="100")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Text to train on: a file, a folder or a pattern. The last tenth is held out.",
-            show_default="the standard library's sources",
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Write checkpoints into this folder.", show_default=False),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue from the last checkpoint, on any mesh.")
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="End if a rank waits for another one longer than this.",
-            show_default="60.0",
-        ),
-    ] = None,
-    save_before: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS",
-            help="Save and end this long before the time limit, of SLURM or faults.time_limit.",
-            show_default="never",
-        ),
-    ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print which file of the source does what.")
-    ] = False,
+    plan: Annotated[str | None, of_setting("plan", "FILE|SEQUENCE")] = None,
+    steps: Annotated[int | None, of_setting("steps")] = None,
+    data: Annotated[str | None, of_setting("data", "FILE")] = None,
+    checkpoint: Annotated[str | None, of_setting("checkpoint", "DIR")] = None,
+    resume: Annotated[bool, of_setting("resume")] = False,
+    timeout: Annotated[float | None, of_setting("timeout", "SECONDS")] = None,
+    save_before: Annotated[float | None, of_setting("save_before", "SECONDS")] = None,
+    verbose: Annotated[bool, of_setting("verbose")] = False,
 ) -> None:
     """Train a byte-level GPT, or the model of a plan, on several processes.
 

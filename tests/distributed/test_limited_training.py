@@ -139,8 +139,8 @@ def test_a_trace_of_one_process_has_no_communication(tmp_path: Path) -> None:
          "executor.device_memory: expected at least 65536 bytes, which one instruction needs "
          "together with what cannot move, got 1KiB: write 65536"),
         (["executor.device_memory=64 kilo"],
-         "executor.device_memory: expected bytes above 0, as a number or like 512MiB, 64KiB or "
-         "2GB, got '64 kilo': write 512MiB"),
+         "--set executor.device_memory=64 kilo: expected bytes above 0, as a number or like "
+         "512MiB, 64KiB or 2GB, got '64 kilo'"),
         (["executor.device_memory=1MiB", "training.dtype=bfloat16"],
          "executor.device_memory: expected none with training.dtype bfloat16, whose sums have "
          "wider elements, got 1MiB: take float32"),

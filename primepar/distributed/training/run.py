@@ -9,6 +9,7 @@ import json
 import os
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -21,7 +22,7 @@ from primepar.distributed.training.log import EndRow, Log, StartRow, check_tenso
 from primepar.distributed.training.progress import Reporter, print_reading
 from primepar.distributed.training.ranks import end_with_parent, run_ranks
 from primepar.distributed.training.settings import Settings, shown
-from primepar.distributed.training.settings_file import arguments
+from primepar.distributed.training.settings_file import config_text
 from primepar.distributed.training.settings_plan import name_of, plan_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
 from primepar.errors import ConfigError, LaunchError
@@ -62,7 +63,10 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     if launch.launcher != "local":  # else the process that started this one printed them
         print_reading(settings, launch, "command", "settings", "launch")
     if ranks is not None:
-        return run_ranks(ranks, arguments(settings))
+        with NamedTemporaryFile("w", suffix=".toml", encoding="utf-8") as file:
+            file.write(config_text(settings))
+            file.flush()
+            return run_ranks(ranks, ["--config", file.name])
     if launch.launcher != "alone":
         end_with_parent()
         # Without it torch prints the C++ stack of every lost connection.

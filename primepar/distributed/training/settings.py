@@ -8,11 +8,11 @@ is loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
-from math import cos, inf, pi
+from math import cos, pi
 from pathlib import Path
+from sys import float_info
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -45,34 +45,38 @@ TOKENS = ".bin"
 """How the name of a file of tokens ends; any other file is text."""
 LEAST_VOCABULARY = 256
 """An entry for each byte."""
-_RANGES: dict[str, Callable[[float], bool]] = {
-    "0 or more": lambda value: 0 <= value < inf,
-    "1 or more": lambda value: value >= 1,
-    f"{LEAST_VOCABULARY} or more": lambda value: value >= LEAST_VOCABULARY,
-    "0 or more and less than 1": lambda value: 0 <= value < 1,
-    f"a number from 1 to {MOST_CHUNKS}": lambda value: 1 <= value <= MOST_CHUNKS,
-    "a positive number": lambda value: 0 < value < inf,
-}
-"""Values of a setting in words -> whether a number is one."""
 _NEEDS = (
     ("resume", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
     ("override", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
     ("checkpoint_every", "checkpoint", "a folder of checkpoints", "--checkpoint DIR"),
     ("average_after", "average_every", "a period of averages", "--set averaging.every=H"),
+    ("time_limit", "save_before", "the seconds to save in too", "--save-before SECONDS"),
 )
 """A setting, another one that it needs, that one in words, and what to write."""
-NATURAL, COUNT, ENTRIES, SHARE, CHUNKS, POSITIVE = _RANGES
-_UNITS = {"": 1, "B": 1} | {
-    f"{letter}{unit}": base**power
-    for unit, base in (("B", 10**3), ("IB", 2**10))
-    for power, letter in enumerate("KMGT", 1)
-}
+_SIZE = r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?(?:([KMGT])(I?)B|B)?"
+"""A number of bytes, the letter of its unit, and whether that is a power of 1024."""
+# Of a number, the range in words is what its type describes.
+Count = Annotated[int, Meta(ge=1, description="an integer of 1 or more")]
+Natural = Annotated[int, Meta(ge=0, description="an integer of 0 or more")]
+Chunks = Annotated[
+    int, Meta(ge=1, le=MOST_CHUNKS, description=f"an integer from 1 to {MOST_CHUNKS}")
+]
+Entries = Annotated[
+    int, Meta(ge=LEAST_VOCABULARY, description=f"an integer of {LEAST_VOCABULARY} or more")
+]
+Positive = Annotated[float, Meta(gt=0, le=float_info.max, description="a positive number")]
+NotNegative = Annotated[float, Meta(ge=0, le=float_info.max, description="a number of 0 or more")]
+Share = Annotated[float, Meta(ge=0, lt=1, description="a number of 0 or more, less than 1")]
+TraceName = Annotated[str, Meta(pattern=r"\.(svg|json)$", description="a name that ends with .svg "
+                                "(a picture) or .json (a Chrome trace)")]  # fmt: skip
+Size = Annotated[str, Meta(pattern=rf"(?i)^(?=[\d.]*[1-9]){_SIZE}$", description="bytes above 0, "
+                           "as a number or like 512MiB, 64KiB or 2GB")]  # fmt: skip
+_KINDS: dict[type, str] = {int: "an integer", str: "a string", bool: "true or false"}
 
 
-def _at(key: str, meaning: str, otherwise: str = "", within: str = "") -> Meta:
-    """Describe a setting: its key in a file, its meaning, its default for None, its range."""
-    extra = {"key": key, "otherwise": otherwise, "within": within}
-    return Meta(description=meaning, extra=extra)
+def _at(key: str, meaning: str, otherwise: str = "") -> Meta:
+    """Describe a setting: its key in a file, its meaning, and its default where that is None."""
+    return Meta(description=meaning, extra={"key": key, "otherwise": otherwise})
 
 
 # fmt: off
@@ -84,18 +88,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     """
 
     plan: Annotated[str | None, _at("parallelism.plan",
-        "a plan file (.json), or a sequence for every linear operator",
+        "a plan file (.json), or one sequence for every linear operator, like K,P2x2",
         "P{s}x{s} on s * s processes")] = None
-    chunks: Annotated[int | None, _at("parallelism.chunks",
-        "chunks of a transfer and of the product next to it", "whole", CHUNKS)] = None
-    steps: Annotated[int, _at("training.steps", "training steps", within=COUNT)] = 100
-    batch: Annotated[int | None, _at("training.batch",
-        "sequences of a step", f"the plan's, or {BATCH}", COUNT)] = None
-    accumulate: Annotated[int, _at("training.accumulate",
-        "micro-batches of a step, whose gradients are added", within=COUNT)] = 1
+    chunks: Annotated[Chunks | None, _at("parallelism.chunks",
+        "chunks of a transfer and of the product next to it", "whole")] = None
+    steps: Annotated[Count, _at("training.steps", "training steps")] = 100
+    batch: Annotated[Count | None, _at("training.batch",
+        "sequences of a step", f"the plan's, or {BATCH}")] = None
+    accumulate: Annotated[Count, _at("training.accumulate",
+        "micro-batches of a step, whose gradients are added")] = 1
     recompute: Annotated[Literal["none", "selective", "full"], _at("training.recompute",
         "activations that backward computes again: cheap ones, or all")] = "none"
-    seed: Annotated[int, _at("training.seed", "seed of weights and batches", within=NATURAL)] = 0
+    seed: Annotated[Natural, _at("training.seed", "seed of weights and batches")] = 0
     data: Annotated[str | None, _at("training.data",
         "text: a file, a folder or '*.txt'; the last tenth is held out; or tokens (.bin)",
         "the standard library's sources")] = None
@@ -105,64 +109,60 @@ class Settings(Struct, frozen=True, kw_only=True):
     device: Annotated[DeviceChoice, _at("training.device",
         "auto is a GPU for each process where there is CUDA")] = "auto"
 
-    layers: Annotated[int | None, _at("model.layers",
+    layers: Annotated[Count | None, _at("model.layers",
         "transformer blocks", "the plan's, or 4")] = None
-    hidden: Annotated[int | None, _at("model.hidden",
+    hidden: Annotated[Count | None, _at("model.hidden",
         "width of the model", "the plan's, or 192")] = None
-    heads: Annotated[int | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
-    context: Annotated[int | None, _at("model.context",
+    heads: Annotated[Count | None, _at("model.heads", "attention heads", "the plan's, or 4")] = None
+    context: Annotated[Count | None, _at("model.context",
         "tokens of a sequence", "the plan's, or 128")] = None
-    vocabulary: Annotated[int | None, _at("model.vocabulary",
-        "entries; above the data's the rest is padding", "the plan's, or the data's",
-        ENTRIES)] = None
+    vocabulary: Annotated[Entries | None, _at("model.vocabulary",
+        "entries; above the data's the rest is padding", "the plan's, or the data's")] = None
 
     optimizer: Annotated[Literal["adamw", "sgd"], _at("optimizer.name",
         "AdamW, or plain SGD without moments")] = "adamw"
-    lr: Annotated[float, _at("optimizer.lr",
-        "learning rate after the warm-up", within=POSITIVE)] = 1e-3
-    warmup: Annotated[int, _at("optimizer.warmup", "steps of the warm-up", within=NATURAL)] = 20
+    lr: Annotated[Positive, _at("optimizer.lr", "learning rate after the warm-up")] = 1e-3
+    warmup: Annotated[Natural, _at("optimizer.warmup", "steps of the warm-up")] = 20
     schedule: Annotated[Literal["constant", "linear", "cosine"], _at("optimizer.schedule",
         "rate after the warm-up: constant, or falling")] = "constant"
-    lr_min: Annotated[float, _at("optimizer.lr_min",
-        "rate at the end of a falling schedule", within=NATURAL)] = 0.0
+    lr_min: Annotated[NotNegative, _at("optimizer.lr_min",
+        "rate at the end of a falling schedule")] = 0.0
     decay_steps: Annotated[int | None, _at("optimizer.decay_steps",
         "step at which it reaches optimizer.lr_min", "training.steps")] = None
-    beta1: Annotated[float, _at("optimizer.beta1",
-        "AdamW: weight of the old first moment", within=SHARE)] = 0.9
-    beta2: Annotated[float, _at("optimizer.beta2",
-        "AdamW: weight of the old second moment", within=SHARE)] = 0.95
-    epsilon: Annotated[float, _at("optimizer.epsilon",
-        "AdamW: added to the root of the second moment", within=POSITIVE)] = 1e-8
-    weight_decay: Annotated[float, _at("optimizer.weight_decay",
-        "AdamW: decay of the weights of linear layers", within=NATURAL)] = 0.1
-    clip: Annotated[float | None, _at("optimizer.clip",
-        "scale gradients of a larger norm down to this one", "any norm", POSITIVE)] = None
+    beta1: Annotated[Share, _at("optimizer.beta1", "AdamW: weight of the old first moment")] = 0.9
+    beta2: Annotated[Share, _at("optimizer.beta2", "AdamW: weight of the old second moment")] = 0.95
+    epsilon: Annotated[Positive, _at("optimizer.epsilon",
+        "AdamW: added to the root of the second moment")] = 1e-8
+    weight_decay: Annotated[NotNegative, _at("optimizer.weight_decay",
+        "AdamW: decay of the weights of linear layers")] = 0.1
+    clip: Annotated[Positive | None, _at("optimizer.clip",
+        "scale gradients of a larger norm down to this one", "any norm")] = None
     sharded: Annotated[bool, _at("optimizer.sharded",
         "replicas of a block share its moments and update (ZeRO-1)")] = False
     masters: Annotated[bool, _at("optimizer.masters",
         "in half precision, update copies of the parameters in float32")] = True
-    loss_scale: Annotated[float | None, _at("optimizer.loss_scale",
-        "first scale of the loss in float16", f"{LOSS_SCALE:.0f} in float16", POSITIVE)] = None
-    loss_scale_every: Annotated[int, _at("optimizer.loss_scale_every",
-        "good steps after which the scale is doubled", within=COUNT)] = 2000
+    loss_scale: Annotated[Positive | None, _at("optimizer.loss_scale",
+        "first scale of the loss in float16", f"{LOSS_SCALE:.0f} in float16")] = None
+    loss_scale_every: Annotated[Count, _at("optimizer.loss_scale_every",
+        "good steps after which the scale is doubled")] = 2000
 
-    average_every: Annotated[int | None, _at("averaging.every",
+    average_every: Annotated[Count | None, _at("averaging.every",
         "local steps of each replica between two averages",
-        "gradients are averaged in every step", COUNT)] = None
-    average_after: Annotated[int, _at("averaging.after",
-        "synchronous steps before the first local one", within=NATURAL)] = 0
+        "gradients are averaged in every step")] = None
+    average_after: Annotated[Natural, _at("averaging.after",
+        "synchronous steps before the first local one")] = 0
 
-    evaluate_every: Annotated[int, _at("evaluation.every",
-        "steps between evaluations; 0: only at the end", within=NATURAL)] = 50
-    evaluate_batches: Annotated[int, _at("evaluation.batches",
-        "batches of an evaluation; 0: all that is held out", within=NATURAL)] = 8
+    evaluate_every: Annotated[Natural, _at("evaluation.every",
+        "steps between evaluations; 0: only at the end")] = 50
+    evaluate_batches: Annotated[Natural, _at("evaluation.batches",
+        "batches of an evaluation; 0: all that is held out")] = 8
 
     checkpoint: Annotated[str | None, _at("checkpoint.folder",
         "write checkpoints into this folder", "none")] = None
-    checkpoint_every: Annotated[int, _at("checkpoint.every",
-        "steps between checkpoints; 0: only at the end", within=NATURAL)] = 0
-    keep: Annotated[int, _at("checkpoint.keep",
-        "keep this many checkpoints, the last ones; 0: all", within=NATURAL)] = 3
+    checkpoint_every: Annotated[Natural, _at("checkpoint.every",
+        "steps between checkpoints; 0: only at the end")] = 0
+    keep: Annotated[Natural, _at("checkpoint.keep",
+        "keep this many checkpoints, the last ones; 0: all")] = 3
     asynchronous: Annotated[bool, _at("checkpoint.asynchronous",
         "write while the training goes on, from a copy of the state in host memory")] = True
     resume: Annotated[bool, _at("checkpoint.resume",
@@ -179,38 +179,35 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     log: Annotated[str | None, _at("output.log",
         "write the log here, as JSON lines", "none")] = None
-    trace: Annotated[str | None, _at("output.trace",
+    trace: Annotated[TraceName | None, _at("output.trace",
         "write the timeline of one step: .svg, or .json for Perfetto", "none")] = None
     tensorboard: Annotated[str | None, _at("output.tensorboard",
         "write curves for TensorBoard into this folder", "none")] = None
     verbose: Annotated[bool, _at("output.verbose",
         "print at which file of the reading path the run is")] = False
-    peak_tflops: Annotated[float | None, _at("output.peak_tflops",
+    peak_tflops: Annotated[Positive | None, _at("output.peak_tflops",
         "what a device can do, in 10^12 operations a second, for MFU",
-        "from the name of the GPU, if known", POSITIVE)] = None
+        "from the name of the GPU, if known")] = None
 
-    timeout: Annotated[float, _at("faults.timeout",
-        "seconds that a rank waits for another one before it ends", within=POSITIVE)] = TIMEOUT
-    save_before: Annotated[float | None, _at("faults.save_before",
-        "save and end this many seconds before the time limit", "never", POSITIVE)] = None
-    time_limit: Annotated[float | None, _at("faults.time_limit",
-        "seconds from the start to the time limit", "that of the SLURM job", POSITIVE)] = None
+    timeout: Annotated[Positive, _at("faults.timeout",
+        "seconds that a rank waits for another one before it ends")] = TIMEOUT
+    save_before: Annotated[Positive | None, _at("faults.save_before",
+        "save and end this many seconds before the time limit", "never")] = None
+    time_limit: Annotated[Positive | None, _at("faults.time_limit",
+        "seconds from the start to the time limit", "that of the SLURM job")] = None
 
-    device_memory: Annotated[str | None, _at("executor.device_memory",
+    device_memory: Annotated[Size | None, _at("executor.device_memory",
         "bytes that blocks take on each device, like 512MiB; states are in host memory",
         "no limit")] = None
 
-    verify: Annotated[bool, _at("checks.verify",
-        "prove the program before the first step")] = True
+    verify: Annotated[bool, _at("checks.verify", "prove the program before the first step")] = True
     conform: Annotated[bool, _at("checks.conform",
         "compare what every rank does with the program, at every step")] = False
     # fmt: on
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            within, value = meta_of(name).extra["within"], getattr(self, name)
-            if within and value is not None and not _RANGES[within](value):
-                raise ConfigError(f"{shown(name)}: expected {within}, got {value}")
+            of_type(shown(name), name, getattr(self, name), str(getattr(self, name)))
         for name, needed, what, instead in _NEEDS:
             if getattr(self, name) and getattr(self, needed) is None:
                 raise ConfigError(f"{shown(name)}: expected {what}, got none: add {instead}")
@@ -241,11 +238,6 @@ class Settings(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             if conflicting and value != defaults[name]:
                 raise ConfigError(f"{shown(name)}: expected none {why}, got {value}: {instead}")
-        if self.trace is not None and not self.trace.endswith((".svg", ".json")):
-            raise ConfigError(
-                f"output.trace: expected a name that ends with .svg (a picture) or .json "
-                f"(a Chrome trace), got {self.trace!r}"
-            )
         last = self.steps if self.decay_steps is None else self.decay_steps
         if not constant and self.lr_min > self.lr:
             raise ConfigError(
@@ -257,26 +249,16 @@ class Settings(Struct, frozen=True, kw_only=True):
                 f"{name}: expected more than the {self.warmup} steps of optimizer.warmup with "
                 f"optimizer.schedule {self.schedule}, got {last}: take a shorter warm-up"
             )
-        self.model, self.device_bytes  # noqa: B018  their own checks
+        self.model  # noqa: B018  its own checks
 
     @property
     def device_bytes(self) -> int | None:
-        """The limit of device memory in bytes, None without one. Raises `ConfigError`.
-
-        It is a number of bytes, or one with a unit: `512MiB`, `2GB`. A part of a byte is dropped.
-        """
-        text = self.device_memory
-        if text is None:
+        """The limit of device memory in bytes, None without one. A part of a byte is dropped."""
+        match = re.fullmatch(_SIZE, (self.device_memory or "").upper())
+        if match is None:
             return None
-        match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([A-Za-z]*)", text.strip())
-        unit = None if match is None else _UNITS.get(match[2].upper())
-        size = 0 if match is None or unit is None else int(Fraction(match[1]) * unit)
-        if size < 1:
-            raise ConfigError(
-                f"{shown('device_memory')}: expected bytes above 0, as a number or like 512MiB, "
-                f"64KiB or 2GB, got {text!r}: write 512MiB"
-            )
-        return size
+        number, letter, binary = match.groups()
+        return int(Fraction(number) * (1024 if binary else 1000) ** " KMGT".index(letter or " "))
 
     @property
     def has_masters(self) -> bool:
@@ -335,8 +317,22 @@ def key_of(name: str) -> str:
 
 
 def meta_of(name: str) -> Any:
-    """Return the description of a setting; `extra` has its key, default in words, and range."""
-    return get_args(types()[name])[1]
+    """Return the description of a setting; `extra` has its key, and its default in words."""
+    return get_args(types()[name])[-1]
+
+
+def of_type(where: str, name: str, value: Any, text: str, strict: bool = True) -> Any:
+    """Return a value in the type of a setting. Raises `ConfigError`, which shows the `text`."""
+    try:
+        return msgspec.convert(value, types()[name], strict=strict)
+    except msgspec.ValidationError:
+        kind, *limits, _ = get_args(types()[name])
+        if type(None) in get_args(kind):
+            kind, *limits = get_args(get_args(kind)[0]) or get_args(kind)[:1]
+        choices = get_args(kind)
+        words = limits[0].description if limits else _KINDS.get(kind)
+        expected = words or f"one of {', '.join(choices)}"
+        raise ConfigError(f"{where}: expected {expected}, got {text}") from None
 
 
 @cache

@@ -8,17 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-import msgspec
-
-from primepar.distributed.training.settings import Settings, key_of, meta_of, shown, types
+from primepar.distributed.training.settings import Settings, key_of, meta_of, of_type, shown, types
 from primepar.errors import ConfigError, TextError, nearest
 from primepar.files import reason
 from primepar.reading import LARGEST_TOML, read_bytes, toml_of
-
-_KINDS: dict[type, str] = {int: "an integer", float: "a number", str: "a string",
-                           bool: "true or false"}  # fmt: skip
 
 
 def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str, Any]) -> Settings:
@@ -41,7 +36,7 @@ def settings_of(file: Path | None, changes: Iterable[str], options: Mapping[str,
             raise ConfigError(f"--set {word}: expected {key} once, got it twice: leave one out")
         quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
         value = text[1:-1] if quoted else text
-        changed[name] = _of_type(f"--set {word}", name, value, repr(text), strict=False)
+        changed[name] = of_type(f"--set {word}", name, value, repr(text), strict=False)
     chosen = {name: value for name, value in options.items() if value is not None}
     for name in changed.keys() & chosen.keys():
         raise ConfigError(
@@ -68,7 +63,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         for end, value in keys:
             key, text = f"{section}.{end}" if end else section, _toml(value)
             name = _name(str(path), key, text)
-            given[name] = _of_type(f"{path}: {key}", name, value, text)
+            given[name] = of_type(f"{path}: {key}", name, value, text)
     return given
 
 
@@ -93,18 +88,6 @@ def _name(where: str, key: str, text: str) -> str:
     raise ConfigError(f"{where}: expected a key like optimizer.lr, got {key!r}{near}")
 
 
-def _of_type(where: str, name: str, value: Any, text: str, strict: bool = True) -> Any:
-    """Return a value in the type of a setting. Raises `ConfigError`, which shows the `text`."""
-    try:
-        return msgspec.convert(value, types()[name], strict=strict)
-    except msgspec.ValidationError:
-        kind = get_args(types()[name])[0]
-        first = next(one for one in get_args(kind) or (kind,) if one is not type(None))
-        choices = get_args(kind) if get_origin(kind) is Literal else ()
-        expected = f"one of {', '.join(choices)}" if choices else _KINDS[first]
-        raise ConfigError(f"{where}: expected {expected}, got {text}") from None
-
-
 def config_text(settings: Settings) -> str:
     """Return all settings as TOML with their meanings; settings without a value are comments."""
     lines: list[str] = []
@@ -117,18 +100,6 @@ def config_text(settings: Settings) -> str:
         text = f"# {key} =" if value is None else f"{key} = {_toml(value)}"
         lines.append(f"{text}  # {meta.description}{default}")
     return "\n".join(lines[1:]) + "\n"
-
-
-def arguments(settings: Settings) -> list[str]:
-    """Return the command-line arguments that give these settings, without defaults."""
-    words: list[str] = []
-    for field in msgspec.structs.fields(Settings):
-        value = getattr(settings, field.name)
-        if value != field.default:
-            # In quotes, as --set takes them, a text keeps spaces and quotes of its own.
-            plain = f'"{value}"' if isinstance(value, str) else _toml(value)
-            words += ["--set", f"{key_of(field.name)}={plain}"]
-    return words
 
 
 def _toml(value: Any) -> str:

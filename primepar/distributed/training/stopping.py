@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from primepar.distributed.training.launchers import STORE
@@ -52,24 +52,16 @@ class Stopping:
         for number in numbers:
             signal.signal(number, self._before[number])
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *error: object) -> None:
         self._restore(*ASKING)
 
 
 def stop_time(settings: Settings, environment: Mapping[str, str]) -> float | None:
     """Return when a run is to save and end, in seconds since 1970; None for never.
 
-    Raises `ConfigError` if one of the two settings that it needs is missing.
+    Raises `ConfigError` without an end to save before.
     """
     before, limit = settings.save_before, settings.time_limit
-    if before is None and limit is not None:
-        raise ConfigError(
-            f"{shown('time_limit')}: expected the seconds to save in too, got none: add "
-            "--save-before SECONDS"
-        )
     if before is None:
         return None
     if limit is not None:
