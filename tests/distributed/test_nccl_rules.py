@@ -93,6 +93,14 @@ def test_a_second_message_with_a_peer_waits_for_the_first_round_of_its_batch() -
         ]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_block_in_flight_is_neither_read_nor_written(backend: str) -> None:
+    assert results(backend, "a_block_read_early") == [[[True] * 2, [True] * 2, [True] * 4]] * RANKS
+    written = "a block of 2 float32 was written before the wait for it"
+    assert results(backend, "a_block_sent_and_written") == [written] * RANKS
+    assert results(backend, "a_block_received_and_written")[::2] == [written] * 2
+
+
 def test_a_communicator_is_made_by_all_of_its_members() -> None:
     first = results(LAZY, "members_that_stay_away")[0]
     assert first.splitlines()[0] == HUNG

@@ -111,6 +111,34 @@ def a_second_message_with_a_peer(rank: int) -> None:
             batch(message).wait()
 
 
+def a_block_read_early(rank: int) -> list[list[bool]]:
+    """Until the wait it is not a number, and a sum in place neither."""
+    given, taken = blocks(rank, -1)
+    work, summed = batch(("send", given, rank ^ 1), ("recv", taken, rank ^ 1)), blocks(rank)[0]
+    seen = [taken.isnan().tolist()]
+    work.wait()
+    later = dist.all_reduce(summed, async_op=True)
+    assert later is not None
+    seen.append(summed.isnan().tolist())
+    later.wait()
+    return [*seen, [*(taken == rank ^ 1).tolist(), *(summed == 6).tolist()]]
+
+
+def a_block_sent_and_written(rank: int) -> None:
+    given, taken = blocks(rank, -1)
+    work = batch(("send", given, rank ^ 1), ("recv", taken, rank ^ 1))
+    given.fill_(7)
+    work.wait()
+
+
+def a_block_received_and_written(rank: int) -> None:
+    taken = blocks(rank)[0]
+    work = batch(("send" if rank % 2 else "recv", taken, rank ^ 1))
+    if rank % 2 == 0:
+        taken.fill_(7)
+    work.wait()
+
+
 def strides(rank: int) -> None:
     dist.all_reduce(torch.zeros(4, 4)[:, 1])
 
@@ -123,11 +151,11 @@ def a_call_that_is_not_modelled(rank: int) -> None:
     dist.gather(torch.zeros(2), [torch.zeros(2)] * 4 if rank == 0 else None)
 
 
-RIGHT: tuple[Callable[[int], Any], ...] = (batched_ring, tags_select_nothing)
+RIGHT: tuple[Callable[[int], Any], ...] = (batched_ring, tags_select_nothing, a_block_read_early)
 WRONG: tuple[Callable[[int], Any], ...] = (
     unbatched_ring, a_send_without_a_receive, members_that_stay_away, different_collectives,
     different_sizes, different_types, a_message_before_a_collective,
-    a_second_message_with_a_peer, strides,
+    a_second_message_with_a_peer, a_block_sent_and_written, a_block_received_and_written, strides,
     a_type_that_nccl_has_not, a_call_that_is_not_modelled,
 )  # fmt: skip
 

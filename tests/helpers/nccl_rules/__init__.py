@@ -6,6 +6,8 @@ What the real one does, with its sources (read, as no GPU was at hand):
   the calls; the host goes on (torch, ProcessGroupNCCL.cpp, `collective` and `pointToPoint`).
 - `Work.wait` makes the stream of the computation wait. What is called later waits for that stream
   (`syncStream`), so that a wait holds up all that comes after it. Here it holds up the process.
+  Memory may be read and filled at any time before it: here it is filled at the wait, with not a
+  number before, and a block that was written in between is an error.
 - There are no tags. Messages of two ranks on a communicator match in the order of the calls.
 - `batch_isend_irecv` is `_start_coalescing`, the calls, `_end_coalescing`: ncclGroupStart and
   ncclGroupEnd. The messages of a group do not block each other, and the group ends when all have

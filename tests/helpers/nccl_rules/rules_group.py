@@ -69,18 +69,32 @@ def restart() -> None:
     Link.current.ask("restart")
 
 
-class RulesWork:
-    """A started operation, and the tensors that it fills."""
+InFlight = list[tuple[torch.Tensor, bytes | None]]
+"""Tensors of an operation, and what they hold until its wait."""
 
-    def __init__(self, number: int, into: dict[int, Callable[[torch.Tensor], object]]) -> None:
-        self._number, self._into = number, into
+
+class RulesWork:
+    """A started operation, and the tensors that it fills.
+
+    It reads late and fills late: until its wait what it gives stays as it is, and what it takes is
+    poisoned, as nobody knows when the device does either.
+    """
+
+    def __init__(
+        self, number: int, into: dict[int, Callable[[torch.Tensor], object]], flying: InFlight
+    ) -> None:
+        self._number, self._into, self._flying = number, into, flying
         self._waited = False
 
     def wait(self, timeout: object = None) -> bool:
-        """Wait until the operation is done."""
+        """Wait until the operation is done. Raises `RuntimeError` if its tensors have changed."""
         assert Link.current is not None
         if not self._waited:
             self._waited = True
+            for tensor, held in self._flying:
+                content = Content.of(tensor)
+                if content.data != held:
+                    raise RuntimeError(f"a block of {content} was written before the wait for it")
             for place, data in Link.current.ask("wait", self._number).items():
                 self._into[place](torch.frombuffer(bytearray(data), dtype=torch.uint8))
         return True
@@ -159,7 +173,8 @@ class RulesGroup(BASE):  # type: ignore[misc]
         into = {place: _into(tensor) for place, (_, tensor) in enumerate(messages)}
         if not self._eager:
             self._connect(name, members, batch)
-        return self._post(name, members, batch, into)
+        flying = [(x, m.content.data if m.sends else _poisoned(x)) for m, x in messages]
+        return self._post(name, members, batch, into, flying)
 
     def _connect(self, name: str, members: tuple[int, ...], batch: Batch) -> None:
         """Hold up the host at the first message with a peer in one direction, until it is there."""
@@ -181,11 +196,12 @@ class RulesGroup(BASE):  # type: ignore[misc]
         members: tuple[int, ...],
         operation: Batch | CollectiveCall,
         into: dict[int, Callable[[torch.Tensor], object]],
+        flying: InFlight,
     ) -> RulesWork:
         assert Link.current is not None
         if not self._eager:
             self._join(name, members)
-        return RulesWork(Link.current.post(name, operation), into)
+        return RulesWork(Link.current.post(name, operation), into, flying)
 
     def _join(self, name: str, members: tuple[int, ...]) -> None:
         """Make a communicator with all its members, at its first operation."""
@@ -203,7 +219,10 @@ class RulesGroup(BASE):  # type: ignore[misc]
             raise RuntimeError(f"{kind} within a batch of messages is not modelled")
         content = Content.of(_checked(given))
         call = CollectiveCall(kind, self._members, content, **details)
-        return self._post(self._name, self._members, call, {0: _into(_checked(into))})
+        flying: InFlight = [(into, _poisoned(_checked(into)))]
+        if given.untyped_storage().data_ptr() != into.untyped_storage().data_ptr():
+            flying.append((given, content.data))
+        return self._post(self._name, self._members, call, {0: _into(into)}, flying)
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> RulesWork:
         (tensor,) = tensors
@@ -270,6 +289,12 @@ class RulesGroup(BASE):  # type: ignore[misc]
         raise RuntimeError("expected a collective that is modelled, got another one")
 
     gather = scatter = reduce_scatter = alltoall = recv_anysource = _not_modelled
+
+
+def _poisoned(tensor: torch.Tensor) -> bytes | None:
+    """Fill a tensor with ones in all bits, not a number; returns its content."""
+    tensor.detach().view(-1).view(torch.uint8).fill_(255)
+    return Content.of(tensor).data
 
 
 def _into(tensor: torch.Tensor) -> Callable[[torch.Tensor], object]:
