@@ -1,7 +1,8 @@
 """What is compared: forward and backward of one problem, each by one library in one partition.
 
 - the floors, plain modules that do not communicate: this rank's rows, or this rank's columns;
-- Megatron's partition by hand, in plain `torch.distributed`, with and without sequence parallelism;
+- Megatron's partition by hand, in plain `torch.distributed`, without sequence parallelism and with
+  it, where the gathered input of a layer is gathered again in backward, or kept;
 - DTensor, by `parallelize_module` with the styles of PyTorch's tutorial on tensor parallelism;
 - the presets of the library, lowered once before the ranks start.
 """
@@ -9,7 +10,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +31,9 @@ from torch.distributed.tensor.parallel import (
     loss_parallel,
     parallelize_module,
 )
+from torch.nn import functional
 
-from benchmarks.problem import Between, Problem, Wholes, cross_entropy, full_name, turned
+from benchmarks.problem import Between, Problem, Wholes, cross_entropy, full_name, same, turned
 from primepar.distributed import (
     Executor,
     Mesh,
@@ -246,14 +248,54 @@ class MegatronContender(ColumnFloor):
         return self.cut(self.problem.module(*around(passed, summed)))
 
 
+class GatheredTwice(torch.autograd.Function):
+    """A column linear of this rank's rows: all are gathered forward, and again in backward.
+
+    So this rank's rows alone are kept for the gradient of the weight (Korthikanti et al., 2022,
+    section 4.2.2). Calls and products have the order of Megatron-LM.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, dim: int) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.dim = dim
+        return functional.linear(gathered(x, dim), weight)
+
+    @staticmethod
+    def backward(ctx: Any, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        x, weight = ctx.saved_tensors
+        whole = gathered(x, ctx.dim)
+        dx = scattered(dy @ weight, ctx.dim)
+        return dx, dy.flatten(0, -2).T @ whole.flatten(0, -2), None
+
+
+class GatheringLinear(nn.Module):
+    """Such a layer, with the weight of another one."""
+
+    def __init__(self, weight: torch.Tensor, dim: int) -> None:
+        super().__init__()
+        self.weight, self.dim = nn.Parameter(weight.detach()), dim
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        apply: Callable[..., torch.Tensor] = GatheredTwice.apply
+        return apply(x, self.weight, self.dim)
+
+
 class SequenceMegatronContender(ColumnFloor):
     """With sequence parallelism: what is replicated there works on this rank's positions here."""
 
     name = "megatron-sp by hand"
+    keeps = False
+    """Whether the gathered input of a column linear is kept until backward."""
 
     def partitioned(self) -> nn.Module:
-        calls = (partial(call, dim=self.problem.sequence_dim) for call in (gathered, scattered))
-        module = self.cut(self.problem.module(*around(*calls)))
+        dim = self.problem.sequence_dim
+        enter, leave = around(partial(gathered, dim=dim), partial(scattered, dim=dim))
+        module = self.cut(self.problem.module(enter if self.keeps else same, leave))
+        for name, layer in [] if self.keeps else list(module.named_modules()):
+            parent, _, last = name.rpartition(".")
+            if isinstance(layer, nn.Linear) and CUT.get(last) == 0:
+                setattr(module.get_submodule(parent), last, GatheringLinear(layer.weight, dim))
         if self.problem.kind == "gpt":
             self.losses = self.ranks
             module.places = self.share(module.places)  # type: ignore[arg-type]
@@ -279,6 +321,13 @@ class SequenceMegatronContender(ColumnFloor):
             parts = torch.split(sums, [tensor.numel() for tensor in tensors])
             for tensor, part in zip(tensors, parts, strict=True):
                 tensor.copy_(part.view(tensor.shape))
+
+
+class KeepingMegatronContender(SequenceMegatronContender):
+    """With less bytes for more memory: the gathered inputs are kept, as DTensor does."""
+
+    name = "megatron-sp by hand, kept"
+    keeps = True
 
 
 class DTensorContender(ModuleContender):
@@ -539,7 +588,7 @@ class ModelProgram:
 
 OTHERS = (
     ColumnFloor, RowFloor, DTensorContender, SequenceDTensorContender, MegatronContender,
-    SequenceMegatronContender,
+    SequenceMegatronContender, KeepingMegatronContender,
 )  # fmt: skip
 Ours = PartProgram | ModelProgram
 

@@ -38,7 +38,7 @@ from benchmarks.contenders import (
     sent_by_program,
 )
 from benchmarks.problem import PROBLEMS, Problem
-from benchmarks.scores import Score, above_floor
+from benchmarks.scores import Score, above_floor, step_ratio
 from benchmarks.world import on_ranks
 from primepar.pictures import svg
 
@@ -116,13 +116,18 @@ class LeftOut(BenchRow, frozen=True):
         return f"{self.problem}: left out"
 
 
-METRICS: dict[str, Callable[[ContenderRow], Score]] = {
-    "CPU above the floor": lambda row: row.above,
-    "CPU of a step": lambda row: row.of_step,
-    "wall": lambda row: row.of_wall,
-    "new memory": lambda row: Score(row.of_memory, row.of_memory, row.of_memory),
+Metric = Callable[[ContenderRow, ContenderRow], Score]
+METRICS: dict[str, Metric] = {
+    "CPU above the floor": lambda row, _: row.above,
+    "CPU of a step": lambda row, _: row.of_step,
+    "wall": lambda row, _: row.of_wall,
+    "new memory": lambda row, _: Score.exact(row.of_memory),
+    "CPU, to it by hand": lambda row, hand: step_ratio(row.cpu, hand.cpu),
+    "new memory, to it by hand": lambda row, hand: Score.exact(row.peak / hand.peak),
+    "sent, to it by hand": lambda row, hand: Score.exact(row.sent / hand.sent),
 }
-ABOVE, STEP, WALL, MEMORY = METRICS
+"""Of a preset, and of the same partition by hand, where there is one."""
+ABOVE, STEP, WALL, MEMORY, *BY_HAND = METRICS
 BEST = "best plan"
 LARGE, WIDE, SMALL = ("mlp:M=4096,h=512 on 16", "mlp:M=8192,h=512 on 4", "mlp:M=64,h=64 on 4")
 GPT = "gpt:M=1024,h=192,layers=4 on 4"
@@ -138,23 +143,25 @@ TARGETS = (
     ("", WALL, BEST, 1.0),
     ("", MEMORY, BEST, 0.7),
     ("", MEMORY, "primepar", 1.0),
+    *(("", metric, "megatron-sp", 1.0) for metric in BY_HAND),
 )
-"""Start of a problem's name, metric, plan, and the limit: a ratio to DTensor, by the upper end of
-its interval. Where any plan may meet a target, the one with the lowest upper end counts."""
+"""Start of a problem's name, metric, plan, and the limit: a ratio to DTensor, or to the plan by
+hand, by the upper end of its interval. Where any plan may meet a target, the one with the lowest
+upper end counts."""
 
 
 def targets(rows: Iterable[ContenderRow]) -> Iterator[dict[str, str]]:
     """The targets of the problems that were measured, with `met` or `missed`."""
-    by_problem: dict[str, list[ContenderRow]] = {}
+    by_problem: dict[str, dict[str, ContenderRow]] = {}
     for row in rows:
-        if row.facts is not None:
-            by_problem.setdefault(row.problem, []).append(row)
+        by_problem.setdefault(row.problem, {})[row.name] = row
     for start, metric, plan, limit in TARGETS:
-        for problem, presets in by_problem.items():
-            asked = [row for row in presets if plan in (BEST, row.name)]
+        for problem, named in by_problem.items():
+            asked = [row for row in named.values() if row.facts and plan in (BEST, row.name)]
             if asked and problem.startswith(start):
-                best = min(asked, key=lambda row: METRICS[metric](row).high)
-                score = METRICS[metric](best)
+                hand = named[f"{plan} by hand"] if metric in BY_HAND else asked[0]
+                scores = [(METRICS[metric](row, hand), row) for row in asked]
+                score, best = min(scores, key=lambda pair: pair[0].high)
                 yield {
                     "problem": problem,
                     "metric": metric,
@@ -352,15 +359,14 @@ def rows_of(
     cpu, wall, peaks = measured.cpu, measured.wall, measured.peaks
     floors = (name for name in cpu if name.startswith(FLOOR))
     floor = min(floors, key=lambda name: median(cpu[name]))
-    nothing = [0.0] * len(cpu[floor])
     for name in cpu:
         calls, sent = measured.sent[name]
         yield ContenderRow(
             problem=problem, floor=floor, name=name, cpu=cpu[name], wall=wall[name],
             peak=peaks[name], sent=sent, collectives=calls, facts=facts.get(name),
             above=above_floor(cpu[name], cpu[REFERENCE], cpu[floor]),
-            of_step=above_floor(cpu[name], cpu[REFERENCE], nothing),
-            of_wall=above_floor(wall[name], wall[REFERENCE], nothing),
+            of_step=step_ratio(cpu[name], cpu[REFERENCE]),
+            of_wall=step_ratio(wall[name], wall[REFERENCE]),
             of_memory=peaks[name] / peaks[MEMORY_REFERENCE],
         )  # fmt: skip
 

@@ -34,6 +34,11 @@ class Score(Struct, frozen=True):
         return f"{value} ({low} to {high})" if form else str(self)
 
     @classmethod
+    def exact(cls, value: float) -> Score:
+        """A number that does not vary."""
+        return cls(value, value, value)
+
+    @classmethod
     def of(cls, value: float, drawn: Sequence[float]) -> Score:
         """A number, and the middle 95% of those of drawn samples."""
         ordered = sorted(drawn)
@@ -59,6 +64,11 @@ def above_floor(ours: Sequence[float], theirs: Sequence[float], floor: Sequence[
     return Score.of(
         ratio(pairs), [ratio(draw.choices(pairs, k=len(pairs))) for _ in range(SAMPLES)]
     )
+
+
+def step_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Score:
+    """Median of ours over that of theirs; entry i of each is from round i."""
+    return above_floor(ours, theirs, [0.0] * len(ours))
 
 
 def tau_interval(predicted: Sequence[float], measured: Sequence[float]) -> Score:

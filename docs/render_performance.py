@@ -30,7 +30,9 @@ measured on CUDA or NCCL.
   gradients. M are the rows: all tokens of the batch.
 - **Contenders**: the [presets](plans.md) of the library, DTensor with `parallelize_module`, with
   and without sequence parallelism, and Megatron's partition by hand in plain `torch.distributed`.
-  Before the first round each one is compared with one device in float64.
+  `megatron-sp by hand` follows [Korthikanti et al.](https://arxiv.org/abs/2205.05198): the gathered
+  input of a layer is gathered again in backward. `megatron-sp by hand, kept` sends less for
+  more memory. Before the first round each one is compared with one device in float64.
 - **The floor** is the products of one rank without any communication, in plain torch modules.
   There are two: this rank's columns of the weights, or this rank's rows of the input. The cheaper
   one counts.

@@ -105,6 +105,25 @@ def test_targets_are_met_up_to_their_limit(megatron: float, peak: int, verdicts:
     assert [line["metric"] for line in known] == ["CPU above the floor", "wall", "new memory"]
 
 
+def test_a_plan_is_held_to_the_same_one_by_hand() -> None:
+    """And not to the one that keeps its inputs, which sends less."""
+    cpu = {"floor:rows": 1.0, "dtensor": 3.0, "dtensor-sp": 3.0, "megatron-sp by hand": 3.0,
+           "megatron-sp by hand, kept": 2.0, "megatron-sp": 3.3}  # fmt: skip
+    peaks = dict(zip(cpu, (1, 9, 9, 8, 9, 10), strict=True))
+    sent = dict(
+        zip(cpu, ((0, 0.0), *[(1, size) for size in (4.0, 4.0, 5.0, 4.0, 5.0)]), strict=True)
+    )
+    seconds = {name: [value] * 3 for name, value in cpu.items()}
+    measured = Measured(seconds, seconds, peaks, sent)
+    made = rows_of("mlp:M=1,h=1 on 4 ranks", {"megatron-sp": FACTS}, measured)
+    lines = [line for line in targets(made) if line["wanted of"] == "megatron-sp"]
+    assert [(line["metric"], line["measured"], line["result"]) for line in lines] == [
+        ("CPU, to it by hand", "1.10 [1.10, 1.10]", "missed"),
+        ("new memory, to it by hand", "1.25 [1.25, 1.25]", "missed"),
+        ("sent, to it by hand", "1.00 [1.00, 1.00]", "met"),
+    ]
+
+
 def test_the_page_and_the_chart_have_each_contender() -> None:
     left_out = LeftOut("mlp:M=64,h=64 on 4 ranks", "3d", "4 is no cube")
     measured: list[ContenderRow | LeftOut] = [*rows(2.0, 70), left_out]
@@ -126,14 +145,15 @@ def test_the_page_and_the_chart_have_each_contender() -> None:
 @long
 def test_a_run_on_two_ranks_is_checked_timed_and_counted(tmp_path: Path) -> None:
     out = tmp_path / "run.json"
-    options = ["--ranks", "2", "--problem", "mlp:M=32,h=16", "--rounds", "2", "--plan", "megatron"]
+    options = ["--ranks", "2", "--problem", "mlp:M=32,h=16", "--rounds", "2", "--plan", "megatron",
+               "--plan", "megatron-sp"]  # fmt: skip
     done = run(*options, "--out", str(out), program=lambda: bench(executor), name="executor")
     assert (done.code, done.err) == (0, "")
     stored = load_run(out, ContenderRow, LeftOut)
     by_name = {row.name: row for row in stored.measured if isinstance(row, ContenderRow)}
     assert set(by_name) == {
         "floor:columns", "floor:rows", "dtensor", "dtensor-sp", "megatron by hand",
-        "megatron-sp by hand", "megatron",
+        "megatron-sp by hand", "megatron-sp by hand, kept", "megatron", "megatron-sp",
     }  # fmt: skip
     assert all(len(row.cpu) == len(row.wall) == 2 for row in by_name.values())
     floors = [by_name["floor:columns"], by_name["floor:rows"]]
@@ -142,6 +162,10 @@ def test_a_run_on_two_ranks_is_checked_timed_and_counted(tmp_path: Path) -> None
     # Two all-reduces of M h elements of 4 bytes, each 2 (g - 1) / g of it on each of 2 ranks.
     same = [by_name[name].sent for name in ("dtensor", "megatron by hand", "megatron")]
     assert same == [2 * 32 * 16 * 4 * 2] * 3
+    # Of five collectives, each half an all-reduce, one is the second gather of the input.
+    twice = [by_name[name].sent for name in ("megatron-sp by hand", "megatron-sp")]
+    assert twice == [same[0] * 5 / 4] * 2
+    assert by_name["megatron-sp by hand, kept"].sent == same[0]
     assert all(row.peak > 0 for row in by_name.values())
 
 
