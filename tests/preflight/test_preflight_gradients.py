@@ -317,24 +317,45 @@ def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     assert result.verdict in ({"proved"} if step.is_right() else wrong), (seed, step.actions)
 
 
-def stages(rank: HandMadeRank) -> None:
-    """Two stages of two replicas each, whose layers all start from one seed."""
-    first, data = rank.rank < 2, torch.zeros(2)
-    if first:
-        rank.call(Send(peer=rank.rank + 2, block="x"), [data], [])
-    else:
-        rank.call(Recv(peer=rank.rank - 2, block="x"), [], [data])
-    gradient = rank.local_gradient(8, rank.rank)
-    rank.all_reduce(gradient, (0, 1) if first else (2, 3))
-    rank.recorder.claim("0.weight", 0, parameter(), gradient)
+def stages(use: bool) -> Step:
+    """Two stages of two replicas each, whose layers all start from one seed.
+
+    Or four replicas, of which two give two others data that they do not use before their weight.
+    """
+
+    def step(rank: HandMadeRank) -> None:
+        first, data, weight = rank.rank < 2, torch.zeros(8), parameter()
+        rank.all_reduce(data, (0, 1) if first else (2, 3))
+        if first:
+            rank.call(Send(peer=rank.rank + 2, block="x"), [data * weight], [])
+        else:
+            received = torch.zeros(8)
+            rank.call(Recv(peer=rank.rank - 2, block="x"), [], [received])
+            _ = (received if use else data) * weight
+        gradient = rank.local_gradient(8, rank.rank)
+        rank.all_reduce(gradient, (0, 1) if first else (2, 3))
+        rank.recorder.claim("0.weight", 0, weight, gradient)
+
+    return step
 
 
 def test_stages_that_start_from_one_seed_are_no_replicas() -> None:
-    result = decided(stages)
+    result = decided(stages(use=True))
     assert (result.verdict, result.reason) == (
         "proved",
         "1 parameter equal on ranks 0,1 after step 1, each by the same sum of 2 gradients; "
         "1 parameter equal on ranks 2,3 after step 1, each by the same sum of 2 gradients; "
-        "parameters with equal data on stages that exchange messages were taken for different "
-        "layers",
+        "parameters with equal data, of which one computes what enters the other, were taken for "
+        "different layers",
+    )
+
+
+def test_replicas_that_exchange_messages_are_no_layers() -> None:
+    result = decided(stages(use=False))
+    assert (result.verdict, result.reason) == (
+        "unknown",
+        "rank 3, gradient of 0.weight at step.py:7: expected the gradient of rank 1, which holds a "
+        "replica, that is a sum over ranks 0,1, got a sum over ranks 2,3: reduce it over ranks "
+        "0,1,2,3, if they are replicas: only equal data at the start speak for it, and these ranks "
+        "sum no gradients with one another",
     )

@@ -436,7 +436,8 @@ class _GradientQuestions:
         for holder in self.replicas.holders:
             if holder.claims and (holder.rank, holder.parameter.name) not in grouped:
                 by_name.setdefault(holder.parameter.name, []).append(holder)
-        for holders in by_name.values():
+        for several in by_name.values():
+            holders = [one for one in several if size(self._gradient(one.rank, one.first))]
             sums = [self._gradient(holder.rank, holder.first) for holder in holders]
             ranks = {holder.rank for holder in holders}
             alike = len({frozenset(self._atoms(value)) for value in sums}) == 1
@@ -485,7 +486,10 @@ class _GradientQuestions:
 
     def notes(self) -> list[str]:
         """What was not decided, or is meant otherwise: weights, opaque terms, and tied layers."""
-        claims = [(rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims]
+        claims = [
+            (rank, claim) for rank, terms in enumerate(self.terms) for claim in terms.claims
+            if size(self._gradient(rank, claim))
+        ]  # fmt: skip
         opaque = sum(not self._ranks_of(self._gradient(rank, claim)) for rank, claim in claims)
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
         if self._rank_weights:
@@ -510,8 +514,8 @@ class _GradientQuestions:
                 )
         if self.stages:
             notes.append(
-                "parameters with equal data on stages that exchange messages were taken for "
-                "different layers"
+                "parameters with equal data, of which one computes what enters the other, were "
+                "taken for different layers"
             )
         return notes
 

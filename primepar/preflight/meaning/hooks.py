@@ -95,13 +95,10 @@ class GradientHooks:
                     self._trained(parameter)
             if not self.recorder.depth:
                 self._enter(roots, gradients)
-            self.recorder.depth += 1
-            try:
+            with self.recorder.backward_pass():
                 results = original(
                     roots, gradients, retains, differentiable, inputs, *rest, **named
                 )
-            finally:
-                self.recorder.depth -= 1
             if named.get("accumulate_grad") or differentiable:
                 return results
             return tuple(map(self._computed, inputs, results))

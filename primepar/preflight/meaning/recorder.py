@@ -7,7 +7,8 @@ opaque.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from hashlib import sha256
 from typing import Any, Literal
@@ -120,22 +121,31 @@ class LinearTerms:
         return self.storages.add(Added((terms[0], self._scaled(terms[1], sign * factor))))
 
     def _chunks(self, tensors: Sequence[torch.Tensor], chunks: int) -> int | None:
-        """FSDP's copy into a buffer: the first part of every tensor, then the second, and so on."""
-        if any(tensor.size(0) % chunks or not tensor.is_contiguous() for tensor in tensors):
-            return None
-        counts = [tensor.numel() // chunks for tensor in tensors]
-        return self._joined([
-            (tensor, chunk * count, count)
-            for chunk in range(chunks)
-            for tensor, count in zip(tensors, counts, strict=True)
-        ])  # fmt: skip
+        """FSDP's copy into a buffer: the first part of every tensor, then the second, and so on.
 
-    def _joined(self, parts: Sequence[tuple[torch.Tensor, int, int]]) -> int | None:
-        if not all(tensor.is_contiguous() for tensor, _, _ in parts):
+        Where the rows of a tensor are no multiple of `chunks`, its last parts are filled up.
+        """
+        parts: list[tuple[torch.Tensor | None, int, int]] = []
+        for chunk in range(chunks):
+            for tensor in tensors:
+                rows = -(-tensor.size(0) // chunks)
+                row = tensor.numel() // tensor.size(0)
+                first, end = (min(one * rows, tensor.size(0)) for one in (chunk, chunk + 1))
+                parts.append((tensor, first * row, (end - first) * row))
+                parts.append((None, 0, (rows - end + first) * row))
+        return self._joined(parts)
+
+    def _joined(self, parts: Sequence[tuple[torch.Tensor | None, int, int]]) -> int | None:
+        """Parts of tensors one after the other; those of none are filled up."""
+        tensors = {id(tensor): tensor for tensor, _, _ in parts if tensor is not None}
+        if not all(tensor.is_contiguous() for tensor in tensors.values()):
             return None
-        nodes = {id(tensor): self.storages.read(tensor) for tensor, _, _ in parts}
+        nodes = {key: self.storages.read(tensor) for key, tensor in tensors.items()}
+        longest = max((count for tensor, _, count in parts if tensor is None), default=0)
+        if longest:
+            nodes[id(None)] = self.storages.add(Leaf("filled up", longest, constant=True))
         return self.storages.add(
-            Joined(tuple((nodes[id(tensor)], first, count) for tensor, first, count in parts))
+            Joined(tuple((nodes[id(one)], first, count) for one, first, count in parts if count))
         )
 
     def _scaled(self, node: int, factor: Fraction) -> int:
@@ -179,6 +189,8 @@ class TermRecorder:
         """Parameter -> the terms of its last claim."""
         self.depth = 0
         """Backward passes that are under way; one within another is of activations anew."""
+        self.backward: list[tuple[int, int]] = []
+        """The terms that each of them made."""
         self.functional: list[int] = []
         """Of a functional collective: the terms of its inputs, which it copies unseen."""
 
@@ -209,6 +221,18 @@ class TermRecorder:
                 if self.storages.length(node) == span(tensor):
                     return self.functional.pop(place)
         return self.storages.read(tensor)
+
+    @contextmanager
+    def backward_pass(self) -> Iterator[None]:
+        """While a backward pass runs."""
+        self.depth += 1
+        start = len(self.storages.nodes)
+        try:
+            yield
+        finally:
+            self.depth -= 1
+            if not self.depth:
+                self.backward.append((start, len(self.storages.nodes)))
 
     def gradient(self, tensor: torch.Tensor, name: str = "") -> None:
         """Note that a tensor is a gradient that is about to be added to that of a parameter."""
@@ -295,7 +319,7 @@ class TermRecorder:
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
             tuple([trace.packed() for trace in self.traces if trace.gradients]),
-            tuple(self.entered), self.idle,
+            tuple(self.entered), self.idle, tuple(self.backward),
         )  # fmt: skip
 
     def tracked(self, tensor: torch.Tensor) -> bool:

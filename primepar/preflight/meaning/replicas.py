@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.layers import LayerOrder
 from primepar.preflight.meaning.terms import (
     Applied,
     Cotangent,
@@ -126,10 +127,29 @@ class ReplicaQuestions:
         return any({one.rank, other.rank} <= set(group) for group in groups[0] & groups[1])
 
     def layers(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
-        """Whether equal data are rather two layers: of stages, which may start from one seed."""
+        """Whether equal data are rather two layers, of which one computes what enters the other."""
         if self.explicit(one, other) or self.summed[one.rank] == self.summed[other.rank]:
             return False
-        return bool(self.messages[one.rank] == self.messages[other.rank])
+        pair = [(holder.rank, holder.parameter.name) for holder in (one, other)]
+        return self.order.feeds(*pair) != self.order.feeds(*reversed(pair))
+
+    @cached_property
+    def order(self) -> LayerOrder:
+        """The order of all parameters in forward passes."""
+        return LayerOrder(self.values, self.terms, self.held)
+
+    @cached_property
+    def held(self) -> list[dict[str, set[int]]]:
+        """Of each rank: the terms of what its parameters held, by name."""
+        listed: list[dict[str, set[int]]] = [{} for _ in self.terms]
+        for holder in self.holders:
+            one = holder.parameter
+            held = {
+                node for node in (one.start, one.end, *one.held, one.updated) if node is not None
+            }
+            held |= {claim.parameter for claim in holder.claims.values()}
+            listed[holder.rank][one.name] = held
+        return listed
 
     def certain(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
         """Whether more than equal data speaks for replicas: what gave them, or other sums."""

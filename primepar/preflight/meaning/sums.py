@@ -119,11 +119,9 @@ class _SumQuestions:
         """Of each rank: instruction -> call."""
         self.names: list[dict[int, str]] = [{} for _ in terms]
         """Of each rank: the terms of parameters, and their names."""
-        for holder in self.replicas.holders:
-            one = holder.parameter
-            held = {one.start, one.end, *one.held} - {None}
-            held |= {claim.parameter for claim in holder.claims.values()}
-            self.names[holder.rank].update(dict.fromkeys(held, one.name))
+        for names, held in zip(self.names, self.replicas.held, strict=True):
+            for name, nodes in held.items():
+                names.update(dict.fromkeys(nodes, name))
 
     def wrong(self) -> Iterator[_TimesCounted]:
         """Yield addends that count another number of times than once, and are meant once.

@@ -206,3 +206,5 @@ class RankTerms(Struct, frozen=True, array_like=True):
     """Inputs of functions of autograd that communicate in their backward pass."""
     idle: str = ""
     """The first step of an optimizer that found no gradient, though a backward pass had run."""
+    backward: tuple[tuple[int, int], ...] = ()
+    """The terms that each backward pass made: from a number on, until another one."""
