@@ -275,7 +275,7 @@ class Splits:
         """
         pipelines: list[PlanRow] = []
         refusal = None
-        splits = all_splits(self.model, self.cluster, self.devices, self.batch, self.axes.tp)
+        splits = all_splits(self.model, self.cluster, self.devices, self.batch, self._parts_asked)
         allowed = [split for split in splits if [*self._sizes(split)]]
         # Those with as many stages as devices of a replica are mostly fast, and bound the others.
         for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
@@ -286,9 +286,15 @@ class Splits:
         if not pipelines and not allowed and self.axes != FREE:
             raise self.axes.refusal(self.devices, self.batch)
         if not pipelines:
-            most = most_parts(self.cluster, self.axes.tp)
+            most = most_parts(self.cluster, self._parts_asked)
             raise refusal or no_split(self.model, self.devices, self.batch, most)
         return sorted(pipelines, key=lambda row: row.rank)
+
+    @property
+    def _parts_asked(self) -> int:
+        """Devices of a replica that tensor or expert parallelism ask for."""
+        experts = self.model.experts
+        return max(self.axes.tp or 1, (experts and experts.spread) or 1)
 
     def _slices(self, split: Split, size: int) -> frozenset[int] | None:
         return self.axes.slices(split.parts, size, split.replicas)
