@@ -52,7 +52,7 @@ class Options:
     leaves: Numbers
     leaves_gradient: Numbers
     weights: Numbers
-    """Layout of the head's weight, or of the table, as (vocabulary, hidden); 0 for others."""
+    """Layout of a tied head's weight, and of the table, as (vocabulary, hidden); 0 for others."""
 
     def __len__(self) -> int:
         return len(self.candidates)
@@ -177,9 +177,14 @@ class Catalogue:
                 inner = operator.N if operator.weights is None else operator.weights / operator.K
                 shape = Linear(M=training.rows, N=round(inner), K=padded(operator.K, columns))
                 costs[key] = linear_cost(training, shape, candidate, tied)
-            weight = self.layouts.number(candidate.spread["W"].turned()) if head else 0
+            weight = self._table(candidate.spread["W"].turned()) if head else 0
             cost = self._biased(operator.K, costs[key], numbers[1]) if biased else costs[key]
             yield _Option(candidate, cost, (*numbers, weight))
+
+    def _table(self, spread: Spread) -> int | None:
+        """The number of a table's layout; 0 where no edge depends on it."""
+        number = self.layouts.number(spread)
+        return number if number is None or self.model.tied else 0
 
     def _biased(self, features: int, cost: Cost, leaves: int | None) -> Cost:
         """The cost with the all-reduce of the bias gradient over devices that share columns.
@@ -225,7 +230,8 @@ class Catalogue:
         for candidate, _, _, (leaves,) in places:
             if leaves is None or not self._divides(operator, leaves):
                 continue
-            table, looked_up = (self.layouts.number(spread) for spread in _looked_up(candidate))
+            rows_of_table, rows = _looked_up(candidate)
+            table, looked_up = self._table(rows_of_table), self.layouts.number(rows)
             if table is None or looked_up is None:
                 continue
             bits = tuple(bit for element, bits in candidate.places for bit in bits

@@ -52,8 +52,8 @@ FEW_LAYERS = 3
 """Layers for which a chunk is planned, if it has more."""
 NEAR = 1.1
 """Splits that may take this much of the first one's time are searched whole."""
-LARGEST, BISECTIONS = 8.0, 5
-"""The largest weight of memory, and how many others are tried next."""
+LARGEST, MOST_WEIGHTS = 8.0, 5
+"""The largest weight of memory, and how many others are tried next at most."""
 
 
 def all_splits(
@@ -392,7 +392,7 @@ class Splits:
                 break
             if key not in done:
                 done.add(key)
-                for lighter in self._weighed(pipeline):
+                for lighter in self._weighed(pipeline, min(best, known)):
                     yield lighter
                     best = min(best, lighter.seconds if self._fits(lighter) else inf)
         for pipeline in sorted(too_large, key=lambda pipeline: pipeline.memory):
@@ -401,24 +401,29 @@ class Splits:
                     yield lighter
                     best = min(best, lighter.seconds if self._fits(lighter) else inf)
 
-    def _weighed(self, pipeline: PlanRow) -> Iterator[PlanRow]:
+    def _weighed(self, pipeline: PlanRow, known: float = inf) -> Iterator[PlanRow]:
         """Yield plans for several weights of memory, if that for the largest one fits.
 
-        A weight of 1 is that with which the memory of a device counts as the time of a step. The
-        least that fits is sought by bisection.
+        A weight of 1 is that with which the memory of a device counts as the time of a step. As in
+        `within`, the next weight is that under which a faster and a smaller plan have the same sum,
+        until no plan is below the line through them, or none that fits takes less than `known`.
         """
-
-        def lighter(weight: float) -> PlanRow:
-            return self.pipeline(pipeline.split, pipeline.size, None, pipeline.options, weight)
-
-        fitting = lighter(LARGEST)
-        yield fitting
-        low, high = LARGEST / 1024, LARGEST
-        for _ in range(BISECTIONS if self._fits(fitting) else 0):
-            middle = (low * high) ** 0.5
-            between = lighter(middle)
+        fast, most = pipeline, self.cluster.memory
+        small = self._with_weight(pipeline, LARGEST)
+        yield small
+        for _ in range(MOST_WEIGHTS if self._fits(small) else 0):
+            if fast.memory <= small.memory or small.seconds <= fast.seconds:
+                break
+            slope = (small.seconds - fast.seconds) / (fast.memory - small.memory)
+            between = self._with_weight(pipeline, slope * most / pipeline.seconds)
             yield between
-            low, high = (low, middle) if self._fits(between) else (middle, high)
+            least = between.seconds + slope * between.memory
+            if least >= min(small.seconds + slope * small.memory, known + slope * most):
+                break
+            fast, small = (fast, between) if self._fits(between) else (between, small)
+
+    def _with_weight(self, pipeline: PlanRow, weight: float) -> PlanRow:
+        return self.pipeline(pipeline.split, pipeline.size, None, pipeline.options, weight)
 
     def _allowed(self, pipelines: Iterable[PlanRow]) -> Iterator[PlanRow]:
         choices = self.choices.recomputes
