@@ -248,8 +248,9 @@ def plan(
     """Search the plan with the shortest training step of a model on a cluster.
 
     `model` is a name like `"opt-6.7b"`, a `config.json`, or its sizes; `batch` counts sequences of
-    the model's context. The result has the `plan`, its predicted `seconds` and the bytes `held` by
-    each device. Raises `ConfigError`, `ClusterError` or `PlanError` for what does not fit.
+    the model's context. The result has the `plan`, its `price` by the cost model, its simulated
+    `seconds`, and the bytes `held` by each device. Raises `ConfigError`, `ClusterError` or
+    `PlanError` for what does not fit.
 
     Examples:
         >>> import primepar
