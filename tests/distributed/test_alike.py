@@ -21,6 +21,7 @@ from primepar.errors import ConfigError, PrimeParError
 RANKS = 4
 OTHER = {
     **dict.fromkeys(("plan", "data", "log", "weights", "save_weights", "tensorboard"), "a file"),
+    "tokenizer": "a file",
     "checkpoint": None, "device": "cpu", "device_memory": "1GiB", "dtype": "float64", "heads": 2,
     "hidden": 64, "lr_min": 1e-4, "decay_steps": 50, "beta1": 0.5, "beta2": 0.5, "loss_scale": 8.0,
     "optimizer": "sgd", "recompute": "full", "schedule": "cosine", "trace": "step.svg",
@@ -95,7 +96,7 @@ def changed(name: str, value: object) -> object:
 
 
 def test_every_setting_is_compared() -> None:
-    averaged = Settings(checkpoint="run", average_every=2, schedule="linear")
+    averaged = Settings(checkpoint="run", average_every=2, schedule="linear", save_before=1.0)
     scaled = Settings(dtype="float16")
     plan = plan_of(Settings(), 1)
     for name in averaged.__struct_fields__:

@@ -189,7 +189,8 @@ def test_chunks_are_for_the_step_of_a_plan() -> None:
 def test_the_setting_of_a_run_is_checked() -> None:
     for chunks in (0, 65):
         done = run("train", "--set", f"parallelism.chunks={chunks}")
-        text = f"parallelism.chunks: expected a number from 1 to 64, got {chunks}"
+        where = f"--set parallelism.chunks={chunks}"
+        text = f"{where}: expected an integer from 1 to 64, got '{chunks}'"
         assert (done.code, done.err) == (2, f"primepar: error: {text}\n")
     assert Settings(chunks=4).step_options(None).chunks == 4
     assert Settings().step_options(None).chunks is None
