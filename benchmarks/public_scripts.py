@@ -37,7 +37,7 @@ OFFLINE = {
 """The environment of all runs: no network, one thread."""
 PROOF = 120.0
 """Seconds of a proof, in which decisions are taken the other way."""
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds of a run on gloo; one that takes longer is taken to hang."""
 
 
@@ -63,7 +63,7 @@ class PublicScript(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file, what is there, and what is put in its place."""
     prepare: str = ""
     """Arguments of `public/tiny.py`, which makes models and data in its folder."""
-    limit: int = 100
+    limit: int = 300
     spawns: bool = False
     """Whether it starts its ranks itself."""
     gloo: str = ""

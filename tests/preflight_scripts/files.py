@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from safetensors.torch import load_file, save_file
 
 dist.init_process_group("gloo")
 rank, script = dist.get_rank(), Path("files.py")
@@ -22,7 +23,9 @@ if rank == 0:
     os.rename("checkpoints/one.json", "checkpoints/two.json")
     assert sorted(os.listdir("checkpoints")) == ["last", "two.json", "weights.pt"]
     assert not os.path.exists("checkpoints/one.json")
+    save_file({"weight": torch.ones(3)}, "checkpoints/weights.safetensors")
 dist.barrier()
+assert load_file("checkpoints/weights.safetensors")["weight"].sum() == 3
 weight = torch.load("checkpoints/weights.pt")["weight"]
 os.remove(script)
 assert not script.exists()

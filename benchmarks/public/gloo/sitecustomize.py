@@ -119,6 +119,7 @@ if "PUBLIC_SCRIPT_ON_GLOO" in os.environ:
     for name, answer in answers.items():
         setattr(torch.cuda, name, always(answer))
     torch.cuda.nccl.version = always((2, 27, 5))
+    torch.version.cuda = "12.8"
     torch.cuda.get_arch_list = always([])
     torch.cuda.set_device = lambda device: chosen.__setitem__(
         0, device if isinstance(device, int) else type(CPU)(device).index or 0

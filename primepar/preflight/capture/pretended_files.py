@@ -105,6 +105,19 @@ class PretendedFiles:
         if arrow is not None:  # it opens files in C
             for name in ("memory_map", "OSFile"):
                 setattr(arrow, name, self._first(getattr(arrow, name), self.source))
+        tensors: Any = sys.modules.get("safetensors")
+        if tensors is not None:  # so does it
+            save = tensors.serialize_file
+            self._replace(tensors.safe_open, self._first(tensors.safe_open, self.awaited))
+            self._replace(save, lambda data, path, **named: save(data, self.target(path), **named))
+
+    def _replace(self, original: Any, stand_in: Callable[..., Any]) -> None:
+        """Replace a function in all modules that have imported it."""
+        name = original.__name__
+        for module in sys.modules.copy().values():
+            known = getattr(module, "__dict__", {})
+            if known.get(name) is original:
+                known[name] = stand_in
 
     def publish(self) -> None:
         """Let other ranks read what was written until now, also if it is deleted later."""
@@ -139,6 +152,17 @@ class PretendedFiles:
         mine = self.written + place
         return mine if place in self.removed or self._exists(mine) else path
 
+    def awaited(self, path: Any) -> Any:
+        """Where a file is to be read; if it is not there, by a rank that writes it until then."""
+        source, place = self.source(path), self._place(path)
+        alone = not self.recorder.recording.instructions
+        if place is None or alone or self._exists(source):
+            return source
+        try:
+            return self.recorder.link.ask([f"file {place}"])[0].statement
+        except NeverComesError:
+            return path
+
     def target(self, path: Any, keep: bool = True) -> Any:
         """Where a file is to be written; with `keep`, what it held before is there."""
         place = self._place(path)
@@ -161,17 +185,7 @@ class PretendedFiles:
         def open_(file: Any, mode: str = "r", *args: Any, **named: Any) -> Any:
             if any(letter in mode for letter in "wax+"):
                 return original(self.target(file, keep="w" not in mode), mode, *args, **named)
-            source, place = self.source(file), self._place(file)
-            if (
-                place is not None
-                and self.recorder.recording.instructions
-                and (not self._exists(source))
-            ):
-                try:
-                    source = self.recorder.link.ask([f"file {place}"])[0].statement
-                except NeverComesError:
-                    source = file
-            return original(source, mode, *args, **named)
+            return original(self.awaited(file), mode, *args, **named)
 
         return open_
 

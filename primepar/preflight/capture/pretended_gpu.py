@@ -217,6 +217,7 @@ class PretendedGpus:
     def _replace_modules(self) -> None:
         """`torch.cuda`, and what `torch.accelerator` calls."""
         cuda: Any = torch.cuda
+        torch.version.cuda = "12.8"
         stream = GpuStream(self)
         properties = SimpleNamespace(
             name="pretended GPU", major=9, minor=0, total_memory=MEMORY, multi_processor_count=132,

@@ -142,7 +142,7 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gpus = self._gpus
         if kind.gathers:
             with self:
-                return _copied_in(*args)
+                return self._copied_in(*args)
         if kind.views:
             return func(*args, **kwargs)
         if kind.communicates:
@@ -164,6 +164,21 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if index is not None and not kind.writes:
             gpus.place(result, index)
         return result
+
+    def _copied_in(
+        self, parts: list[torch.Tensor], whole: torch.Tensor, sizes: list[int], length: int,
+        rank: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+        """Do FSDP's copy part by part, so that each has its term, also one of data that is there.
+
+        Of layers that are cut by tensor parallelism too, some parts are equal on ranks, some not.
+        """
+        here = whole.narrow(0, length * rank, length)
+        for target, part in zip(torch.split(here, sizes), parts, strict=True):
+            target.copy_(part)
+            if not target.is_meta:
+                self._terms.made(self._terms.held(target), [target])
+        return here, whole
 
     def _communicate(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A functional collective: it copies its inputs unseen, and then calls the group."""
@@ -362,16 +377,6 @@ def _written(kind: _Kind, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterat
     """The tensors that an operation writes, of those that it is given."""
     named = dict(zip(kind.names, args, strict=False)) | kwargs if kind.writes else {}
     return _tensors(named.get(name) for name in kind.writes)
-
-
-def _copied_in(
-    parts: list[torch.Tensor], whole: torch.Tensor, sizes: list[int], length: int, rank: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Do FSDP's copy part by part, so that each keeps its term."""
-    here = whole.narrow(0, length * rank, length)
-    for target, part in zip(torch.split(here, sizes), parts, strict=True):
-        target.copy_(part)
-    return here, whole
 
 
 def _generator(args: Any, kwargs: Any) -> torch.Generator:

@@ -305,9 +305,11 @@ class _GradientQuestions:
             known = {atom for value in sums.values() for atom, _ in self._updates(value, set())}
             for holder in holders if known else ():
                 name, place = holder.parameter.name, 0
-                for segment in self.values.of(rank, holder.parameter.end):
+                # Without a gradient it is a copy, as what FSDP has gathered for a pass.
+                of_end = self.values.of(rank, holder.parameter.end) if name in sums else ()
+                for segment in of_end:
                     length = segment.length
-                    right = self._updates(part(sums.get(name, ()), place, place + length), set())
+                    right = self._updates(part(sums[name], place, place + length), set())
                     used = self._updates((segment,), known)
                     exact = {atom for atom in used if atom[1] is not None}
                     names = {atom for atom, _ in right}

@@ -59,6 +59,8 @@ class GradientHooks:
         @wraps(original)
         def from_local(local_tensor: torch.Tensor, *args: Any, **named: Any) -> DTensor:
             result = original(local_tensor, *args, **named)
+            if local_tensor.is_meta:
+                return result
             mesh = result.device_mesh
             for dim, placement in enumerate(result.placements):
                 if placement.is_replicate() and mesh.get_coordinate() is not None:
