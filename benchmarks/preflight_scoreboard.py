@@ -10,6 +10,7 @@ marked lines. `--title ring,mesh` takes those with `ring` or `mesh` in their tit
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -125,6 +126,8 @@ class PublicAnswer(BenchRow, frozen=True):
     ranks: Annotated[int, Column("ranks")]
     patched: Annotated[int, Column("lines patched")]
     verdict: Annotated[str, Column("verdict")]
+    forks: Annotated[int, Column("forks")]
+    """Decisions that were taken the other way."""
     seconds: Annotated[float, Column("CPU s", ".1f")]
     gloo: Annotated[str, Column("on gloo")]
     why: Annotated[str, Column("")]
@@ -150,7 +153,27 @@ class PublicAnswer(BenchRow, frozen=True):
         kinds = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         captured = len(rows) - counts["error"]
         yield f"{captured} of {len(rows)} captured: {kinds}"
+        yield f"{sum(row.forks for row in rows)} decisions taken the other way"
+        for verdict in ("unknown", "error"):
+            gaps = Counter(gap_of(row.why) for row in rows if row.verdict == verdict)
+            yield from (f"{verdict}: {count} {gap}" for gap, count in gaps.most_common())
         yield f"{sum(row.is_false for row in rows)} false verdicts"
+
+
+_GAPS = {
+    "needs ": "lack a package",
+    " to end within ": "end too late",
+    " to run to its end": "raise before the first call",
+    "a library makes a plain number": "decide by a number that a library made plain",
+    "only equal data at the start": "have replicas for which only equal data speak",
+}
+"""What a reason has in it -> the kind of gap."""
+
+
+def gap_of(why: str) -> str:
+    """The kind of gap that a reason names, or the property that is not decided."""
+    kinds = (kind for text, kind in _GAPS.items() if text in why)
+    return next(kinds, f"by {why.partition(':')[0]}")
 
 
 def answer(script: SeededScript) -> PreflightAnswer:
@@ -186,10 +209,12 @@ def public_answer(row: PublicScript, commit: str, mirror: str, gloo: bool) -> Pu
         seconds = cpu_seconds() - start
         if gloo and not why:
             ran = row.gloo or run_on_gloo(row, root)
-    verdict, why, *_ = report
+    verdict, why, *lines = report
+    taken = re.search(r"(\d+) decisions? taken the other way", "\n".join(lines))
+    forks = int(taken[1]) if taken else 0
     why = "" if verdict == "proved" else row.broken or row.reason or why
     patched = row.lines_patched
-    return PublicAnswer(row.name, row.ranks, patched, verdict, seconds, ran, why, row.broken)
+    return PublicAnswer(row.name, row.ranks, patched, verdict, forks, seconds, ran, why, row.broken)
 
 
 def preflight_scoreboard(

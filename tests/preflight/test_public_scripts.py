@@ -72,7 +72,7 @@ def test_a_script_is_taken_of_a_local_copy_and_patched(tmp_path: Path) -> None:
 def test_a_verdict_is_false_where_a_run_contradicts_it(
     verdict: str, gloo: str, broken: str, is_false: bool
 ) -> None:
-    assert PublicAnswer("", 2, 0, verdict, 1.0, gloo, "", broken).is_false == is_false
+    assert PublicAnswer("", 2, 0, verdict, 0, 1.0, gloo, "", broken).is_false == is_false
 
 
 SPAWNS = """
