@@ -45,6 +45,7 @@ from msgspec.structs import replace
 from primepar.errors import CaptureError
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
+from primepar.preflight.meaning.replicas import ReplicaQuestions
 from primepar.preflight.recording import MarkedDecision, RankRecording, Turns, program_of
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message
@@ -267,7 +268,7 @@ def _judged(
     terms = [of_rank.terms for of_rank in others if of_rank.terms is not None]
     if result.verdict == "proved" and len(terms) == len(others):
         if any(of_rank.claims for of_rank in terms):
-            result = gradients(TermValues(program, terms), terms)
+            result = gradients(ReplicaQuestions(TermValues(program, terms), terms))
         result = result if result.verdict == "refuted" else PropertyResult("", "proved", 0.0)
     if result.verdict == "proved":
         return None

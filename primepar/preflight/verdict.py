@@ -22,7 +22,7 @@ from primepar.preflight.decisions import ScriptRecorder, decisions
 from primepar.preflight.meaning.adjoint import adjoint
 from primepar.preflight.meaning.evaluate import TermValues
 from primepar.preflight.meaning.gradients import gradients
-from primepar.preflight.meaning.replicas import replication
+from primepar.preflight.meaning.replicas import ReplicaQuestions, replication
 from primepar.preflight.meaning.sums import sums
 from primepar.preflight.meaning.terms import RankTerms
 from primepar.preflight.recording import GroupCreation, RankRecording, all_gaps
@@ -85,13 +85,14 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
     tensor is labelled so, the adjoint if a gradient comes back from another rank.
     """
     values = TermValues(program, terms)
+    parameters = ReplicaQuestions(values, terms)
     if any(
         of_rank.claims
         or of_rank.idle
         or any(parameter.start != parameter.end for parameter in of_rank.trained)
         for of_rank in terms
     ):
-        yield gradients(values, terms)
+        yield gradients(parameters)
     if any(of_rank.replicas for of_rank in terms):
         yield replication(values, terms)
     if any(of_rank.pullbacks or of_rank.traces for of_rank in terms):
@@ -99,7 +100,7 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
         if result is not None:
             yield result
     if any(call.forward for of_rank in terms for call in of_rank.calls):
-        result = sums(program, values, terms)
+        result = sums(program, parameters)
         if result is not None:
             yield result
 

@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
+from primepar.preflight.meaning.faults import DataFault
 from primepar.preflight.meaning.replay import ReplayedGradient, replays
 from primepar.preflight.meaning.terms import (
     Added,
@@ -57,10 +58,8 @@ def adjoint(
     done = replays(values, terms)
     replayed = (_of_replay(program, values, one) for one in done.wrong)
     wrong = next(chain(asked.wrong(), replayed), None)
-    seconds = perf_counter() - start
     if wrong is not None:
-        sentence, details = wrong
-        return PropertyResult(NAME, "refuted", seconds, counterexample=sentence, details=details)
+        return wrong.result(NAME, start)
     reasons = asked.reasons()
     compared = bool(asked.compared or asked.opaque or done.compared)
     verdict: Verdict = "unknown" if done.left else "proved" if compared else "not asked"
@@ -71,12 +70,12 @@ def adjoint(
         if name not in done.left
     ]
     reasons += [f"the backward of {name} is not compared: {why}" for name, why in done.left.items()]
-    return PropertyResult(NAME, verdict, seconds, reason="; ".join(reasons)) if reasons else None
+    if not reasons:
+        return None
+    return PropertyResult(NAME, verdict, perf_counter() - start, reason="; ".join(reasons))
 
 
-def _of_replay(
-    program: Program, values: TermValues, wrong: ReplayedGradient
-) -> tuple[str, Counterexample]:
+def _of_replay(program: Program, values: TermValues, wrong: ReplayedGradient) -> DataFault:
     trace = wrong.trace
 
     def calls(listed: Sequence[Any]) -> str:
@@ -100,7 +99,7 @@ def _of_replay(
     event = InvolvedInstruction(
         wrong.rank, "a gradient is returned", role="writes it", wrong=True, source=trace.source
     )
-    return sentence, Counterexample("wrong-data", (wrong.rank,), events=(event,))
+    return DataFault(sentence, Counterexample("wrong-data", (wrong.rank,), events=(event,)))
 
 
 class _Copy(NamedTuple):
@@ -162,7 +161,7 @@ class _AdjointQuestions:
             for atom in self._origins(source.data):
                 self.known[atom].append(source)
 
-    def wrong(self) -> Iterator[tuple[str, Counterexample]]:
+    def wrong(self) -> Iterator[DataFault]:
         """Yield what is wrong: a gradient of something else, one that is missing, and factors."""
         required = self._required()
         for key, source in self.sources.items():
@@ -290,7 +289,7 @@ class _AdjointQuestions:
             ready += later
         return entered
 
-    def _of_another(self, source: _Source, copy: _Copy, data: Value) -> tuple[str, Counterexample]:
+    def _of_another(self, source: _Source, copy: _Copy, data: Value) -> DataFault:
         claim, atoms = source.claims[0], self._origins(data)
         others = [other for atom in sorted(atoms) for other in self.known.get(atom, ())]
         others.sort(key=lambda other: other.data != data)
@@ -300,9 +299,9 @@ class _AdjointQuestions:
             f"rank {copy.rank} {self._received(copy)}computed at {copy.term.source}: send and "
             "receive both in one order, and give each gradient to the output that it belongs to"
         )
-        return sentence, _details(source, claim, copy)
+        return DataFault(sentence, _details(source, claim, copy))
 
-    def _missing(self, source: _Source, copies: Sequence[_Copy]) -> tuple[str, Counterexample]:
+    def _missing(self, source: _Source, copies: Sequence[_Copy]) -> DataFault:
         claim, copy = source.claims[0], copies[0]
         ranks = sorted({copy.rank for copy in copies})
         shown = f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}"
@@ -311,9 +310,9 @@ class _AdjointQuestions:
             f"copies on {shown}, computed at {copy.term.source}, got it without: let {shown} send "
             "it, and add it to the others before backward"
         )
-        return sentence, _details(source, claim, copy)
+        return DataFault(sentence, _details(source, claim, copy))
 
-    def _factors(self) -> Iterator[tuple[str, Counterexample]]:
+    def _factors(self) -> Iterator[DataFault]:
         """Yield gradients that do not count once, unless all share one factor.
 
         Where several ranks compute one gradient alike, it counts once for one or for each of them.
@@ -337,7 +336,7 @@ class _AdjointQuestions:
                         f"rank {copy.rank} computed at {copy.term.source}, times {expected}, got "
                         f"it times {times}: let each copy's gradient come back once"
                     )
-                    yield sentence, _details(source, source.claims[0], copy)
+                    yield DataFault(sentence, _details(source, source.claims[0], copy))
 
     def _sent(self, source: _Source) -> str:
         """What was given, by the instruction that reads it."""

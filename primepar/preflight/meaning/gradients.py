@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, combinations
 from time import perf_counter
-from typing import NamedTuple
 
-from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.faults import DataFault, worst
 from primepar.preflight.meaning.replicas import ReplicaHolder, ReplicaQuestions, Replicas
-from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf, RankTerms
+from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf
 from primepar.preflight.meaning.values import Value, digest, part, size
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.words import ranks_text
@@ -30,43 +29,32 @@ from primepar.verify.report import PropertyResult, Verdict
 NAME = "gradients"
 
 
-def gradients(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult:
+def gradients(replicas: ReplicaQuestions) -> PropertyResult:
     """Decide whether all gradients that optimizers read are complete, each counted once."""
     start = perf_counter()
-    asked = _GradientQuestions(values, terms)
-    wrong = asked.first_certain()
-    compared = asked.compared() if wrong is None else []
-    idle = [(rank, one) for rank, one in enumerate(terms) if one.idle and not one.claims]
-    seconds = perf_counter() - start
-    if wrong is None and idle:
-        reason = (
+    asked = _GradientQuestions(replicas)
+    wrong = worst(asked.wrong())
+    if wrong is not None:
+        return wrong.result(NAME, start)
+    idle = [(rank, one) for rank, one in enumerate(replicas.terms) if one.idle and not one.claims]
+    verdict: Verdict = "proved"
+    if idle:
+        verdict, reason = "unknown", (
             f"rank {idle[0][0]}, the optimizer's step at {idle[0][1].idle}: expected gradients, as "
             "a backward pass has computed some, got none: synchronise them before the step"
-        )
-        return PropertyResult(NAME, "unknown", seconds, reason=reason)
-    if wrong is None and compared:
-        return PropertyResult(NAME, "proved", seconds, reason="; ".join(compared + asked.notes()))
-    if wrong is None:
-        verdict, reason = asked.nothing()
-        return PropertyResult(NAME, verdict, seconds, reason="; ".join([reason, *asked.notes()]))
-    sentence, details, certain = wrong
-    if not certain:
-        return PropertyResult(NAME, "unknown", seconds, reason=sentence, details=details)
-    return PropertyResult(NAME, "refuted", seconds, counterexample=sentence, details=details)
-
-
-class Wrong(NamedTuple):
-    """A fault: a sentence, the places, and whether it is certain."""
-
-    sentence: str
-    details: Counterexample
-    certain: bool
+        )  # fmt: skip
+    else:
+        reasons = asked.compared()
+        if not reasons:
+            verdict, nothing = asked.nothing()
+            reasons = [nothing]
+        reason = "; ".join([*reasons, *asked.notes()])
+    return PropertyResult(NAME, verdict, perf_counter() - start, reason=reason)
 
 
 class _GradientQuestions:
-    def __init__(self, values: TermValues, terms: Sequence[RankTerms]) -> None:
-        self.values, self.terms = values, terms
-        self.replicas = ReplicaQuestions(values, terms)
+    def __init__(self, replicas: ReplicaQuestions) -> None:
+        self.replicas, self.values, self.terms = replicas, replicas.values, replicas.terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
         self.made_for: dict[str, set[str]] = {}
@@ -81,14 +69,14 @@ class _GradientQuestions:
         And those that are the same in several steps, as of the bias of a layer whose output is the
         loss: where a script keeps `grad` from step to step, they are in it several times.
         """
-        for rank, of_rank in enumerate(terms):
+        for rank, of_rank in enumerate(self.terms):
             ends = Counter[int]()
             for claim in of_rank.claims:
                 ends[claim.step] = max(ends[claim.step], claim.gradient)
             limits, steps = sorted(ends.values()), dict[str, int]()
             for number, node in enumerate(of_rank.nodes):
                 if isinstance(node, Gradient):
-                    atom = values.of(rank, number)[0].form[0][0][0]
+                    atom = self.values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
                     step = bisect_left(limits, number)
                     if steps.setdefault(atom, step) != step:
@@ -98,19 +86,14 @@ class _GradientQuestions:
                     if isinstance(data, Leaf) and data.constant:
                         self.constant.add(atom)
 
-    def first_certain(self) -> Wrong | None:
-        """The first fault that is certain, else the first one, if there is any."""
-        first: Wrong | None = None
-        for wrong in chain(
+    def wrong(self) -> Iterator[DataFault]:
+        """Yield all that is wrong, or may be."""
+        return chain(
             self.unequal(), self.exchanged(), self.misplaced(), self.apart(), self.wrong_scale(),
             self.lost(), self.left_out(), self.weighed(),
-        ):  # fmt: skip
-            first = first or wrong
-            if wrong.certain:
-                return wrong
-        return first
+        )  # fmt: skip
 
-    def unequal(self) -> Iterator[Wrong]:
+    def unequal(self) -> Iterator[DataFault]:
         """Yield where replicas get different gradients, or hold different data at the end.
 
         What counts is what a parameter holds: where a later average or broadcast has made replicas
@@ -158,7 +141,7 @@ class _GradientQuestions:
                 return step
         return None
 
-    def apart(self) -> Iterator[Wrong]:
+    def apart(self) -> Iterator[DataFault]:
         """Yield parameters that get one sum on two ranks, and started with different data."""
         by_name: dict[tuple[str, int], list[ReplicaHolder]] = {}
         for holder in self.replicas.holders:
@@ -181,7 +164,7 @@ class _GradientQuestions:
                 ):
                     yield self._started_apart(one, other, step)
 
-    def lost(self) -> Iterator[Wrong]:
+    def lost(self) -> Iterator[DataFault]:
         """Yield parameters whose update a communication has overwritten with the data of before."""
         for holder in self.replicas.holders:
             rank, parameter = holder.rank, holder.parameter
@@ -197,9 +180,9 @@ class _GradientQuestions:
                     "expected the data that the optimizer has written, got those of before the "
                     "step: send it from the rank that updates it"
                 )
-                yield Wrong(sentence, _details(claim.name, {rank: claim}), True)
+                yield DataFault(sentence, _details(claim.name, {rank: claim}))
 
-    def left_out(self) -> Iterator[Wrong]:
+    def left_out(self) -> Iterator[DataFault]:
         """Yield replicas of which some elements lack the gradients of ranks that are in others.
 
         As where each rank updates the part that it sends by its own gradient, unreduced.
@@ -230,9 +213,9 @@ class _GradientQuestions:
                         f"others are, got those of ranks {ranks_text(sorted(ranks))} alone: reduce "
                         "the gradients before each rank updates its part"
                     )
-                    yield Wrong(sentence, _details(name, claims), True)
+                    yield DataFault(sentence, _details(name, claims))
 
-    def weighed(self) -> Iterator[Wrong]:
+    def weighed(self) -> Iterator[DataFault]:
         """Yield parameters that are a sum over ranks where a mean is meant.
 
         Two replicas `p - g0` and `p - g1` make `2 p - g0 - g1`, in which `p` counts twice.
@@ -256,10 +239,10 @@ class _GradientQuestions:
                         f"data of before the steps count once, got a sum in which they count "
                         f"{float(times):.3g} times: divide by the number of ranks"
                     )
-                    yield Wrong(sentence, _details(name, {}), True)
+                    yield DataFault(sentence, _details(name, {}))
                     break
 
-    def exchanged(self) -> Iterator[Wrong]:
+    def exchanged(self) -> Iterator[DataFault]:
         """Yield gradients that an optimizer reads for a parameter and that are of other ones.
 
         As where a flat vector is cut in another order than it was put together. Tied parameters
@@ -286,11 +269,11 @@ class _GradientQuestions:
                         f"{' and '.join(names)} or of other elements: take the gradients apart as "
                         "they were put together"
                     )
-                    yield Wrong(sentence, _details(claim.name, {rank: claim}), True)
+                    yield DataFault(sentence, _details(claim.name, {rank: claim}))
                     break
                 place += length
 
-    def misplaced(self) -> Iterator[Wrong]:
+    def misplaced(self) -> Iterator[DataFault]:
         """Yield parameters that were updated by gradients of other elements or parameters.
 
         Followed through what an optimizer computes, element by element where it is pointwise.
@@ -324,7 +307,7 @@ class _GradientQuestions:
                             "their own gradients, got gradients of other elements: let each rank "
                             "update the part that it sends"
                         )
-                        yield Wrong(sentence, _details(name, claims), True)
+                        yield DataFault(sentence, _details(name, claims))
                         break
                     place += length
 
@@ -355,7 +338,7 @@ class _GradientQuestions:
                             ready += [(segment, False) for segment in given]
         return atoms
 
-    def wrong_scale(self) -> Iterator[Wrong]:
+    def wrong_scale(self) -> Iterator[DataFault]:
         """Yield parameters whose gradients have other coefficients than most, or several."""
         numbers = {
             (rank, number): set(self._coefficients(self._gradient(rank, claim)))
@@ -375,7 +358,7 @@ class _GradientQuestions:
                 "weights of a mean do, such as its share of all tokens: scale all ranks alike, if "
                 "they are meant alike"
             )
-            yield Wrong(sentence, _details(claim.name, {rank: claim}), False)
+            yield DataFault(sentence, _details(claim.name, {rank: claim}), False)
             return
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         model = ""
@@ -542,7 +525,7 @@ class _GradientQuestions:
                 ranks[number] = max(ranks.get(number, 0), len(self.made[origin]))
         return ranks
 
-    def _differ(self, replicas: Replicas, first: int, rank: int, step: int) -> Wrong:
+    def _differ(self, replicas: Replicas, first: int, rank: int, step: int) -> DataFault:
         claims = {holder: replicas[holder].claims[step] for holder in (rank, first)}
         one, other = (
             self._summed(self._gradient(number, claims[number])) for number in (first, rank)
@@ -557,7 +540,7 @@ class _GradientQuestions:
         )
         return self._if_replicas(replicas[rank], replicas[first], sentence, claims)
 
-    def _drifts(self, one: ReplicaHolder, other: ReplicaHolder) -> Wrong:
+    def _drifts(self, one: ReplicaHolder, other: ReplicaHolder) -> DataFault:
         """Replicas that got the same gradients and end with different data."""
         pair, name = (other, one), other.parameter.name
         claims = {holder.rank: holder.first for holder in pair if holder.claims}
@@ -583,7 +566,7 @@ class _GradientQuestions:
         other: ReplicaHolder,
         sentence: str,
         claims: dict[int, GradientClaim],
-    ) -> Wrong:
+    ) -> DataFault:
         """The fault, which is a question where only equal data speak for replicas."""
         certain = self.replicas.certain(holder, other)
         if not certain and self.replicas.constant(holder):
@@ -598,16 +581,16 @@ class _GradientQuestions:
                 ", if they are replicas: only equal data at the start speak for it, and these "
                 f"ranks {why if linked else 'sum no gradients with one another'}"
             )
-        return Wrong(sentence, _details(holder.parameter.name, claims), certain)
+        return DataFault(sentence, _details(holder.parameter.name, claims), certain)
 
-    def _started_apart(self, one: ReplicaHolder, other: ReplicaHolder, step: int) -> Wrong:
+    def _started_apart(self, one: ReplicaHolder, other: ReplicaHolder, step: int) -> DataFault:
         claims = {holder.rank: holder.claims[step] for holder in (other, one)}
         sentence = (
             f"{_place(other.rank, other.parameter.name, claims[other.rank])}: expected the data of "
             f"rank {one.rank}, as both get one sum of gradients, got other data from the start: "
             "seed both alike, or broadcast the parameters before the first step"
         )
-        return Wrong(sentence, _details(other.parameter.name, claims), True)
+        return DataFault(sentence, _details(other.parameter.name, claims))
 
     def _summed(self, gradient: Value) -> str:
         ranks = self._ranks_of(gradient)
@@ -619,7 +602,7 @@ class _GradientQuestions:
         """The ranks whose gradients are in a sum."""
         return {rank for atom, _ in self._atoms(gradient) for rank in self.made[atom]}
 
-    def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> Wrong:
+    def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> DataFault:
         """A gradient with other coefficients than that of the parameter `model`, or with several.
 
         Not certain where several ranks compute the same gradient, and each may count for itself.
@@ -641,7 +624,7 @@ class _GradientQuestions:
         )
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
-        return Wrong(sentence, _details(claim.name, {rank: claim}), certain)
+        return DataFault(sentence, _details(claim.name, {rank: claim}), certain)
 
 
 def _listed(weights: dict[int, Fraction]) -> str:

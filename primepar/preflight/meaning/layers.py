@@ -13,30 +13,21 @@ parameters themselves, and these are not looked into.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
 from primepar.preflight.meaning.terms import (
     Cotangent,
     Gradient,
     Joined,
+    Leaf,
     Mapped,
     RankTerms,
     Received,
     Scaled,
     inputs_of,
 )
-
-
-class _Entering(NamedTuple):
-    """What is computed with a parameter in forward passes, and what enters these operations."""
-
-    used: bool
-    places: frozenset[TermPlace]
-    """Terms of parameters, and outputs of ranks."""
 
 
 class LayerOrder:
@@ -52,25 +43,28 @@ class LayerOrder:
         self.entering = lru_cache(maxsize=None)(self._entering)
 
     def feeds(self, one: tuple[int, str], other: tuple[int, str]) -> bool:
-        """Whether the parameter `one`, of a rank and by its name, is in what enters the other.
+        """Whether the parameter `one`, of a rank and by its name, is in all that enters the other.
 
         Before anything was received no term shows what a parameter is used for. Then all outputs of
         its rank are taken to be computed with it.
         """
-        places, rank = self.entering(*other).places, one[0]
-        if self.entering(*one).used:
-            return any(TermPlace(rank, node) in places for node in self._terms_of(*one))
-        return any(place.rank == rank and place.node in self.outputs[rank] for place in places)
+        rank, entering = one[0], self.entering(*other)
+        with_it = self.outputs[rank] | self._terms_of(*one)
+        return bool(entering) and all(
+            any(place.rank == rank and place.node in with_it for place in places)
+            for places in entering
+        )
 
     @cached_property
     def outputs(self) -> list[set[int]]:
-        """Of each rank: what it gives to others, and of which gradients come back."""
-        return [
-            {claim.data for claim in of_rank.pullbacks}.union(
+        """Of each rank: data that it gives to others, and of which gradients come back."""
+        listed = []
+        for of_rank in self.terms:
+            given = {claim.data for claim in of_rank.pullbacks}.union(
                 *(call.reads for call in of_rank.calls if call.forward == "function")
             )
-            for of_rank in self.terms
-        ]
+            listed.append({node for node in given if isinstance(of_rank.nodes[node], Leaf)})
+        return listed
 
     @cached_property
     def copies(self) -> list[dict[int, set[int]]]:
@@ -107,29 +101,27 @@ class LayerOrder:
 
     def _terms_of(self, rank: int, name: str) -> set[int]:
         """What a parameter held where it was used: its alone, as constants may be of several."""
-        used = {node for node in self.held[rank][name] if node in self.uses[rank]}
-        return {node for node in used if self._shared[rank][node] == 1} or used
+        names = self.held[rank]
+        used = names[name] & self.uses[rank].keys()
+        others = set[int]().union(*(nodes for one, nodes in names.items() if one != name))
+        return used - others or used
 
-    @cached_property
-    def _shared(self) -> list[Counter[int]]:
-        """Of each rank: in how many parameters a term is."""
-        return [Counter(node for nodes in names.values() for node in nodes) for names in self.held]
-
-    def _entering(self, rank: int, name: str) -> _Entering:
-        places, is_used = set[TermPlace](), False
-        for data in self._terms_of(rank, name):
-            for use in self.uses[rank][data]:
-                entering = self._computed_of(rank, use, data)
-                if entering is not None:
-                    is_used = True
-                    places |= entering
-        return _Entering(is_used, frozenset(places))
+    def _entering(self, rank: int, name: str) -> list[set[TermPlace]]:
+        """What enters each operation with a parameter: other parameters, and outputs of ranks."""
+        return [
+            places
+            for data in self._terms_of(rank, name)
+            for use in self.uses[rank][data]
+            if (places := self._computed_of(rank, use, data)) is not None
+        ]
 
     def _computed_of(self, rank: int, use: int, data: int) -> set[TermPlace] | None:
-        """What enters an operation besides a parameter; None for an update by a gradient."""
+        """What enters an operation besides a parameter; None if nothing, or a gradient, does."""
         places: set[TermPlace] = set()
         ready = [TermPlace(rank, one) for one in inputs_of(self.terms[rank].nodes[use])
                  if data not in self.copies[rank].get(one, ())]  # fmt: skip
+        if not ready:
+            return None
         seen = set(ready)
         while ready:
             place = ready.pop()

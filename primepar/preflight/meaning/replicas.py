@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.faults import DataFault
 from primepar.preflight.meaning.layers import LayerOrder
 from primepar.preflight.meaning.terms import (
     Applied,
@@ -283,8 +284,5 @@ def replication(values: TermValues, terms: Sequence[RankTerms]) -> PropertyResul
             for rank in (first, other)
         )  # fmt: skip
         details = Counterexample("wrong-data", (first, other), events=events)
-        seconds = perf_counter() - start
-        return PropertyResult(
-            "replication", "refuted", seconds, counterexample=sentence, details=details
-        )
+        return DataFault(sentence, details).result("replication", start)
     return PropertyResult("replication", "proved", perf_counter() - start)

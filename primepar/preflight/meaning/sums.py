@@ -28,7 +28,7 @@ from itertools import chain
 from time import perf_counter
 from typing import NamedTuple
 
-from primepar.preflight.meaning.evaluate import TermValues
+from primepar.preflight.meaning.faults import DataFault, worst
 from primepar.preflight.meaning.replicas import ReplicaQuestions
 from primepar.preflight.meaning.terms import (
     Added,
@@ -52,25 +52,14 @@ from primepar.verify.report import PropertyResult
 NAME = "sums"
 
 
-def sums(program: Program, values: TermValues, terms: Sequence[RankTerms]) -> PropertyResult | None:
+def sums(program: Program, replicas: ReplicaQuestions) -> PropertyResult | None:
     """Decide whether sums of forward passes count once what all ranks have; None without any."""
     start = perf_counter()
-    asked = _SumQuestions(program, values, terms)
-    wrong: _TimesCounted | None = None
-    for one in asked.wrong():
-        wrong = wrong or one
-        if one.certain:
-            wrong = one
-            break
-    seconds = perf_counter() - start
-    if wrong is not None and wrong.certain:
-        return PropertyResult(
-            NAME, "refuted", seconds, counterexample=wrong.sentence, details=wrong.details
-        )
+    asked = _SumQuestions(program, replicas)
+    wrong = worst(asked.wrong())
     if wrong is not None:
-        return PropertyResult(
-            NAME, "unknown", seconds, reason=wrong.sentence, details=wrong.details
-        )
+        return wrong.result(NAME, start)
+    seconds = perf_counter() - start
     if asked.compared:
         count = asked.compared
         what = "sums of forward passes count" if count > 1 else "sum of a forward pass counts"
@@ -85,14 +74,6 @@ def sums(program: Program, values: TermValues, terms: Sequence[RankTerms]) -> Pr
     return None
 
 
-class _TimesCounted(NamedTuple):
-    """An addend or its gradient that does not count once, and whether that is certainly wrong."""
-
-    sentence: str
-    details: Counterexample
-    certain: bool
-
-
 class _Addend(NamedTuple):
     """How often a rank adds something, and the terms that it is made of."""
 
@@ -105,25 +86,25 @@ _Addends = dict[str, _Addend]
 
 
 class _SumQuestions:
-    def __init__(self, program: Program, values: TermValues, terms: Sequence[RankTerms]) -> None:
-        self.program, self.values, self.terms = program, values, terms
-        self.replicas = ReplicaQuestions(values, terms)
+    def __init__(self, program: Program, replicas: ReplicaQuestions) -> None:
+        self.program, self.replicas = program, replicas
+        self.values, self.terms = replicas.values, replicas.terms
         self.compared = 0
         self.unseen = 0
         """Sums of data that were there, of which nothing is known."""
         self.holders = {(one.rank, one.parameter.name): one for one in self.replicas.holders}
         self.places = [
             {call.instruction: number for number, call in enumerate(of_rank.calls)}
-            for of_rank in terms
+            for of_rank in self.terms
         ]
         """Of each rank: instruction -> call."""
-        self.names: list[dict[int, str]] = [{} for _ in terms]
+        self.names: list[dict[int, str]] = [{} for _ in self.terms]
         """Of each rank: the terms of parameters, and their names."""
         for names, held in zip(self.names, self.replicas.held, strict=True):
             for name, nodes in held.items():
                 names.update(dict.fromkeys(nodes, name))
 
-    def wrong(self) -> Iterator[_TimesCounted]:
+    def wrong(self) -> Iterator[DataFault]:
         """Yield addends that count another number of times than once, and are meant once.
 
         And those that do, while the gradient on each rank is that of its part alone.
@@ -155,7 +136,7 @@ class _SumQuestions:
 
     def _judged(
         self, rank: int, call: int, scale: Fraction, reads: dict[int, int]
-    ) -> Iterator[_TimesCounted]:
+    ) -> Iterator[DataFault]:
         """Compare what the ranks of a sum add to it."""
         added = {member: self._addends(member, node) for member, node in reads.items()}
         shared = set.intersection(*(set(addends) for addends in added.values()))
@@ -163,7 +144,7 @@ class _SumQuestions:
             self._shards(member, addends, shared, reads) for member, addends in added.items()
         ):
             return
-        later = self.factors[rank].get(call, [])
+        ranks, later = ranks_text(list(reads)), self.factors[rank].get(call, [])
         factors = [scale, *(scale * factor for factor in later if factor)]
         is_mean = any(factor * len(reads) == 1 for factor in factors)
         for name in sorted(shared):
@@ -177,14 +158,26 @@ class _SumQuestions:
             if is_mean or any(times * factor == 1 for factor in factors):
                 if left:
                     share = added[rank][name].times / times
-                    yield self._halved(rank, call, reads, left, share, alone and scale == 1)
+                    yield self._wrong(
+                        rank, call, reads, alone and scale == 1,
+                        f"expected the gradient of {_several(left)} to be summed over ranks "
+                        f"{ranks}, as each adds {share} of what is computed of it, got that of one "
+                        "part alone: sum it, or add what all have after the sum",
+                        unless="a function sums it in its backward pass",
+                    )  # fmt: skip
                 continue
             certain = (
                 all(addends[name].times == 1 for addends in added.values())
                 and None not in later
                 and alone
             )
-            yield self._counted(rank, call, reads, named, times * scale, certain)
+            yield self._wrong(
+                rank, call, reads, certain,
+                f"expected what ranks {ranks} all have, computed of {_several(named)}, to count "
+                f"once in the sum of their parts, got it {times * scale} times: add it after the "
+                "sum, or on one rank alone",
+                unless="that number is meant",
+            )  # fmt: skip
 
     def _addends(self, rank: int, node: int) -> _Addends:
         """What a term is a sum of, with coefficients."""
@@ -286,40 +279,14 @@ class _SumQuestions:
         """Of each rank: call -> what its result is multiplied by; None for an unknown factor."""
         return [_factors(of_rank) for of_rank in self.terms]
 
-    def _counted(
-        self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
-        times: Fraction, certain: bool,
-    ) -> _TimesCounted:  # fmt: skip
-        sentence = (
-            f"expected what ranks {ranks_text(list(reads))} all have, computed of "
-            f"{_several(parameters)}, to count once in the sum of their parts, got it {times} "
-            "times: add it after the sum, or on one rank alone"
-        )
-        if not certain:
-            sentence += ", unless that number is meant"
-        return self._wrong(rank, call, reads, sentence, certain)
-
-    def _halved(
-        self, rank: int, call: int, reads: dict[int, int], parameters: Sequence[str],
-        share: Fraction, certain: bool,
-    ) -> _TimesCounted:  # fmt: skip
-        ranks = ranks_text(list(reads))
-        sentence = (
-            f"expected the gradient of {_several(parameters)} to be summed over ranks {ranks}, as "
-            f"each adds {share} of what is computed of it, got that of one part alone: sum it, "
-            "or add what all have after the sum"
-        )
-        if not certain:
-            sentence += ", unless a function sums it in its backward pass"
-        return self._wrong(rank, call, reads, sentence, certain)
-
     def _wrong(
-        self, rank: int, call: int, reads: dict[int, int], what: str, certain: bool
-    ) -> _TimesCounted:
+        self, rank: int, call: int, reads: dict[int, int], certain: bool, what: str, unless: str
+    ) -> DataFault:
         number = self.terms[rank].calls[call].instruction
         node = self.program.programs[rank][number]
         line = f" at {node.source}" if node.source else ""
         sentence = f"rank {rank}, instruction {number} ({instruction_line(node)}){line}: {what}"
+        sentence += "" if certain else f", unless {unless}"
         side = self.values.matches.sides((rank, number))[0]
         events = tuple(
             InvolvedInstruction(
@@ -329,7 +296,7 @@ class _SumQuestions:
             for member, index, _ in sorted(self.values.matches.partners[side])
         )  # fmt: skip
         details = Counterexample("wrong-data", tuple(reads), events=events)
-        return _TimesCounted(sentence, details, certain)
+        return DataFault(sentence, details, certain)
 
 
 def _several(names: Sequence[str]) -> str:
