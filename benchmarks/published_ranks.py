@@ -2,9 +2,10 @@
 
 For every published run the splits of its devices into stages, replicas and tensor parallel devices
 are listed as by `primepar plan --objective splits`, for the same model, cluster, batch, shards and
-recomputation. The rank of its layout is 1, and 1 more for every other split that fits the memory
-and has a faster plan than the published layout with the published method. Where that is more than
-5, the row has the term of time in which the first split is fastest against it.
+recomputation. The rank of its layout is the place of its split in that list. As published, with the
+method and the micro-batches of the run, it has 1, and 1 more for every other split that fits and
+has a faster plan. Where that is more than 5, the row has the term of time in which the first of all
+takes least against it.
 
 Runs are those of `external` and `published_runs`, and these, of which the layout alone is taken:
 
@@ -83,6 +84,7 @@ class RankRow(BenchRow, frozen=True):
     seconds: Annotated[float, Column("s", ".2f")]
     """Of the published layout, as priced."""
     rank: Annotated[int, Column("rank")]
+    published: Annotated[int, Column("as published")]
     splits: Annotated[int, Column("of")]
     first: Annotated[str, Column("first")]
     fastest: Annotated[float, Column("its s", ".2f")]
@@ -92,10 +94,12 @@ class RankRow(BenchRow, frozen=True):
     def notes(cls, rows: Sequence[RankRow]) -> Iterator[str]:
         """How many are in the first five, and how much longer the published layouts take."""
         near = sum(row.rank <= FIRST for row in rows)
+        same = sum(row.published <= FIRST for row in rows)
         longer = [row.seconds / row.fastest - 1 for row in rows]
         yield (
-            f"{near} of {len(rows)} published layouts are in the first {FIRST}; they take "
-            f"{median(longer):.1%} more than the first in the median, {max(longer):.1%} at most"
+            f"of {len(rows)} published layouts {near} are in the first {FIRST}, {same} of them as "
+            f"published, with {median(longer):.1%} more than the first in the median, "
+            f"{max(longer):.1%} at most"
         )
 
 
@@ -114,15 +118,18 @@ def measure(make: Callable[[], PublishedLayout]) -> RankRow:
     splits = run.splits
     trained = priced_by(splits, run.split, run.size, run.method, run.options)
     listed = [row for row in splits.ranked() if row.memory <= run.cluster.memory]
-    faster = [row for row in listed if row.split != run.split and row.seconds < trained.seconds]
+    others = [row.seconds for row in listed if row.split != run.split]
+    searched = min(row.seconds for row in (trained, *listed) if row.split == run.split)
+    rank, published = (1 + sum(other < seconds for other in others)
+                       for seconds in (searched, trained.seconds))  # fmt: skip
     first = min([trained, *listed], key=lambda row: row.seconds)
     before, after = seconds_by_term(trained), seconds_by_term(first)
     gains = {name: before[name] - after[name] for name in before}
     most = max(gains, key=lambda name: gains[name])
-    reason = f"{most}, by {gains[most]:.2f} s" if len(faster) >= FIRST else ""
+    reason = f"{most}, by {gains[most]:.2f} s" if published > FIRST else ""
     return RankRow(
         run.paper, run.name, run.devices, " x ".join(map(str, run.split)), trained.seconds,
-        len(faster) + 1, len(listed), " x ".join(map(str, first.split)), first.seconds, reason,
+        rank, published, len(listed), " x ".join(map(str, first.split)), first.seconds, reason,
     )  # fmt: skip
 
 
