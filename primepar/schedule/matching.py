@@ -214,16 +214,17 @@ class Matches:
             sent, received = self.post(send), self.post(receive)
             assert isinstance(sent, Message)
             assert isinstance(received, Message)
+            # Two sides that meet and disagree meet no others, as messages match in order; and those
+            # behind them in the channel never come to meet.
             if sent.tag != received.tag:
-                # The sides are not matched with others: in order means that these two meet.
                 self.faults.append(Disagreement(receive, send, "tag", received.tag, sent.tag))
-                continue
+                return
             states = (sent.count, received.count, sent.dtype, received.dtype)
             is_plain = sent.block == received.block and not any(states)
             differs = None if is_plain else self._disputed((send, receive))
             if differs is not None:
                 self.faults.append(differs)
-                continue
+                return
             matched.append((send, receive))
             self.partners[send] = self.partners[receive] = (send, receive)
 

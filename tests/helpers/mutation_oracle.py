@@ -234,8 +234,7 @@ def decide_program(task: Task, where: str, program: Program) -> Judged:
     report = verify_program(program)
     seconds = perf_counter() - start
     split = disagreement(report, seen)
-    counted = {"memory", "traffic"}
-    if not split and _emulates(program) == bool(set(seen.failed) - counted):
+    if not split and _emulates(program) == bool(set(seen.failed) - {"traffic"}):
         split = "emulator"
     return Judged(
         task.method, task.way, task.number, where,

@@ -14,7 +14,7 @@ from oracle.contents import (
     piece,
     same,
     scaled,
-    sizes,
+    where,
     whole,
 )
 from oracle.names import BlockNames, Corner, cell_of
@@ -175,7 +175,7 @@ class RankMemories:
         content = self._used(rank, node.block)
         self._forget(rank, (node.block,) * node.in_place)
         boxes = self._boxes(node)
-        if boxes is None or not _fits(content, boxes[0]):
+        if boxes is None or not self._is_of(content, node.block):
             self._fail("placement")
             return
         whole_box, *parts = boxes
@@ -188,7 +188,7 @@ class RankMemories:
         contents = [self._used(rank, block) for block in node.blocks]
         self._forget(rank, node.blocks * node.in_place)
         boxes = self._boxes(node)
-        if boxes is None or not all(map(_fits, contents, boxes[1:])):
+        if boxes is None or not all(map(self._is_of, contents, node.blocks)):
             self._fail("placement")
             return
         whole_box, *parts = boxes
@@ -201,8 +201,17 @@ class RankMemories:
         joined = whole(placed)
         if not self.names.is_uniform(joined, whole_box):
             self._fail("placement")
-            joined = self.names.datum(node.block)
         self._write(rank, node.block, joined)
+
+    def _is_of(self, content: CellSums, block: str) -> bool:
+        """Whether all that a block holds is of its own place."""
+        lengths, corners = self.names.cells(block)
+        place = self.names.meaning.place(block)
+        if is_zero(content) or place is None or content.lengths != lengths:
+            return is_zero(content)
+        cells = zip(content.cells, corners, strict=True)
+        return all(where(atom) <= {(place.tensor, corner)}
+                   for cell, corner in cells for atom, _ in cell)  # fmt: skip
 
     def _forget(self, rank: int, blocks: Iterable[str]) -> None:
         """Remove blocks whose memory another block now uses."""
@@ -229,8 +238,3 @@ def _corners(cuts: list[list[int]], box: Box) -> list[Corner]:
         for dim, positions in enumerate(cuts)
     ]
     return list(product(*inside))
-
-
-def _fits(content: CellSums, box: Box) -> bool:
-    """Whether the content of a block has the size of the block."""
-    return is_zero(content) or sizes(content) == tuple(end - first for first, end in box)

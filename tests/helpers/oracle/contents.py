@@ -36,6 +36,13 @@ def single(atoms: Iterable[Atom], scale: Scale = 1) -> Sum:
     return frozenset((atom, scale) for atom in atoms)
 
 
+def where(atom: Atom) -> set[tuple[str, tuple[int, ...]]]:
+    """The cells that a term is of; of an extremum those of all its sums."""
+    if atom[0] in ("max", "min"):
+        return {place for cell in atom[1] for inner, _ in cell for place in where(inner)}
+    return {(atom[1], atom[2])}
+
+
 def is_zero(content: CellSums) -> bool:
     """Whether there is nothing in any cell."""
     return not any(content.cells)
