@@ -101,12 +101,20 @@ class TermValues:
         self.made_of: dict[str, tuple[list[Value], bool]] = {}
         """The atom of an operation -> its inputs, and whether it is pointwise."""
         self._values: dict[TermPlace, Value] = {}
+        self._alike: dict[tuple[int, int, int, int], Value] = {}
+        """A slot of the call of a first member, and a length -> what all members receive in it."""
+        self._digests: dict[int, str] = {}
+        """Identity of a value that is kept -> its digest."""
 
     def of(self, rank: int, node: int) -> Value:
         """The value of a term, of a program that ends. Raises `ValueError` if it does not."""
         waiting = [TermPlace(rank, node)]
         while waiting:
             place = waiting[-1]
+            alike = self._received_alike(place)
+            if alike in self._alike:
+                self._values[waiting.pop()] = self._alike[alike]
+                continue
             missing = [need for need in self.needs(place) if need not in self._values]
             if missing:
                 waiting += missing
@@ -114,7 +122,20 @@ class TermValues:
             waiting.pop()
             if place not in self._values:
                 self._values[place] = self._value(place)
+                if alike is not None:
+                    self._alike[alike] = self._values[place]
         return self._values[TermPlace(rank, node)]
+
+    def _received_alike(self, place: TermPlace) -> tuple[int, int, int, int] | None:
+        """What names a value that all members of a call receive alike."""
+        node = self.nodes[place.rank][place.node]
+        if not isinstance(node, Received):
+            return None
+        side = place.rank, self.calls[place.rank][node.call].instruction, 0
+        if not isinstance(self.matches.post(side), AllReduce | AllGather):
+            return None
+        first, index, _ = self.matches.partners[side][0]
+        return first, index, node.slot, node.length
 
     def members(self, rank: int, call: int) -> tuple[int, ...]:
         """The ranks that meet in a call of a rank, itself included."""
@@ -136,22 +157,22 @@ class TermValues:
             case Leaf(digest=name, length=length):
                 return opaque(name, length)
             case Applied(digest=name, length=length, pointwise=pointwise):
-                atom = digest_of(name, *map(digest, inputs))
+                atom = digest_of(name, *map(self._digest, inputs))
                 self.made_of.setdefault(atom, (inputs, pointwise))
                 return opaque(atom, length)
             case Mapped(digest=name, length=length):
                 return self._mapped(name, inputs[0], length)
             case WeightedTerm(divides=divides):
-                name = digest_of(f"divided {divides}", digest(inputs[1]))
+                name = digest_of(f"divided {divides}", self._digest(inputs[1]))
                 return self._mapped(name, inputs[0], size(inputs[0]), weighs=True)
             case Scaled(factor=factor):
                 return scaled(inputs[0], Fraction(factor))
             case Added():
                 return total(inputs)
             case Gradient(length=length):
-                return opaque(digest_of("gradient", digest(inputs[0])), length)
+                return opaque(digest_of("gradient", self._digest(inputs[0])), length)
             case Cotangent(length=length):
-                return opaque(digest_of("cotangent", *map(digest, inputs)), length)
+                return opaque(digest_of("cotangent", *map(self._digest, inputs)), length)
             case Joined(parts=parts):
                 pieces = zip(inputs, parts, strict=True)
                 return joined(
@@ -159,6 +180,12 @@ class TermValues:
                 )
             case _:
                 return self.delivered(rank, node, inputs, VALUES)
+
+    def _digest(self, value: Value) -> str:
+        known = self._digests.get(id(value))
+        if known is None:
+            known = self._digests[id(value)] = digest(value)
+        return known
 
     def _mapped(self, name: str, value: Value, length: int, weighs: bool = False) -> Value:
         """A linear operation of a value; what its atoms were before stays known."""
