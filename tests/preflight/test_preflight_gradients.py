@@ -317,14 +317,15 @@ def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     assert result.verdict in ({"proved"} if step.is_right() else wrong), (seed, step.actions)
 
 
-def stages(use: bool) -> Step:
+def stages(use: bool, apart: int = -1) -> Step:
     """Two stages of two replicas each, whose layers all start from one seed.
 
     Or four replicas, of which two give two others data that they do not use before their weight.
+    The rank `apart` starts otherwise.
     """
 
     def step(rank: HandMadeRank) -> None:
-        first, data, weight = rank.rank < 2, torch.zeros(8), parameter()
+        first, data, weight = rank.rank < 2, torch.zeros(8), parameter() + (rank.rank == apart)
         rank.all_reduce(data, (0, 1) if first else (2, 3))
         if first:
             rank.call(Send(peer=rank.rank + 2, block="x"), [data * weight], [])
@@ -358,4 +359,12 @@ def test_replicas_that_exchange_messages_are_no_layers() -> None:
         "replica, that is a sum over ranks 0,1, got a sum over ranks 2,3: reduce it over ranks "
         "0,1,2,3, if they are replicas: only equal data at the start speak for it, and these ranks "
         "sum no gradients with one another",
+    )
+
+
+def test_a_replica_in_one_stage_that_starts_otherwise() -> None:
+    assert sentence(decided(stages(use=True, apart=3))) == (
+        "rank 3, gradient of 0.weight at step.py:7: expected the data of rank 2, as both get one "
+        "sum of gradients, got other data from the start: seed both alike, or broadcast the "
+        "parameters before the first step"
     )

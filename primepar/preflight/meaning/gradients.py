@@ -148,12 +148,12 @@ class _GradientQuestions:
             length = size(self.values.of(holder.rank, holder.parameter.start))
             by_name.setdefault((holder.parameter.name, length), []).append(holder)
         for holders in by_name.values():
-            kinds: dict[str, ReplicaHolder] = {}
+            kinds: dict[tuple[object, ...], ReplicaHolder] = {}
             for holder in holders:
-                kinds.setdefault(self.replicas.start(holder), holder)
+                kinds.setdefault((self.replicas.start(holder), *self._gradients(holder)), holder)
             for one, other in combinations(kinds.values(), 2):
                 step = min(one.claims.keys() & other.claims.keys(), default=None)
-                same = self.replicas.end(one) == self.replicas.end(other)
+                same = any(of(one) == of(other) for of in (self.replicas.start, self.replicas.end))
                 if step is None or same or self.replicas.sharded(one, other):
                     continue
                 sums = [self._gradient(holder.rank, holder.claims[step]) for holder in (one, other)]
