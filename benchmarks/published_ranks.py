@@ -4,8 +4,8 @@ For every published run the splits of its devices into stages, replicas and tens
 are listed as by `primepar plan --objective splits`, for the same model, cluster, batch, shards and
 recomputation. The rank of its layout is the place of its split in that list. As published, with the
 method and the micro-batches of the run, it has 1, and 1 more for every other split that fits and
-has a faster plan. Where that is more than 5, the row has the term of time in which the first of all
-takes least against it.
+has a faster plan. Where none fits, as of Llama 3 without recomputation, all count. Where that is
+more than 5, the row has the term of time in which the first of all takes least against it.
 
 Runs are those of `external` and `published_runs`, and these, of which the layout alone is taken:
 
@@ -117,7 +117,8 @@ def measure(make: Callable[[], PublishedLayout]) -> RankRow:
     run = make()
     splits = run.splits
     trained = priced_by(splits, run.split, run.size, run.method, run.options)
-    listed = [row for row in splits.ranked() if row.memory <= run.cluster.memory]
+    every = splits.ranked()
+    listed = [row for row in every if row.memory <= run.cluster.memory] or every
     others = [row.seconds for row in listed if row.split != run.split]
     searched = min(row.seconds for row in (trained, *listed) if row.split == run.split)
     rank, published = (1 + sum(other < seconds for other in others)
