@@ -130,7 +130,7 @@ class PublicAnswer(BenchRow, frozen=True):
     """Decisions that were taken the other way."""
     seconds: Annotated[float, Column("CPU s", ".1f")]
     gloo: Annotated[str, Column("on gloo")]
-    why: Annotated[str, Column("")]
+    why: Annotated[str, Column("", ".200")]
     """Where it is not proved: the finding, or the reason why it is not captured."""
     broken: str = ""
 
@@ -161,11 +161,12 @@ class PublicAnswer(BenchRow, frozen=True):
 
 
 _GAPS = {
-    "needs ": "lack a package",
     " to end within ": "end too late",
     " to run to its end": "raise before the first call",
     "a library makes a plain number": "decide by a number that a library made plain",
     "only equal data at the start": "have replicas for which only equal data speak",
+    "decisions are left": "have more decisions than are taken in the time",
+    "needs ": "lack a package",
 }
 """What a reason has in it -> the kind of gap."""
 
