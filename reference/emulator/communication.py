@@ -8,9 +8,7 @@ of device 1 from device 0 gets x, also if its tag is that of y, which is an erro
 A block is in flight from the post to the end of the communication that uses it. A block that is
 only sent may be read but not changed; one that is received may not be used.
 
-Elements are counted for the usual bandwidth-optimal algorithms. An all-reduce, all-gather or
-reduce-scatter is a ring. A broadcast or reduce is a chain in group order from or to the root, in
-which every member except the last sends the block once. An all-to-all is direct messages.
+How many times the size of a block leaves a rank is read off `primepar.schedule.ledger`.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from primepar.errors import MismatchError
 from primepar.reference.emulator.contents import Block
 from primepar.reference.emulator.device import EmulatedDevice
 from primepar.schedule.effects import effects
+from primepar.schedule.ledger import sends
 from primepar.schedule.matching import Elements, dispute
 from primepar.schedule.program import (
     AllGather,
@@ -224,7 +223,19 @@ class InFlight:
                 device.end_send(name)
         for name, received in zip(gotten, made, strict=True):
             device.end_receive(name, received)
-        return End(done, " ".join(gotten or given), sent(node, device.rank, all_given))
+        return End(done, " ".join(gotten or given), self._sent(node, device.rank, all_given))
+
+    @staticmethod
+    def _sent(node: Collective, rank: int, all_given: Given) -> Fraction:
+        """Return the elements that a rank sends; a broadcast passes on the root's block."""
+        if isinstance(node, Broadcast):
+            sizes = {node.block: all_given[node.root][0].size}
+        else:
+            pairs = zip(effects(node, rank).reads, all_given[rank], strict=True)
+            sizes = {name: block.size for name, block in pairs}
+        return sum(
+            (Fraction(times * sizes[name]) for name, times in sends(node, rank)), Fraction(0)
+        )
 
     def _check_message(self, sent: PostedMessage, received: PostedMessage) -> None:
         """Raise `MismatchError` if two ends that met differ in tag, type of data, count or size."""
@@ -300,27 +311,3 @@ def results(collective: Collective, rank: int, given: Given, combine: Combine) -
             return tuple(given[member][members.index(rank)] for member in members)
         case _:
             return ()
-
-
-def sent(collective: Collective, rank: int, given: Given) -> Fraction:
-    """Return the elements that `rank` sends."""
-    size, group = len(collective.group), collective.group
-    sizes = [block.size for block in given[rank]]
-    match collective:
-        case AllReduce():
-            # A ring reduce-scatter, then a ring all-gather: n - 1 times a part of 1/n, twice.
-            return Fraction(2 * (size - 1) * sum(sizes), size)
-        case Reduce(root=root) | Gather(root=root):
-            return Fraction(sizes[0] if rank != root else 0)
-        case Broadcast(root=root):
-            # The chain starts at the root: of (0, 1, 2) with root 1 the last one is 0.
-            last = group[group.index(root) - 1]
-            return Fraction(given[root][0].size if rank != last else 0)
-        case AllGather():
-            return Fraction((size - 1) * sizes[0])
-        case ReduceScatter():
-            return Fraction((size - 1) * sum(sizes), size)
-        case AllToAll() | Scatter():
-            return Fraction(sum(sizes) - sizes[group.index(rank)] if sizes else 0)
-        case _:
-            return Fraction(0)

@@ -22,9 +22,7 @@ class LedgerEntry:
     time: float
     """Of the device's logical clock."""
     block: str
-    elements: int = 0
-    wide: int = 0
-    """Those of them that are of a wide tensor."""
+    elements: int
 
 
 class EmulatedDevice:
@@ -44,17 +42,12 @@ class EmulatedDevice:
         self.__host = {name: contents.datum(name, rank, host[name]) for name in host}
         self.__sending: Counter[str] = Counter()
         self.__receiving: dict[str, tuple[LedgerEntry, Block | None]] = {}
-        # A receive reserves its entry when it is posted and fills it when it ends, as its size
-        # comes with the block: isend x (4), irecv y (?), free x (-4), wait: entries 4, 4, -4, and
-        # a peak of 8, not of 4.
         self.__ledger: list[LedgerEntry] = []
-        for name, block in self.__memory.items():
-            self._append(name, block.size)
+        self.__live = 0
         bound = contents.program.memory
         self.__limit = None if bound is None else bound.device
-        self.__live = 0
         for name, block in self.__memory.items():
-            self._grow(name, block.size, block.size)
+            self._enter(name, block.size, block.size)
 
     @property
     def peak(self) -> int:
@@ -66,8 +59,13 @@ class EmulatedDevice:
 
         Buffers of posted receives are included.
         """
-        extra = wide_item - item
-        entries = (item * entry.elements + extra * entry.wide for entry in self.__ledger)
+        tensors = self._contents.program.tensors or {}
+        wide = {name for name, tensor in tensors.items() if tensor.wide}
+        entries = (
+            entry.elements
+            * (wide_item if entry.block.rstrip("'").rpartition("[")[0] in wide else item)
+            for entry in self.__ledger
+        )
         return max(accumulate(entries, initial=0))
 
     @property
@@ -75,18 +73,23 @@ class EmulatedDevice:
         """What each instruction changed in this device's memory, in order; first what it had."""
         return tuple(self.__ledger)
 
-    def _enter(self, entry: LedgerEntry, elements: int) -> None:
-        """Add elements to an entry of the ledger."""
-        tensors = self._contents.program.tensors or {}
-        tensor = tensors.get(entry.block.rstrip("'").rpartition("[")[0])
-        entry.elements += elements
-        entry.wide += elements if tensor is not None and tensor.wide else 0
+    def _enter(self, name: str, size: int, added: int) -> LedgerEntry:
+        """Enter a block of some size and the elements that it adds to those that are live.
 
-    def _append(self, name: str, elements: int) -> LedgerEntry:
-        """Append an entry of a block to the ledger."""
-        self.__ledger.append(LedgerEntry(self.clock, name))
-        self._enter(self.__ledger[-1], elements)
-        return self.__ledger[-1]
+        Raises `DeviceMemoryError` beyond the program's bound. A bound is in the program's elements:
+        where a block has others, there is nothing to compare.
+        """
+        entry = LedgerEntry(self.clock, name, added)
+        self.__ledger.append(entry)
+        self.__live += added
+        if self.__limit is not None and self._contents.meaning.elements(name) != size:
+            self.__limit = None
+        if self.__limit is not None and self.__live > self.__limit and added >= 0:
+            raise DeviceMemoryError(
+                f"expected at most {self.__limit} live elements on this device, got {self.__live} "
+                f"with {name}: free or evict a block before, or allow more in memory"
+            )
+        return entry
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """Return the blocks on the device and on its host after the last instruction."""
@@ -133,9 +136,7 @@ class EmulatedDevice:
         old = self.__memory.get(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        added = block.size - (old.size if old else 0)
-        self._append(name, added)
-        self._grow(name, block.size, added)
+        self._enter(name, block.size, block.size - (old.size if old else 0))
 
     def free(self, name: str) -> Block:
         """Remove a block from memory. Raises `InFlightError` or `MissingBlockError`."""
@@ -170,15 +171,11 @@ class EmulatedDevice:
 
     def begin_send(self, name: str) -> Block:
         """Return a block for a message; it may not change until `end_send`."""
-        block = self.read_any(name)
+        # What a block that is only sent holds is checked by those that read it.
+        here = name in self.__memory and name not in self.__receiving
+        block = self.__memory[name] if here else self.read(name)
         self.__sending[name] += 1
         return block
-
-    def read_any(self, name: str) -> Block:
-        """Return a block that is only sent, without a check of its content: its readers do that."""
-        if name in self.__memory and name not in self.__receiving:
-            return self.__memory[name]
-        return self.read(name)
 
     def end_send(self, name: str) -> None:
         """End a send: the block may change again."""
@@ -188,16 +185,20 @@ class EmulatedDevice:
         """Reserve a name for a message; no instruction may use it until `end_receive`."""
         self._check_still(name, "received into")
         old = self.__memory.pop(name, None)
-        self.__receiving[name] = self._append(name, 0), old
-        elements = self._contents.meaning.elements(name) or 0
-        self._grow(name, elements, elements - (old.size if old else 0))
+        # Its buffer is in use from here on; where the program does not define its size, that comes
+        # with the block: isend x (4), irecv y (?), free x (-4), wait: entries 4, 4, -4, and a peak
+        # of 8, not of 4.
+        size = self._contents.meaning.elements(name) or 0
+        self.__receiving[name] = self._enter(name, size, size - (old.size if old else 0)), old
 
     def end_receive(self, name: str, block: Block) -> None:
         """Store the received block. Raises `WrongDataError` if it has another shape."""
         entry, old = self.__receiving.pop(name)
         self._check_shape(name, old, block)
         self.__memory[name] = block
-        self._enter(entry, block.size - (old.size if old else 0))
+        added = block.size - (old.size if old else 0)
+        self.__live += added - entry.elements
+        entry.elements = added
 
     def _take(self, name: str, done: str) -> Block:
         self._check_still(name, done)
@@ -206,25 +207,8 @@ class EmulatedDevice:
                 f"expected {name} in this device's memory to be {done}, got {self._inventory()}"
             )
         block = self.__memory.pop(name)
-        self._append(name, -block.size)
-        self.__live -= block.size
+        self._enter(name, block.size, -block.size)
         return block
-
-    def _grow(self, name: str, size: int, elements: int) -> None:
-        """Count elements that become live. Raises `DeviceMemoryError` beyond the program's bound.
-
-        A bound is in the program's elements: where a block has others, there is nothing to compare.
-        """
-        self.__live += elements
-        if self.__limit is None:
-            return
-        if self._contents.meaning.elements(name) != size:
-            self.__limit = None
-        elif self.__live > self.__limit:
-            raise DeviceMemoryError(
-                f"expected at most {self.__limit} live elements on this device, got {self.__live} "
-                f"with {name}: free or evict a block before, or allow more in memory"
-            )
 
     def _check_still(self, name: str, done: str) -> None:
         in_flight = "sent" if self.__sending[name] else "received" * (name in self.__receiving)

@@ -87,7 +87,7 @@ class Emulation:
     events: list[Event]
     """In order of their start; times are units of the logical clock."""
     sent: list[Fraction]
-    """Elements that each rank sent; `emulator.communication` defines those of a collective."""
+    """Elements that each rank sent; `schedule.ledger` defines those of a collective."""
     devices: list[EmulatedDevice]
     """With the elements that each one held after every instruction."""
     finished: list[Finished]
