@@ -10,6 +10,7 @@ from command import run
 from profiles import draws, long
 from stream_k_cases import (
     WRONG_RULES,
+    LastOwns,
     Shifted,
     generated,
     right_programs,
@@ -98,6 +99,15 @@ def test_a_wrong_rule_is_refuted_with_the_smallest_sizes(kind: str) -> None:
     rule, message = WRONG_RULES[kind]
     first = next(result for result in prove(SECONDS, rule) if result.verdict == "refuted")
     assert f"{first.name}: {first.counterexample}" == message
+
+
+def test_with_the_last_worker_as_owner_waits_are_a_chain_that_ends() -> None:
+    class Chain(StreamK, frozen=True):
+        rule = LastOwns()
+
+    program = Chain(**WITH_FIX_UP.sizes).program()
+    assert primepar.verify(program).verdict == "proved"
+    assert primepar.check(program).equal
 
 
 @pytest.mark.parametrize(

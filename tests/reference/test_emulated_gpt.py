@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
-import numpy as np
 import pytest
 from partitioned_cases import PRESET_MESHES, difference
 from profiles import few
@@ -12,9 +9,6 @@ from profiles import few
 from primepar.models import GPTConfig, operators
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, preset_plan
-from primepar.reference.emulator.model import EmulatedModel
-from primepar.reference.oracle.train import AdamW, linear_weights, train, windows
-from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = GPTConfig(layers=2, hidden=12, heads=2, context=6, vocabulary=24)
 BATCH = 2
@@ -44,16 +38,3 @@ def test_under_a_preset_a_gpt_of_bytes_has_the_gradients_of_one_device(
 ) -> None:
     config = GPTConfig(layers=1, hidden=16, heads=8, context=4, vocabulary=256)
     assert difference(preset_plan(name, config, ranks), 8, 4) < 1e-10
-
-
-def test_a_gpt_of_bytes_trains_as_on_one_device() -> None:
-    text = bytes(range(CONFIG.vocabulary))
-    batches = list(itertools.islice(windows(text, BATCH, CONFIG.context), 4))
-    model = Transformer.initial(CONFIG)
-    emulated = EmulatedModel(CONFIG, plan_of("P2x2"), model.parameters)
-    optimizer = AdamW(0.01, weight_decay=0.1, decayed=linear_weights(CONFIG))
-    expected = train(model, optimizer, batches)
-    assert [emulated.update(*batch, 0.01).loss for batch in batches] == pytest.approx(
-        expected, rel=1e-12
-    )
-    assert np.ptp(expected) > 0.01

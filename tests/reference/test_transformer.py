@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primepar.errors import ConfigError, DataError
+from primepar.errors import ConfigError
 from primepar.models import GPTConfig, ModelConfig
 from primepar.reference.oracle.layers import Array, Tokens
-from primepar.reference.oracle.train import SGD, AdamW, linear_weights, train, windows
+from primepar.reference.oracle.train import SGD, AdamW, linear_weights, windows
 from primepar.reference.oracle.transformer import Transformer
 
 CONFIG = GPTConfig(layers=2, hidden=12, heads=3, context=6, vocabulary=20)
@@ -136,8 +136,11 @@ def trained(steps: int, dtype: type[np.floating[Any]] = np.float64) -> list[floa
     config = GPTConfig(layers=1, hidden=16, heads=2, context=8, vocabulary=128)
     model = Transformer.initial(config, dtype=dtype)
     optimizer = AdamW(0.01, weight_decay=0.1, decayed=linear_weights(config))
-    batches = windows(TEXT, batch=4, context=config.context)
-    losses = train(model, optimizer, itertools.islice(batches, steps))
+    batches, losses = windows(TEXT, batch=4, context=config.context), []
+    for batch in itertools.islice(batches, steps):
+        loss, gradients = model.loss_and_gradients(*batch)
+        model.parameters = optimizer.step(model.parameters, gradients)
+        losses.append(loss)
     assert {array.dtype for array in model.parameters.values()} == {np.dtype(dtype)}
     return losses
 
@@ -148,10 +151,6 @@ def test_training_on_a_repeated_text_reduces_the_loss(dtype: type[np.floating[An
     assert len(losses) == 60
     assert losses[0] == pytest.approx(np.log(128), abs=0.1)
     assert losses[-1] < losses[0] / 2
-
-
-def test_training_twice_from_one_seed_gives_the_same_losses() -> None:
-    assert trained(5) == trained(5)
 
 
 def test_one_step_of_sgd_on_one_batch_reduces_its_loss() -> None:
@@ -171,19 +170,6 @@ def test_targets_are_the_tokens_one_place_further_on() -> None:
 def test_every_window_of_a_text_can_be_drawn() -> None:
     batches = itertools.islice(windows(b"abcd", batch=20, context=2), 1)
     assert {int(start) for tokens, _ in batches for start in tokens[:, 0]} == set(b"ab")
-
-
-def test_a_text_shorter_than_a_window_is_refused() -> None:
-    with pytest.raises(DataError) as error:
-        windows(b"12345678", batch=1, context=8)
-    expected = "text: expected at least 9 bytes (context=8 and one more), got 8"
-    assert str(error.value) == expected
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ConfigError) as error:
-        windows(b"12345678", batch=0, context=2)
-    assert str(error.value) == "batch: expected 1 or more, got 0"
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (6,), (0, 6), (2, 0)])
