@@ -7,10 +7,6 @@ Curves have products by operations, transfers by bytes. Times of one size are jo
 median: those of several shapes with the same operations, to a power of two, or of several groups of
 devices. A point that takes as long as a larger one is left out, so that seconds grow; the reader
 takes the time of the first point for anything smaller.
-
-What the cost model counts for an operator on one device has no formula here: the cost model is
-evaluated on clusters where launches, operations, bytes or scores take a second each and the others
-take no time.
 """
 
 from __future__ import annotations
@@ -20,66 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from math import inf, log2
+from math import log2
 from statistics import median
 
 import numpy as np
 
-from primepar.models.config import ModelConfig
-from primepar.models.graph import Operator
-from primepar.plan.cluster import KINDS, Cluster, Link, Passing, Rate
+from primepar.plan.cluster import KINDS
 from primepar.plan.cluster_parts import Points, curve
-from primepar.plan.cost.candidate import Spread
-from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.linear import Training
-from primepar.plan.cost.links import ClusterLinks
-from primepar.plan.cost.local_operators import LocalOperatorCost, Lookup, embedding_cost
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Launches, operations of products, bytes through a device's memory, and scores."""
-
-    starts: float = 0.0
-    operations: float = 0.0
-    bytes: float = 0.0
-    scores: float = 0.0
-    """Of queries with keys, as often as attention passes them."""
-
-
-def counts(model: ModelConfig, operator: Operator, batch: int, dtype: str) -> Counts:
-    """Counts of one training step of an operator that is not linear, on one device."""
-    clusters = _cluster(launch=1), _cluster(rate=1), _cluster(bandwidth=1), _cluster(scores=1)
-    return Counts(*(_seconds(model, operator, batch, dtype, cluster) for cluster in clusters))
-
-
-def _cluster(
-    launch: float = 0, rate: float = inf, bandwidth: float = inf, scores: float = inf
-) -> Cluster:
-    return Cluster(
-        name="one device",
-        nodes=1,
-        devices_per_node=1,
-        memory=inf,
-        memory_bandwidth=bandwidth,
-        launch=launch,
-        overlap=False,
-        rates={dtype: Rate(inf, rate) for dtype in ("float64", "float32", "float16", "bfloat16")},
-        links=(Link(1, 0, inf, False),),
-        operators={"attention": Passing(launch, bandwidth, scores)},
-    )
-
-
-def _seconds(
-    model: ModelConfig, operator: Operator, batch: int, dtype: str, cluster: Cluster
-) -> float:
-    training = Training(ClusterLinks(cluster, 0), dtype, batch, model.context)
-    layouts = Layouts(training.links)
-    whole = layouts.number(Spread.whole())
-    assert whole is not None, "one device holds everything"
-    if operator.kind == "embedding":
-        return embedding_cost(training, model, layouts, Lookup(whole, whole, ())).seconds
-    return LocalOperatorCost(training, model, layouts, operator, whole).cost.seconds
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def held_by(program: Program) -> list[int]:
 
 def bytes_held_by(program: Program, dtype: str) -> list[int]:
     """Most bytes that are there at once on every rank, as the simulator counts them."""
-    work = Work(program, load_cluster("h200-8"), dtype, {}, float)
+    work = Work(program, load_cluster("h200-8"), dtype, float)
     return [work.peak(rank) for rank in range(program.ranks)]
 
 

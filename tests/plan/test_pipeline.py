@@ -58,9 +58,9 @@ FOUR = replace(UNTIED, layers=4)
 
 def splits(
     model: ModelConfig = FOUR, devices: int = 4, batch: int = 4, part: Part = "model",
-    cluster: Cluster = TWO_LEVELS,
+    cluster: Cluster = TWO_LEVELS, posted: bool = False,
 ) -> Splits:  # fmt: skip
-    return Splits(model, cluster, devices, batch, "float32", "paper", part)
+    return Splits(model, cluster, devices, batch, "float32", "paper", part, posted=posted)
 
 
 def one_by_one(stages: int, microbatches: int, forward: float, backward: float) -> float:
@@ -269,12 +269,12 @@ def test_the_ranking_is_that_of_trying_all(memory: float) -> None:
 
 def test_parameters_are_updated_once_in_a_step() -> None:
     slow = changed(TWO_LEVELS, operators={"update": Passing(0.25, 1e10)})
-    one, other = (splits(part="blocks", cluster=case).pipeline(Split(2, 1, 2), 1)
+    one, other = (splits(part="blocks", cluster=case, posted=True).pipeline(Split(2, 1, 2), 1)
                   for case in (TWO_LEVELS, slow))  # fmt: skip
-    took = max(stage.update for stage in other.stage_seconds)
+    fast, took = (max(stage.update for stage in known.stage_seconds) for known in (one, other))
     parameters = max(chunk.parameters for chunk in other.chunks)
     assert took > 0.25 + 4 * parameters / 1e10  # each of several parameters takes 0.25 s to start
-    assert other.seconds - one.seconds == pytest.approx(took)
+    assert other.seconds - one.seconds == pytest.approx(took - fast)
 
 
 ONE = replace(SMALL, layers=1)

@@ -18,6 +18,7 @@ from primepar.errors import PlanError
 from primepar.operators.step_options import StepOptions
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import BYTES, Link, load_cluster
+from primepar.plan.kernels import BlockBytes, step_options
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import Given
 from primepar.plan.search.search import search
@@ -27,10 +28,9 @@ from primepar.plan.simulator.account import (
     ShortRun,
     StepAccount,
     accounting,
-    step_options,
 )
 from primepar.plan.simulator.step import simulate_step
-from primepar.plan.simulator.work import BlockBytes, sent
+from primepar.plan.simulator.work import sent
 from primepar.reference.check import memories
 from primepar.reference.emulator.executor import emulate
 from primepar.schedule.ledger import peak

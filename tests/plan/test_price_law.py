@@ -32,14 +32,15 @@ from primepar.models.sizes import MODELS as PUBLISHED
 from primepar.operators import StepOptions
 from primepar.plan import PRESETS
 from primepar.plan.cluster import Cluster, Link, Rate, load_cluster
+from primepar.plan.kernels import BlockBytes, step_options
 from primepar.plan.presets import preset_sequences
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import baselines, best_for
 from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
-from primepar.plan.simulator.account import accounting, step_options
-from primepar.plan.simulator.work import BlockBytes, sent
+from primepar.plan.simulator.account import accounting
+from primepar.plan.simulator.work import sent
 
 BASES = (*PRESETS, *(f"M2,{name}" for name in PRESETS if name != "data"))
 DRAWN = 500 if IS_LONG else 6

@@ -15,9 +15,7 @@ from distributed_ranks import on_ranks
 
 from primepar.distributed.profiling import clock as profile_clock
 from primepar.distributed.profiling.measure import Profile
-from primepar.models import ModelConfig, operators
 from primepar.plan.cluster import (
-    BYTES,
     KINDS,
     Collective,
     Passing,
@@ -26,11 +24,9 @@ from primepar.plan.cluster import (
     read_cluster,
 )
 from primepar.plan.profile import (
-    Counts,
     MeasuredMachine,
     Sample,
     cluster_text,
-    counts,
     fit,
     growing,
     points_text,
@@ -111,7 +107,6 @@ def test_the_options_are_passed_to_the_processes() -> None:
 LAUNCH, RATE, MEMORY, LATENCY, BANDWIDTH = 3e-5, 4e10, 6e9, 5e-4, 7e8
 REDUCE, GATHER = Ring(4e-4, 5e8), Ring(6e-4, 3e8)
 SLOW = Passing(2e-4, 1e9)
-MODEL = ModelConfig.of("gpt", layers=1, hidden=64, heads=4, context=32, vocabulary=256)
 
 
 def sample(what: str, size: int, counted: dict[str, float], **takes: float) -> Sample:
@@ -230,12 +225,3 @@ def test_a_machine_whose_memory_takes_no_time_still_makes_a_file() -> None:
     ]
     cluster = read_cluster(written(samples))
     assert cluster.memory_bandwidth == pytest.approx(8 * 512**2 / 1e-4, rel=1e-3)
-
-
-def test_the_counts_are_those_of_the_cost_model() -> None:
-    """A norm of 64 rows by 64 columns: two starts, nine passes."""
-    named = {operator.name: operator for operator in operators(MODEL)}
-    norm = counts(MODEL, named["blocks.0.norm1"], 2, "float32")
-    assert norm == Counts(2, 0, 9 * 64 * 64 * BYTES["float32"])
-    attention = counts(MODEL, named["blocks.0.attention"], 2, "float32")
-    assert attention.operations == 3.5 * 4 * 64 * 64 * 32

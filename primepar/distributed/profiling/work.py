@@ -1,4 +1,4 @@
-"""Work that `primepar profile` measures, each with its terms in the cost model.
+"""Work that `primepar profile` measures, each with what its kernels take.
 
 It runs the same code as training: programs of one operator, and kernels. Legend: M rows, N and K
 columns of the blocks of one process.
@@ -7,7 +7,6 @@ columns of the blocks of one process.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import asdict
 
 import msgspec
 import torch
@@ -22,7 +21,8 @@ from primepar.models import ModelConfig, Operator, operators
 from primepar.models.config import Family
 from primepar.operators import Site, StepSettings, lower_step
 from primepar.plan import preset_plan
-from primepar.plan.profile import Sample, counts
+from primepar.plan.kernels import attention_of, counts, kernels
+from primepar.plan.profile import Sample
 from primepar.schedule import Linear, Program, lower
 from primepar.schedule.meaning import Phase
 from primepar.schedule.program import Compute, Free, Instruction, IRecv, ISend, Join
@@ -73,6 +73,10 @@ class Works:
         return (len(PRODUCTS) + len(PASSES) + kinds * len(MODELS) + len(UPDATES) + len(JOINS)
                 + self.transfers.count + OVERLAPS)  # fmt: skip
 
+    @property
+    def _dtype(self) -> str:
+        return str(self.mesh.dtype).split(".")[1]
+
     def _random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, device=self.mesh.device, dtype=self.mesh.dtype)
 
@@ -118,22 +122,24 @@ class Works:
     ) -> Iterator[Measured]:
         """Yield the first operator of each of some kinds."""
         batch, ranks = rows // model.context, self.mesh.ranks
-        dtype = str(self.mesh.dtype).split(".")[1]
         settings = StepSettings(model, batch, model.context)
-        program = lower_step(preset_plan("data", model, 1), batch, model.context, "gradients")
+        plan = preset_plan("data", model, 1)
+        attention = attention_of(plan, batch, model.context, causal=False)
+        program = lower_step(plan, batch, model.context, "gradients")
         first = {operator.kind: operator for operator in reversed(operators(model))}
         for kind, operator in first.items():
             if kind in kinds:
-                takes = asdict(counts(model, operator, batch, dtype))
-                part = freed(part_of(program, operator, ranks))
-                work = running(Executor(self.mesh, part, settings), VOCABULARY)
+                part = part_of(program, operator, ranks)
+                takes = counts(part, attention, self._dtype)
+                work = running(Executor(self.mesh, freed(part), settings), VOCABULARY)
                 yield kind, f"{rows} x {operator.K}", takes, work
 
     def updates(self) -> Iterator[Measured]:
         """Yield AdamW of one parameter, with its term in the norm of the gradient."""
+        passes = kernels(self._model(64, 64), 32, self._dtype).update
         for size in UPDATES:
             w, m, gradient = (self._random(self.scale * size) for _ in range(3))
-            takes = {"starts": 1.0, "bytes": float(w.numel() * self.item)}
+            takes = {"starts": float(passes.starts), "bytes": w.numel() * passes.bytes}
             work = self._updating(w, m, m.square(), gradient)
             yield "update", f"{w.numel()} elements", takes, work
 

@@ -5,16 +5,13 @@ transfers of a primitive are derived from its movement. A cut makes the tensors 
 elements smaller. Partial sums are all-reduced over the device bits of all cuts that sum: the
 paper's group indicator.
 
-The cost of an operator without products is what the kernels of a step's program pass through
-memory. There is no formula of these: they are counted in a program of one device
-(`simulator.account.kernels`). On a device that has a share of rows and columns, each kernel reads
-and writes that share. Example, of a norm in bfloat16: one kernel reads x and writes x / |x| in
-float32, 6 bytes for an element, and the next one reads that and writes the output, as many.
+The cost of an operator without products is that of the kernels of a step's program (`kernels`). On
+a device that has a share of rows and columns, each of them reads and writes that share.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -26,34 +23,8 @@ from primepar.plan.cluster import BYTES, KINDS, Cluster, Passing, WorkTimes
 from primepar.plan.cost.candidate import Candidate
 from primepar.plan.cost.links import ClusterLinks, PortLoad
 from primepar.plan.cost.sweeps import Load, RingCall, Shares, SweepStage, moving, sent
+from primepar.plan.kernels import Passes, ProgramKernels
 from primepar.schedule.operators import OUTPUTS, PRODUCTS, Linear, Phase, is_wide_sum
-
-
-class Passes(NamedTuple):
-    """Kernels, and the bytes that they read and write."""
-
-    starts: int = 0
-    bytes: float = 0.0
-
-    def and_of(self, size: float) -> Passes:
-        """These and one kernel more."""
-        return Passes(self.starts + 1, self.bytes + size)
-
-
-@dataclass(frozen=True)
-class ProgramKernels:
-    """Kernels of a step of one sequence of a model of one layer, in one data type.
-
-    `forward` and `backward` are by operator, without its layer. `update` is that of all
-    `parameters` in all `tensors`, with the squares for the norm of the gradient.
-    """
-
-    forward: Mapping[str, Passes]
-    backward: Mapping[str, Passes]
-    update: Passes
-    parameters: int
-    tensors: int
-
 
 MOMENTS = 2
 """Numbers that AdamW keeps for each parameter, in float32 at least."""
@@ -151,16 +122,9 @@ class Training:
         return model.attended(self.positions, causal=True) if fused else float(self.positions)
 
     def update(self, elements: float) -> float:
-        """Seconds of AdamW for `elements` of a parameter; 0 where the cluster has no such time."""
-        if not elements:
-            return 0.0
-        if "update" in self.cluster.operators:
-            return self.seconds(0, elements, "update")
-        if self.kernels is None:
-            return 0.0
-        starts, size = self.kernels.update
-        of_one = Passes(round(starts / self.kernels.tensors), size / self.kernels.parameters)
-        return self.passes(of_one, elements)
+        """Seconds of AdamW for `elements` of a parameter; the paper's cost model has none."""
+        known = self.kernels
+        return 0.0 if known is None or not elements else self.passes(known.update, elements)
 
     def passes(self, passes: Passes, times: float, kind: str = "update") -> float:
         """Seconds of kernels whose bytes are multiplied by `times`."""

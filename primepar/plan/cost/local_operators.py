@@ -23,8 +23,9 @@ from primepar.errors import PlanError
 from primepar.models.config import Experts, ModelConfig
 from primepar.models.graph import Operator
 from primepar.plan.cost.layouts import Layouts
-from primepar.plan.cost.linear import Cost, Passes, Training
+from primepar.plan.cost.linear import Cost, Training
 from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.kernels import Passes
 
 BACKWARD = 2.5
 """Products of attention in backward for each in forward: four, and the recomputed scores."""
@@ -45,7 +46,7 @@ class LocalOperatorCost:
         """Time and memory over a training step."""
         cost: Cost = getattr(self, f"_{self.operator.kind}")()
         kernels, kind = self.training.kernels, self.operator.kind
-        if kernels is None or kind == "attention" or kind in self.training.cluster.operators:
+        if kernels is None or kind == "attention":
             return cost
         share = self.layouts.share(self.layout) * self.training.batch
         name = self.operator.name.rpartition(".")[2]
@@ -119,7 +120,7 @@ class LocalOperatorCost:
         # Scores are as wide as a head's queries, and weighted sums as wide as its values.
         products = 1 + model.heads * model.head_dim / self.operator.K
         operations = 2 * products * outputs * training.attended(model)
-        scores = outputs * model.heads / self.operator.K * training.positions
+        scores = outputs * model.heads / self.operator.K * training.attended(model)
         forward = training.seconds(operations, inputs + outputs, "attention", scores)
         backward = training.seconds(BACKWARD * operations, 2 * inputs + 2 * outputs, "attention",
                                     BACKWARD * scores)  # fmt: skip

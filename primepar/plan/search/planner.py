@@ -25,6 +25,7 @@ from primepar.plan.cost.layouts import Layouts, Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.cost.step_seconds import weighed
+from primepar.plan.kernels import kernels
 from primepar.plan.search.options import (
     Candidates,
     Catalogue,
@@ -35,7 +36,6 @@ from primepar.plan.search.options import (
     kind_of,
 )
 from primepar.plan.search.sequence_space import FREE, Axes, SequenceSpace, SpaceName, allows
-from primepar.plan.simulator.account import kernels
 
 Part = Literal["model", "blocks"]
 """What is planned: the whole model, or its blocks alone, as in the paper's evaluation."""

@@ -22,6 +22,7 @@ from primepar.plan.cluster import Cluster
 from primepar.plan.cost.layouts import Ways
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
+from primepar.plan.kernels import kernels
 from primepar.plan.pipeline_layout import layers_by_stage, micro_batches
 from primepar.plan.plan import Plan
 from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
@@ -45,7 +46,6 @@ from primepar.plan.search.stage_cost import (
     repeated,
     seconds_for_parameters,
 )
-from primepar.plan.simulator.account import kernels
 
 Sequences = Callable[[Planner], Mapping[str, str]]
 FEW_LAYERS = 3

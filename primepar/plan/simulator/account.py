@@ -10,10 +10,6 @@ runs is counted 76 times more, and what layer 1 holds while layer 79 runs.
 
 With several micro-batches all layers are lowered. There forward of one micro-batch keeps what
 backward of another frees, so that a block may be made later than all of a layer in between.
-
-The kernels of a step, with the bytes that they pass through memory, are counted in the program of
-one device and one layer: `norm1` in bfloat16 is a kernel that reads x and writes x / |x| in
-float32, and one that reads that and writes the output.
 """
 
 from __future__ import annotations
@@ -23,29 +19,23 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from itertools import accumulate, groupby
 from math import ceil, inf
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from msgspec.structs import replace
 
-from primepar.models.config import ModelConfig
-from primepar.models.graph import operators
 from primepar.operators.step import lower_step
-from primepar.operators.step_options import StepOptions
 from primepar.passes.make_late import made_late
 from primepar.plan.cluster import BYTES
+from primepar.plan.kernels import BlockBytes, step_options
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan
-from primepar.plan.simulator.work import BlockBytes, Size, live_changes
+from primepar.plan.simulator.work import Size, live_changes
 from primepar.schedule.ledger import sends
-from primepar.schedule.program import Compute, Program
+from primepar.schedule.program import Program
 from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
-
-if TYPE_CHECKING:
-    from primepar.plan.cost.linear import ProgramKernels
 
 LOWERED = 4
 """Layers of a run that are lowered; a run of no more is lowered whole."""
@@ -165,12 +155,6 @@ def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAcco
     return StepAccount(sent, tuple(held)), not short.runs or (is_equal and late is program)
 
 
-def step_options(dtype: str) -> StepOptions:
-    """How a step in a data type is lowered: a short one has wide sums and wide copies."""
-    short = BYTES[dtype] < BYTES["float32"]
-    return StepOptions(wide_sums=short, masters=short)
-
-
 @dataclass(frozen=True)
 class _RankCount:
     """One event for each instruction of a rank, after one for the start of its program.
@@ -233,33 +217,3 @@ class _RankCount:
                     held = after if is_before else before
                     added[event] += run.left_out * held[event]
         return added
-
-
-@lru_cache(maxsize=16)
-def kernels(model: ModelConfig, positions: int, dtype: str) -> ProgramKernels:
-    """The kernels of a step of sequences of this many tokens."""
-    from primepar.plan.cost.linear import Passes, ProgramKernels
-
-    one = dataclasses.replace(model, layers=1, context=positions)
-    known = operators(one)
-    plan = Plan(model=one, ranks=1, sequences={operator.name: "" for operator in known})
-    options = step_options(dtype)
-    program = lower_step(plan, 1, positions, options=options, passes=("merge-products",))
-    size, names = BlockBytes(program, dtype), sorted((known.name for known in known), key=len)
-    forward, backward, update = dict[str, Passes](), dict[str, Passes](), Passes()
-    for node in program.programs[0]:
-        if not isinstance(node, Compute) or node.phase is None:
-            continue
-        touched = sum(map(size, (*node.reads, node.accumulates)))
-        if node.phase.endswith(".update") or node.phase.startswith("gradient."):
-            update = update.and_of(touched)
-            continue
-        name = [name for name in names if node.phase.startswith(f"{name}.")][-1]
-        way = backward if _is_backward(node.phase.removeprefix(f"{name}.")) else forward
-        short = name.rpartition(".")[2] if name.startswith("blocks.") else name
-        way[short] = way.get(short, Passes()).and_of(touched)
-    return ProgramKernels(forward, backward, update, one.parameters, len(one.parameter_shapes))
-
-
-def _is_backward(phase: str) -> bool:
-    return any(word in phase for word in ("backward", "gradient", "fan-in"))

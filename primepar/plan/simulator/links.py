@@ -7,42 +7,34 @@ All messages of one collective advance at one rate. Shares change only when a tr
 ends. Example: two messages leave one device at 10 GB/s for two others; each gets 5 GB/s, and once
 one has ended the other gets 10 GB/s.
 
-Messages match in order for each source, destination and communicator, collectives for each group
-and communicator (`PendingEnds`). Their bytes are those of the usual algorithms: a ring for
-all-reduce, all-gather and reduce-scatter, a chain in group order for broadcast and reduce, messages
-for all-to-all.
+Which ends meet is what `schedule.matching` states. The bytes are those of the usual algorithms: a
+ring for all-reduce, all-gather and reduce-scatter, a chain in group order for broadcast and reduce,
+messages for all-to-all.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from fractions import Fraction
 from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from primepar.errors import MismatchError
 from primepar.plan.cluster import Cluster, LinkTimes
 from primepar.plan.cluster import Collective as RingName
 from primepar.plan.simulator.work import Scalar, sent
+from primepar.schedule.effects import Post
 from primepar.schedule.program import (
     AllGather,
     AllReduce,
     AllToAll,
     Barrier,
     Broadcast,
-    Collective,
     Instruction,
-    IRecv,
-    ISend,
     Message,
-    Recv,
     Reduce,
     ReduceScatter,
-    Send,
 )
-from primepar.schedule.program_file import instruction_line
 
 
 class Clock:
@@ -276,8 +268,6 @@ def exact(value: float | Fraction) -> Fraction:
     return value if isinstance(value, Fraction) else Fraction(repr(value))
 
 
-MESSAGES = (Send, Recv, ISend, IRecv)
-"""The same as a tuple, for which `isinstance` is faster."""
 Size = Callable[[str], int]
 RINGS: dict[type[Instruction], RingName] = {
     AllReduce: "all_reduce", AllGather: "all_gather", ReduceScatter: "reduce_scatter",
@@ -287,112 +277,21 @@ RINGS: dict[type[Instruction], RingName] = {
 
 
 class Transfer:
-    """A message or a collective: the ends that are posted, and its times once it runs.
+    """A message or a collective: what its members post, how many have not yet, and its times.
 
-    `ends` are keyed by the position in `members`; the members of a message are source and target.
+    The members of a message are source and target, those of a collective its ranks in order.
     """
 
-    __slots__ = ("begin", "end", "ends", "members")
+    __slots__ = ("begin", "end", "members", "missing", "posts")
 
-    def __init__(self, members: tuple[int, ...]) -> None:
-        self.members = members
-        self.ends: dict[int, Message | Collective] = {}
+    def __init__(self, members: tuple[int, ...], posts: tuple[Post, ...]) -> None:
+        self.members, self.posts, self.missing = members, posts, len(posts)
         self.begin: Scalar = None
         self.end: Scalar = None
 
-    @property
-    def complete(self) -> bool:
-        """Whether all ends are posted."""
-        return len(self.ends) == len(self.members)
-
-    def missing(self) -> list[int]:
-        """Ranks whose end is not posted."""
-        return [rank for place, rank in enumerate(self.members) if place not in self.ends]
-
-    def of(self, rank: int) -> Message | Collective:
-        """The end of a member of a collective."""
-        return self.ends[self.members.index(rank)]
-
-    def __str__(self) -> str:
-        """What it still waits for: `rank 1 to receive I[0,0]`."""
-        missing, node = self.missing(), next(iter(self.ends.values()))
-        ranks = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-        if isinstance(node, MESSAGES):
-            verb = "receive" if isinstance(node, Send | ISend) else "send"
-            return f"{ranks} to {verb} {node.block}"
-        return f"{ranks} to call {instruction_line(node)}"
-
-
-class PendingEnds:
-    """Posted ends whose counterparts are missing.
-
-    A message waits in a queue for its channel: source, destination, communicator. The n-th call of
-    a member on a group joins the n-th collective of that group. Example: rank 1 posts two receives
-    from rank 0; the first send of rank 0 completes the first of them, whatever its tag.
-    """
-
-    def __init__(self) -> None:
-        self._channels: dict[tuple[int, int, str], deque[tuple[bool, Transfer]]] = {}
-        self._meetings: dict[tuple[str, frozenset[int]], list[Transfer]] = {}
-        self._calls: dict[tuple[int, str, frozenset[int]], int] = {}
-
-    def post(self, rank: int, node: Message | Collective) -> Transfer:
-        """Post one end. Raises `MismatchError` where it does not match the other ends."""
-        return self._message(rank, node) if isinstance(node, MESSAGES) else self._call(rank, node)
-
-    def _message(self, rank: int, node: Message) -> Transfer:
-        sends = isinstance(node, (Send, ISend))
-        ends = (rank, node.peer) if sends else (node.peer, rank)
-        waiting = self._channels.setdefault((*ends, node.communicator), deque())
-        if waiting and waiting[0][0] != sends:
-            _, transfer = waiting.popleft()
-            (partner,) = transfer.ends.values()
-            if not isinstance(partner, MESSAGES) or partner.tag != node.tag:
-                raise MismatchError(
-                    f"expected {instruction_line(partner)} and {instruction_line(node)}, which "
-                    "match in order, to have one tag, got two: post sends and receives in one "
-                    "order, tags select nothing"
-                )
-        else:
-            transfer = Transfer(ends)
-            waiting.append((sends, transfer))
-        transfer.ends[int(not sends)] = node
-        return transfer
-
-    def _call(self, rank: int, node: Collective) -> Transfer:
-        if rank not in node.group:
-            raise MismatchError(
-                f"expected rank {rank} in the group of its own collective, got "
-                f"{instruction_line(node)}: name it, or leave the call out"
-            )
-        for names in (getattr(node, "blocks", node.group), getattr(node, "into", node.group)):
-            if len(names) != len(node.group):
-                raise MismatchError(
-                    f"expected one block for each of {len(node.group)} members, "
-                    f"got {len(names)} in {instruction_line(node)}"
-                )
-        key = node.communicator, frozenset(node.group)
-        meetings, caller = self._meetings.setdefault(key, []), (rank, *key)
-        call = self._calls.get(caller, 0)
-        self._calls[caller] = call + 1
-        if call == len(meetings):
-            meetings.append(Transfer(node.group))
-        transfer = meetings[call]
-        earliest = next(iter(transfer.ends.values()), node)
-        if _agreed_fields(earliest) != _agreed_fields(node):
-            earliest_rank = node.group[next(iter(transfer.ends))]
-            raise MismatchError(
-                f"expected {instruction_line(earliest)} as on rank {earliest_rank}, got "
-                f"{instruction_line(node)}: call collectives in one order on every member"
-            )
-        transfer.ends[transfer.members.index(rank)] = node
-        return transfer
-
-
-def _agreed_fields(node: Message | Collective) -> tuple[object, ...]:
-    """The fields of a collective that must be equal on all members."""
-    fields = ("group", "root", "reduction", "scale")
-    return (type(node), *(getattr(node, field, None) for field in fields))
+    def of(self, rank: int) -> Post:
+        """What a member of a collective posts."""
+        return self.posts[self.members.index(rank)]
 
 
 def traffic(transfer: Transfer, size: Size) -> tuple[list[DeviceTransfer], int]:
@@ -400,12 +299,10 @@ def traffic(transfer: Transfer, size: Size) -> tuple[list[DeviceTransfer], int]:
 
     `size` returns the bytes of a block.
     """
-    node = next(iter(transfer.ends.values()))
-    if isinstance(node, MESSAGES):
+    node = transfer.posts[0]
+    if isinstance(node, Message):
         source, target = transfer.members
-        message = transfer.ends[0]
-        assert isinstance(message, MESSAGES)
-        return [DeviceTransfer(source, target, size(message.block))], 1
+        return [DeviceTransfer(source, target, size(node.block))], 1
     if len(node.group) == 1:
         return [], 0
     if isinstance(node, Broadcast | Reduce):

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from types import MappingProxyType
 
 from primepar.errors import ClusterError, DeadlockError, MismatchError, ProgramError
 from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.kernels import NO_ATTENTION, Attention
 from primepar.plan.simulator.links import (
     RINGS,
     Clock,
     Network,
-    PendingEnds,
     Port,
     SentByAll,
     Transfer,
@@ -26,16 +26,16 @@ from primepar.plan.simulator.links import (
     traffic,
 )
 from primepar.plan.simulator.work import (
-    InstructionKind,
     Scalar,
     Work,
-    kind,
+    computes,
     label,
     refuse_host_transfers,
 )
 from primepar.schedule.events import Communication, Event, communication
+from primepar.schedule.evidence import Side
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import (
-    Collective,
     Compute,
     Cut,
     Evict,
@@ -43,13 +43,13 @@ from primepar.schedule.program import (
     Instruction,
     IRecv,
     Join,
-    Message,
     Program,
     Recv,
     Wait,
     not_executable,
 )
-from primepar.schedule.program_file import instruction_line
+from primepar.schedule.waits import WaitGraph, cycle_of
+from primepar.schedule.words import sentence
 
 
 @dataclass(frozen=True)
@@ -93,15 +93,13 @@ def simulate(
     program: Program,
     cluster: Cluster,
     dtype: str,
-    operations: Mapping[str, Fraction] | None = None,
+    attention: Attention = NO_ATTENTION,
     fractions: bool = False,
-    passing: Mapping[str, Passing] | None = None,
-    positions: int | None = None,
+    passing: Mapping[str, Passing] = MappingProxyType({}),
 ) -> Simulation:
     """Run a program on the first devices of a cluster; every block is of one data type.
 
-    `operations` gives the operations per written element of phases that are not products: those of
-    attention over `positions` tokens, where these are given. `passing` gives the launch time and
+    `attention` has the operations of phases that are not products, `passing` the launch time and
     bytes per second of phases that have their own. With `fractions` times are exact. What the
     blocks hold is not checked here, but by `verify`. Raises `ClusterError` for too small a cluster,
     `ProgramError` for blocks of unknown size, `DeadlockError` with the ranks that wait, and
@@ -120,19 +118,18 @@ def simulate(
         )
     refuse_host_transfers(program, cluster)
     number = exact if fractions else float
-    work = Work(program, cluster, dtype, operations or {}, number, passing or {}, positions)
+    work = Work(program, cluster, dtype, number, attention, passing)
     return _Run(program, cluster, work, number).result()
 
 
 class _Rank:
     """State of one rank: its position in its list of instructions, and its transfers."""
 
-    __slots__ = ("computing", "moving", "open", "operations", "pending", "position", "requests",
-                 "sent", "since", "stalled")  # fmt: skip
+    __slots__ = ("computing", "moving", "open", "operations", "pending", "position", "sent",
+                 "since", "stalled")  # fmt: skip
 
     def __init__(self) -> None:
         self.position = 0
-        self.requests: dict[str, Transfer] = {}
         self.pending: list[Transfer] = []
         """Transfers that its instruction waits for."""
         self.open: dict[Transfer, None] = {}
@@ -156,7 +153,10 @@ class _Run:
     ) -> None:
         self.program, self.cluster, self.work = program, cluster, work
         self.overlap = cluster.overlap
-        self.clock, self.in_flight = Clock(), PendingEnds()
+        self.clock, self.matches = Clock(), Matches(program)
+        for wrong in (*self.matches.faults, *self.matches.leaked):
+            raise MismatchError(sentence(wrong, program))
+        self.transfers: dict[tuple[Side, ...], Transfer] = {}
         self.network = Network(cluster, self.clock, number)
         self.ranks = [_Rank() for _ in range(program.ranks)]
         self.events: list[Event] = []
@@ -191,47 +191,18 @@ class _Run:
         state, instructions = self.ranks[rank], self.program.programs[rank]
         while state.position < len(instructions):
             node = instructions[state.position]
-            kind_of_node = kind(node)
-            if kind_of_node in (InstructionKind.COMPUTES, InstructionKind.COPIES):
+            if computes(node) or isinstance(node, Fetch | Evict):
                 self._compute(rank, state, node)  # type: ignore[arg-type]
                 return
+            place = rank, state.position
             state.position += 1
-            if kind_of_node is not InstructionKind.HOLDS:
-                self._communicate(rank, state, kind_of_node, node)
+            for side in self.matches.sides(place):
+                self._post(side)
+            awaited = self.matches.awaited(place)
+            if awaited:
+                self._wait(state, [self.transfers[self.matches.partners[side]] for side in awaited])
                 if state.pending:
                     return
-        for request in state.requests:
-            raise MismatchError(
-                f"rank {rank}: expected request {request!r} to be waited for, got the end of the "
-                "program: add a wait"
-            )
-
-    def _communicate(self, rank: int, state: _Rank, kind: InstructionKind, node: Any) -> None:
-        if kind is InstructionKind.WAITS:
-            self._wait(state, [self._request(rank, state, node)])
-        elif kind is InstructionKind.GROUPS:
-            self._wait(state, [self._post(rank, message) for message in node.body])
-        elif getattr(node, "request", None) is None:
-            self._wait(state, [self._post(rank, node)])
-        elif node.request in state.requests:
-            raise self._mismatch(
-                rank,
-                f"a request that is not in use, got {node.request!r} again: wait for it first, or "
-                "give this one another name",
-            )
-        else:
-            state.requests[node.request] = self._post(rank, node)
-
-    def _request(self, rank: int, state: _Rank, node: Wait) -> Transfer:
-        transfer = state.requests.pop(node.request, None)
-        if transfer is None:
-            raise self._mismatch(
-                rank, f"a wait for what was posted, got {node.request!r}: post it before"
-            )
-        return transfer
-
-    def _mismatch(self, rank: int, what: str) -> MismatchError:
-        return MismatchError(f"programs[{rank}][{self.ranks[rank].position - 1}]: expected {what}")
 
     # Products
 
@@ -253,18 +224,18 @@ class _Run:
 
     # Transfers
 
-    def _post(self, rank: int, node: Message | Collective) -> Transfer:
-        try:
-            transfer = self.in_flight.post(rank, node)
-        except MismatchError as error:
-            place = self.ranks[rank].position - 1
-            raise MismatchError(f"programs[{rank}][{place}]: {error}") from None
-        if transfer.complete:
+    def _post(self, side: Side) -> None:
+        sides = self.matches.partners[side]
+        transfer = self.transfers.get(sides)
+        if transfer is None:
+            members, posts = zip(*((of[0], self.matches.post(of)) for of in sides), strict=True)
+            transfer = self.transfers[sides] = Transfer(members, posts)
+        transfer.missing -= 1
+        if not transfer.missing:
             for member in transfer.members:
                 self.ranks[member].open[transfer] = None
             if self.overlap:
                 self._begin(transfer)
-        return transfer
 
     def _wait(self, state: _Rank, transfers: list[Transfer]) -> None:
         state.pending = [transfer for transfer in transfers if transfer.end is None]
@@ -285,7 +256,7 @@ class _Run:
             del state.open[transfer]
             state.moving += 1
             state.sent += sent.get(member, 0)
-        name = RINGS.get(type(next(iter(transfer.ends.values()))))
+        name = RINGS.get(type(transfer.posts[0]))
         most = max(sent.values(), default=0)
         collective = name and SentByAll(name, len(transfer.members), most)
         self.network.start(hops, turns, lambda: self._end(transfer, sent), collective or None)
@@ -293,8 +264,7 @@ class _Run:
     def _end(self, transfer: Transfer, sent: Mapping[int, Fraction | int]) -> None:
         """Record the end of a transfer, and resume the ranks that wait for nothing else."""
         now = transfer.end = self.clock.now
-        for place, member in enumerate(transfer.members):
-            node = transfer.ends[place]
+        for member, node in zip(transfer.members, transfer.posts, strict=True):
             named = label(node, member).partition(" ")[0]
             item = self.work.bytes.item(named)
             receives = isinstance(node, (Recv, IRecv))
@@ -320,11 +290,10 @@ class _Run:
     def _note(
         self, rank: int, node: Instruction, start: Scalar, end: Scalar, elements: int = 0
     ) -> None:
-        computes = kind(node) is InstructionKind.COMPUTES
         self.events.append(
             Event(
                 rank=rank,
-                track="compute" if computes else "communication",
+                track="compute" if computes(node) else "communication",
                 op=str(node.__struct_config__.tag),
                 block=node.accumulates if isinstance(node, Compute) else label(node, rank),
                 start=start,
@@ -337,24 +306,7 @@ class _Run:
         )
 
     def _deadlock(self) -> DeadlockError:
-        """The chain of waiting ranks, from the first one until a rank occurs again."""
-        waiting = {rank: state for rank, state in enumerate(self.ranks) if state.pending}
-        chain = [min(waiting)]
-        links = []
-        while chain[-1] in waiting:
-            rank, state = chain[-1], waiting[chain[-1]]
-            transfer = next(pending for pending in state.pending if not pending.complete)
-            node = instruction_line(self.program.programs[rank][state.position - 1])
-            links.append(f"rank {rank} at programs[{rank}][{state.position - 1}] ({node}) waits "
-                         f"for {transfer}")  # fmt: skip
-            chain.append(transfer.missing()[0])
-            if chain[-1] in chain[:-1]:
-                break
-        else:
-            links.append(f"rank {chain[-1]} has finished")
-        others = len(waiting) - len(waiting.keys() & set(chain))
-        more = f" (and {others} more wait)" if others else ""
-        return DeadlockError(
-            f"expected every rank to end, got {len(waiting)} that wait without end: "
-            f"{'; '.join(links)}{more}"
-        )
+        cycle = cycle_of(WaitGraph(self.matches))
+        assert cycle is not None, "ranks that wait without end wait for one another"
+        waits, _, _ = sentence(cycle, self.program).partition("\n")
+        return DeadlockError(f"expected every rank to end, got some that never do: {waits}")

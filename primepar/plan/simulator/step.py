@@ -10,7 +10,7 @@ both are bound by the same, the links or the computations of backward.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -21,12 +21,11 @@ from primepar.errors import ConfigError
 from primepar.operators.averaging import lower_average
 from primepar.operators.step import lower_step
 from primepar.passes import PASSES, apply
-from primepar.plan.cluster import Cluster, Passing
-from primepar.plan.layouts import ends
-from primepar.plan.operator_layouts import sequence_lines
+from primepar.plan.cluster import Cluster
+from primepar.plan.kernels import attention_of, phases_passing, step_options
 from primepar.plan.plan import Plan
 from primepar.plan.replicas import replicas_of
-from primepar.plan.simulator.account import UNIFORM, Shortened, account_of, step_options
+from primepar.plan.simulator.account import UNIFORM, Shortened, account_of
 from primepar.plan.simulator.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.events import Communication
@@ -79,14 +78,10 @@ def simulate_step(
         options = replace(step_options(dtype), chunks=chosen)
         program = lower_step(plan, batch, positions, options=options)
     fused = cluster.rate(dtype).attention is not None
-    operations = attention_operations(plan, batch, positions, causal=fused)
-    passing: Mapping[str, Passing] = {}
-    if cluster.operators:
-        from primepar.plan.simulator.operator_kinds import phases_passing
-
-        passing = phases_passing(plan, program, (batch, positions), cluster, dtype)
+    attention = attention_of(plan, batch, positions, causal=fused)
+    passing = phases_passing(plan, program, cluster)
     together = copied_to_next_ranks(program, copies)
-    return simulate(together, cluster, dtype, operations, fractions, passing, positions)
+    return simulate(together, cluster, dtype, attention, fractions, passing)
 
 
 def copied_to_next_ranks(program: Program, copies: int) -> Program:
@@ -118,32 +113,6 @@ def _shifted(node: Instruction, first: int) -> Instruction:
             return replace(node, group=tuple(rank + first for rank in node.group), **root)
         case _:
             return node
-
-
-def attention_operations(
-    plan: Plan, batch: int, positions: int, causal: bool
-) -> dict[str, Fraction]:
-    """Operations of the phases of attention, per element that they write.
-
-    Forward has two products, scores and values. Backward has five, one of which recomputes the
-    scores. Only a fused kernel skips what the `causal` mask hides.
-    """
-    model, per_element = plan.model, {}
-    product = 2 * Fraction(plan.model.attended(positions, causal))
-    for operator in plan.operators:
-        if operator.kind != "attention":
-            continue
-        name, per_input = operator.name, Fraction(operator.K, operator.N)
-        parts = len(sequence_lines(ends(plan, name).output, batch)[0])
-        per_element[f"{name}.forward"] = Fraction(2 * product)
-        if parts == 1:
-            per_element[f"{name}.backward"] = 5 * product * per_input
-        else:
-            # The gradient of the queries alone; the other four products are in backward.keys.
-            per_element[f"{name}.backward"] = product * per_input
-            keys = 2 * model.kv_heads * model.head_dim * parts
-            per_element[f"{name}.backward.keys"] = Fraction(4 * product * operator.K, keys)
-    return per_element
 
 
 def is_large(plan: Plan) -> bool:

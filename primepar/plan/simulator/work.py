@@ -17,79 +17,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from enum import Enum, auto
 from fractions import Fraction
 from math import isqrt, prod
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any
 
 from primepar.errors import ProgramError
 from primepar.passes.block_uses import Rank
-from primepar.plan.cluster import BYTES, Cluster, Passing
+from primepar.plan.cluster import Cluster, Passing
+from primepar.plan.kernels import NO_ATTENTION, Attention, BlockBytes
 from primepar.schedule.effects import effects, initial_blocks
 from primepar.schedule.ledger import peak, sends
-from primepar.schedule.meaning import meaning_of
 from primepar.schedule.program import (
-    Alloc,
     Collective,
     Compute,
     Cut,
     Evict,
     Fetch,
-    Free,
-    Group,
     Instruction,
-    IRecv,
-    ISend,
     Join,
     Program,
-    Recv,
-    Send,
-    Wait,
 )
 from primepar.schedule.signature import Signature, multiplies
 
 Size = Callable[[str], int]
 """Bytes of a block."""
-
-
-class BlockBytes:
-    """Elements and bytes of the blocks of a program in a data type.
-
-    A block of a wide tensor has elements of float32 at least.
-    """
-
-    def __init__(self, program: Program, dtype: str) -> None:
-        self._item, self._tensors = BYTES[dtype], program.tensors or {}
-        self._meaning = meaning_of(program)
-        self._elements: dict[str, int] = {}
-        self._bytes: dict[str, int] = {}
-
-    def elements(self, block: str) -> int:
-        """Elements of a block. Raises `ProgramError` where the program does not define them."""
-        elements = self._elements.get(block)
-        if elements is None:
-            elements = self._meaning.elements(block)
-            if elements is None:
-                raise ProgramError(
-                    f"expected the elements of {block}, which its time depends on, got none: write "
-                    "the shape of the operator, or the cuts of its tensor in tensors"
-                )
-            self._elements[block] = elements
-        return elements
-
-    def item(self, block: str) -> int:
-        """Bytes of an element of a block."""
-        tensor = self._tensors.get(block.rstrip("'").rpartition("[")[0])
-        wide = tensor is not None and tensor.wide
-        return max(self._item, BYTES["float32"]) if wide else self._item
-
-    def __call__(self, block: str) -> int:
-        """Bytes of a block. Raises what `elements` raises."""
-        size = self._bytes.get(block)
-        if size is None:
-            size = self._bytes[block] = self.elements(block) * self.item(block)
-        return size
 
 
 def live_changes(
@@ -119,36 +71,11 @@ def sent(node: Instruction, rank: int, size: Size) -> Fraction | int:
 
 Scalar = Any
 """A float, or a fraction where the run is exact."""
-Operations = Mapping[str, Fraction]
-"""Phase -> operations per element that it writes."""
 
 
-class InstructionKind(Enum):
-    """What an instruction does on the device that runs it."""
-
-    COMPUTES = auto()
-    COPIES = auto()
-    """Between host and device memory."""
-    HOLDS = auto()
-    """Allocates or frees memory, in no time."""
-    WAITS = auto()
-    GROUPS = auto()
-    TRANSFERS = auto()
-
-
-KINDS: dict[type[Instruction], InstructionKind] = {
-    **dict.fromkeys((Compute, Cut, Join), InstructionKind.COMPUTES),
-    **dict.fromkeys((Alloc, Free), InstructionKind.HOLDS),
-    **dict.fromkeys((Fetch, Evict), InstructionKind.COPIES),
-    Wait: InstructionKind.WAITS,
-    Group: InstructionKind.GROUPS,
-    **dict.fromkeys((Send, Recv, ISend, IRecv, *get_args(Collective)), InstructionKind.TRANSFERS),
-}
-
-
-def kind(node: Instruction) -> InstructionKind:
-    """The kind of an instruction; a cut or join in place copies nothing."""
-    return InstructionKind.HOLDS if getattr(node, "in_place", False) else KINDS[type(node)]
+def computes(node: Instruction) -> bool:
+    """Whether an instruction keeps its device busy; a cut or join in place copies nothing."""
+    return isinstance(node, Compute | Cut | Join) and not getattr(node, "in_place", False)
 
 
 class Work:
@@ -159,13 +86,12 @@ class Work:
         program: Program,
         cluster: Cluster,
         dtype: str,
-        operations: Operations,
         number: Callable[[Any], Scalar],
+        attention: Attention = NO_ATTENTION,
         passing: Mapping[str, Passing] = MappingProxyType({}),
-        positions: int | None = None,
     ) -> None:
         self.program, self.bytes = program, BlockBytes(program, dtype)
-        self._operations = operations
+        self._operations, positions = attention.operations, attention.positions
         self._products: dict[str, bool] = {}
         rate = cluster.rate(dtype)
         self._product = rate.product(number)
@@ -174,6 +100,10 @@ class Work:
             phase: (number(numbers.launch), number(numbers.memory_bandwidth))
             for phase, numbers in passing.items()
         }
+        self._scores = {
+            phase: number(numbers.scores) * attention.of_score
+            for phase, numbers in passing.items() if numbers.scores is not None
+        }  # fmt: skip
         self._host = None if cluster.host_bandwidth is None else number(cluster.host_bandwidth)
         self._others = number(cluster.launch), number(cluster.memory_bandwidth)
         self._number = number
@@ -212,11 +142,14 @@ class Work:
         if isinstance(node, Fetch | Evict):
             assert self._host is not None, "refused before"
             return self._number(self.bytes(node.block)) / self._host
-        launch, memory = self._passing.get(getattr(node, "phase", "join") or "", self._others)
+        phase = getattr(node, "phase", "join") or ""
+        launch, memory = self._passing.get(phase, self._others)
         passing = launch + self._number(self.touched(node)) / memory
-        given = getattr(node, "phase", None) in self._operations
-        times = self._attending if given else self._product
-        return times.seconds(self._number(self.operations(node)), passing)
+        operations = self._number(self.operations(node))
+        if phase in self._scores:
+            passing += operations / self._scores[phase]
+        times = self._attending if phase in self._operations else self._product
+        return times.seconds(operations, passing)
 
     def peak(self, rank: int) -> int:
         """Peak of live bytes on a rank, buffers of posted receives included."""
