@@ -214,6 +214,7 @@ class Run:
             # are no claims, and are kept for `_check_none_lost` alone.
             self._passed += zip(contents, node.reads, strict=True)
             added = tuple(contents)
+            summed = node.reads
             # O' is a second buffer of O: what is added there is added as in O.
             phase = self.meaning.maker(node.accumulates.rstrip("'"))
         else:
@@ -221,6 +222,11 @@ class Run:
             self._operands(place, phase, node)
             leaf = self.required.leaf(phase, node.sub_operator)
             added = (leaf,)
+            # Nearly always what is added is a part of the block that it is added to.
+            same = leaf[0] == self.required.cells(node.accumulates)
+            summed = () if same else (phase.writes.block(node.sub_operator),)
+        if summed:
+            self._check_sizes(place, (node.accumulates, *summed))
         if node.scale != "1":
             added = (reduced("sum", added, node.scale_value),)
         # A block that is not there yet starts with this product; there is no zero to add it to.
@@ -229,6 +235,16 @@ class Run:
             added = (before, *added)
         total = reduced("sum" if phase is None else phase.reduction, added)
         self._write(place, node.accumulates, total, leaf)
+
+    def _check_sizes(self, place: Place, blocks: Sequence[str]) -> None:
+        """Check that blocks that are added have one size, where the program defines their sizes.
+
+        This is no question of what they hold, so it is asked also where nothing reads the sum: with
+        2 elements in y[0] and 4 in v[0], a run of `compute u += y[0], v[0]` breaks off.
+        """
+        sizes = {size: block for block in blocks if (size := self.meaning.elements(block))}
+        if len(sizes) > 1:
+            self.wrong.append(Misshapen(place, "sizes", tuple(sizes.values())[:2]))
 
     def _operands(self, place: Place, phase: Phase, node: op.Compute) -> None:
         """Check that each operand of a product holds what the sub-operator needs."""

@@ -238,11 +238,12 @@ class Misshapen(_Wrong):
 
     operands: a product reads another number of blocks. parts: the blocks of a cut or join do not
     fill the whole side by side. other data: a block holds data of another place, which is not cut
-    as its name is. uneven: the parts of a join are not equally far summed.
+    as its name is. uneven: the parts of a join are not equally far summed. sizes: two blocks of a
+    sum have other numbers of elements.
     """
 
     place: Place
-    why: Literal["operands", "parts", "other data", "uneven"]
+    why: Literal["operands", "parts", "other data", "uneven", "sizes"]
     expected: tuple[str, ...]
     of: Literal["placement", "alignment"] = "placement"
 

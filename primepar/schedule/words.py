@@ -431,6 +431,12 @@ def _misshapen(wrong: Misshapen) -> str:
             )
         case "uneven":
             return "expected to read parts of one kind, and nothing but these: list these"
+        case "sizes":
+            one, other = wrong.expected
+            return (
+                f"expected blocks of one size in a sum, got {one} and {other}: cut or join one of "
+                "them before"
+            )
 
 
 def _plain(value: object) -> str:

@@ -178,8 +178,8 @@ class Arithmetic:
     ) -> Block:
         """Reduce blocks into one: `scale` times their sum, or their maximum or minimum.
 
-        Raises `WrongDataError` if their shapes differ, if they belong to different blocks, if the
-        reduction is not that of their phase, or if a term of a sum would be counted twice.
+        Raises `WrongDataError` if their shapes differ. Notes a doubt if they belong to different
+        blocks, if the reduction is not that of their phase, or if a term is counted twice.
         """
         shapes = {block.array.shape for block in blocks if block.terms}
         if len(shapes) > 1:
@@ -188,7 +188,7 @@ class Arithmetic:
         homes = frozenset[Place]().union(*(block.homes for block in blocks))
         if len(homes) > 1:
             names = " and ".join(sorted(map(self.contents.name, homes)))
-            raise WrongDataError(f"expected terms of one block in a sum, got terms of {names}")
+            self.contents.note_doubt(f"expected terms of one block in a sum, got terms of {names}")
         counts: dict[Term, Scale] = {}
         for term, times in chain.from_iterable(block.terms.items() for block in blocks):
             counts[term] = counts.get(term, 0) + times if reduction == "sum" else times
@@ -235,7 +235,7 @@ class Arithmetic:
             )
 
     def _check_terms(self, home: Place, counts: Terms) -> None:
-        """Raise `WrongDataError` for a term of a sum that has too large a coefficient."""
+        """Note a term of a sum that has too large a coefficient."""
         contents, phase = self.contents, self.contents.maker(home)
         # Without scales below 1 a coefficient that is too large can never become right.
         if contents.rescales or (phase is not None and phase.reduction != "sum"):
@@ -247,8 +247,10 @@ class Arithmetic:
         }
         for text, (allowed, times) in sorted(most.items()):
             if allowed == 1 and times == int(times):
-                raise WrongDataError(f"expected every term once in a sum, got {text} a second time")
-            raise WrongDataError(
+                self.contents.note_doubt(
+                    f"expected every term once in a sum, got {text} a second time"
+                )
+            self.contents.note_doubt(
                 f"expected {text} {often(allowed)} in a sum, got it {often(times)}"
             )
 

@@ -93,6 +93,15 @@ class Contents:
         self._homes: dict[str, Place | None] = {}
         self._due: dict[Place, Terms] = {}
         self._initial: defaultdict[str, set[Place]] = defaultdict(set)
+        self.doubt: str | None = None
+        """The first write that no later instruction makes right: wrong if its data is used."""
+
+    def note_doubt(self, message: str) -> None:
+        """Note a write that is wrong only if somebody uses its data, as a claim is made by a read.
+
+        A doubled sum that nothing reads, and that does not end anywhere, does no harm.
+        """
+        self.doubt = self.doubt or message
 
     @cached_property
     def exact(self) -> bool:

@@ -18,7 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from primepar.errors import EmulationError, MeshError, MismatchError, MissingBlockError
+from primepar.errors import (
+    EmulationError,
+    MeshError,
+    MismatchError,
+    MissingBlockError,
+    WrongDataError,
+)
 from primepar.reference.emulator.arithmetic import Arithmetic, Kernels
 from primepar.reference.emulator.communication import InFlight, Posted
 from primepar.reference.emulator.contents import Array, Block, Contents
@@ -189,13 +195,18 @@ class _Run:
         self.computed: Computed = {}
         self.finished: dict[tuple[Place, int], Finished] = {}
         self.moves = 0
+        self.doubted: WrongDataError | None = None
+        """The first doubt with its place: where a run fails, it failed there."""
 
     def emulation(self) -> Emulation:
-        self._schedule()
-        check_coverage(self.contents, self.computed, self.places)
-        memories = [device.memories() for device in self.devices]
-        blocks, hosts = [here for here, _ in memories], [host for _, host in memories]
-        check_final(self.contents, blocks, hosts, self.places)
+        try:
+            self._schedule()
+            check_coverage(self.contents, self.computed, self.places)
+            memories = [device.memories() for device in self.devices]
+            blocks, hosts = [here for here, _ in memories], [host for _, host in memories]
+            check_final(self.contents, blocks, hosts, self.places)
+        except EmulationError as error:
+            raise self.doubted or error from None
         for rank, (here, host) in enumerate(memories):
             self._see(rank, (*here.values(), *host.values()))
         self.events.sort(key=lambda event: (event.start, event.rank, event.end))
@@ -229,10 +240,13 @@ class _Run:
             self.moves += 1
             try:
                 for ranks, what in self._execute(device, place, instruction):
+                    self._note_place_of_doubt(device.rank, place, instruction)
                     yield Waiting(place, ranks, what)
             except EmulationError as error:
                 text = self.places.of(device.rank, place, instruction)
                 raise type(error)(f"{text}: {error}") from None
+            finally:
+                self._note_place_of_doubt(device.rank, place, instruction)
         for request, posts in self.requests[device.rank].items():
             is_open = any(post.done is None for post in posts)
             verb = "matched" if is_open else "waited for"
@@ -240,6 +254,11 @@ class _Run:
                 f"{self.places.device(device.rank)}: expected request {request!r} to be waited "
                 f"for, got the end of the program with it never {verb}: add a wait"
             )
+
+    def _note_place_of_doubt(self, rank: int, place: int, instruction: Instruction) -> None:
+        if self.contents.doubt and self.doubted is None:
+            text = self.places.of(rank, place, instruction)
+            self.doubted = WrongDataError(f"{text}: {self.contents.doubt}")
 
     def _execute(self, device: EmulatedDevice, place: int, instruction: Instruction) -> Turn:
         """Run one instruction; yield the ranks that it waits for until it can continue."""
@@ -258,7 +277,8 @@ class _Run:
     # Products and sums
 
     def _compute(self, device: EmulatedDevice, place: int, node: Compute) -> None:
-        blocks = [device.read(name) for name in node.reads]
+        read = device.read if node.phase is not None else device.read_any
+        blocks = [read(name) for name in node.reads]
         start = device.clock
         # Without a phase it adds blocks, by the reduction of the phase that makes their tensor: of
         # maxima `m += m'` is the larger of both.
@@ -280,7 +300,7 @@ class _Run:
                 self.computed.setdefault(term, []).append((device.rank, place))
             device.clock += self.clock.units(node.phase)
         if device.holds(node.accumulates):
-            added = self.arithmetic.combine([device.read(node.accumulates), added], reduction)
+            added = self.arithmetic.combine([device.read_any(node.accumulates), added], reduction)
         device.write(node.accumulates, added)
         self._note(device, node, node.accumulates, start)
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from agreement import refuted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle.explore import explore
@@ -89,14 +90,35 @@ def test_the_emulator_refuses_what_is_refuted_and_nothing_else(
     assert check_program(asked).equal == proved
 
 
-def test_a_wrong_sum_that_nobody_reads_is_refused_by_the_emulator_alone() -> None:
+def test_a_wrong_sum_that_nobody_reads_is_wrong_for_nobody() -> None:
     asked = RIGHT["between"]()
     again = {"op": "all_reduce", "group": [1], "block": "O[0,0]"}
     double = {"op": "compute", "reads": ["O[0,0]"], "accumulates": "O[0,0]"}
     asked["programs"][1] += [again, double, {"op": "free", "block": "O[0,0]"}]
     asked["final"] = [["a[0,0]"], ["a[0,0]"]]
     assert verify_program(built(asked)).verdict == "proved"
-    assert not runs(built(asked))
+    assert explore(built(asked)).overall == "proved"
+    assert runs(built(asked))
+
+
+def test_blocks_of_other_sizes_are_not_added_even_where_nobody_reads_the_sum() -> None:
+    """A run of it breaks off: `y` is cut into blocks of 2 elements, and `v` into blocks of 4."""
+    asked: Json = {
+        "format": "primepar-program", "version": 1, "ranks": 1, "grid": {"p": {"M": 1}},
+        "phases": {"p": {"reads": ["x[M]"], "writes": "y[M]"}},
+        "tensors": {"y": {"cuts": [[0, 2]]}, "v": {"cuts": [[0, 4]]}},
+        "initial": [["x[0]", "v[0]"]], "final": [["y[0]"]],
+    }  # fmt: skip
+    product: Json = {"op": "compute", "reads": ["x[0]"], "phase": "p", "sub_operator": {"M": 0}}
+    addition: Json = {"op": "compute", "reads": ["y[0]", "v[0]"], "accumulates": "u"}
+    again = product | {"again": True, "accumulates": "v[0]"}
+    for last, blocks in ((addition, "y[0] and v[0]"), (again, "v[0] and y[0]")):
+        wrong = built(asked | {"programs": [[product | {"accumulates": "y[0]"}, last]]})
+        report = verify_program(wrong)
+        assert refuted(report) == set(explore(wrong).failed) == {"placement"}
+        message = report["placement"].counterexample or ""
+        assert f"expected blocks of one size in a sum, got {blocks}: cut or join one" in message
+        assert not runs(wrong)
 
 
 def test_a_sum_has_what_any_rank_held_before_also_for_ranks_that_read_it_earlier() -> None:

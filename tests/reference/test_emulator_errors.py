@@ -140,7 +140,7 @@ def test_a_sub_operator_outside_the_grid_is_refused() -> None:
 
 def test_a_term_is_not_added_twice() -> None:
     refused(
-        refusal((product(0), product(0)), initial=(OPERANDS,)),
+        refusal((product(0), product(0)), initial=(OPERANDS,), final=(("O[0,0]",),)),
         WrongDataError,
         "device 0, programs[0][1], forward: expected every term once in a sum, "
         "got forward M=0 N=0 K=0 a second time",
@@ -150,7 +150,7 @@ def test_a_term_is_not_added_twice() -> None:
 def test_a_term_that_comes_from_two_devices_is_not_added_twice() -> None:
     ring = (product(0), AllReduce((0, 1), block="O[0,0]"))
     refused(
-        refusal(ring, ring, initial=(OPERANDS, OPERANDS)),
+        refusal(ring, ring, initial=(OPERANDS, OPERANDS), final=(("O[0,0]",),) * 2),
         WrongDataError,
         "device 1, programs[1][1]: expected every term once in a sum, "
         "got forward M=0 N=0 K=0 a second time",
@@ -162,6 +162,7 @@ def test_terms_of_two_blocks_are_not_added() -> None:
     error = refusal(
         (product(0), other, Compute(("O[1,0]",), "O[0,0]")),
         initial=(("I[0,0]", "I[1,0]", "W[0,0]"),),
+        final=(("O[0,0]",),),
     )
     refused(
         error,
@@ -173,7 +174,7 @@ def test_terms_of_two_blocks_are_not_added() -> None:
 
 def test_a_product_is_not_written_under_the_name_of_another_block() -> None:
     refused(
-        refusal((product(0, "O[1,0]"),), initial=(OPERANDS,)),
+        refusal((product(0, "O[1,0]"),), initial=(OPERANDS,), final=(("O[1,0]",),)),
         WrongDataError,
         "device 0, programs[0][0], forward: expected terms of O[1,0] to write into O[1,0], "
         "got forward M=0 N=0 K=0",

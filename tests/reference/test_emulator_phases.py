@@ -211,7 +211,7 @@ def test_a_copy_of_a_sub_operator_is_the_same_term() -> None:
 
 def test_a_product_is_not_written_under_the_name_of_another_block() -> None:
     refused(
-        refusal(rows(f(0, "y[1]"))),
+        refusal(rows(f(0, "y[1]"), final=[["y[1]"]])),
         WrongDataError,
         "device 0, programs[0][0], f: expected terms of y[1] to write into y[1], got f M=0",
     )

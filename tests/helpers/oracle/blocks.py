@@ -125,12 +125,15 @@ class RankMemories:
         self._touch(rank, (*node.reads, node.accumulates), (node.accumulates,))
         if node.phase is None or node.sub_operator is None:
             added = [self._used(rank, block) for block in node.reads]
-            reduction = self.names.summed_by(node.accumulates)
+            reduction, summed = self.names.summed_by(node.accumulates), node.reads
         else:
             phase = self.names.meaning.phases[node.phase]
             self._operands(rank, node)
             added = [self.names.product(phase, cell_of(node.sub_operator))]
-            reduction = phase.reduction
+            reduction, summed = phase.reduction, (phase.writes.block(node.sub_operator),)
+        elements = map(self.names.meaning.elements, (node.accumulates, *summed))
+        if len(set(elements) - {None}) > 1:
+            self._fail("placement")
         held = state.memory.get(node.accumulates)
         if node.scale_value != 1:
             added = [scaled(combined("sum", added), node.scale_value)]
