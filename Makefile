@@ -115,16 +115,14 @@ bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on to
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks bits_per_byte
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
-	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/mutation_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack.py mutants programs
 
 code-mutants: $(STAMP) ## one token of the product changed at a time: which test sees it (ONLY='--rooms verify --count 6')
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/code_mutants.py $(ONLY)
 
 attack: $(STAMP) ## generated primitives against an independent oracle, random triples, altered certificates
-	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_score.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack.py maps certificates program-certificates
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/search_attack.py
-	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack_certificates.py
-	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/program_certificates.py
 
 faults: $(STAMP) ## a training run broken in 100 ways: one line, and it goes on bit for bit (ONLY=--long: one of minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/faults.py $(ONLY)

@@ -13,7 +13,7 @@ from mutation import SEVERAL_WAYS
 from oracle.explore import explore
 from phase_programs import built, sums
 from profiles import draws, few
-from program_certificates import FILES, WAYS, attack, program, proved
+from program_certificates import FILES, WAYS, decide, program, proved
 
 from primepar.certify.program import certify_program, digest
 from primepar.errors import CertificateError, ClaimError
@@ -158,10 +158,11 @@ def test_the_proof_of_calls_that_reduce_several_blocks_proves_no_wrong_ones(name
 
 def test_altered_certificates_are_refused_or_still_true() -> None:
     """A sample of what `make attack` does many times."""
-    ends = attack(draws(300))
-    assert {end for _, end in ends} == {"refused", "still true"}
-    assert {way for way, _ in ends} == {*WAYS, *KINDS}
-    assert sum(times for (_, end), times in ends.items() if end == "refused") > draws(300) / 2
+    results = [one for number in range(draws(300)) if (one := decide(number)) is not None]
+    ends = Counter[str](end for one in results for end in one.numbers)
+    assert ends.keys() == {"refused", "still true"}
+    assert {one.rows["altered"] for one in results} == {*WAYS, *KINDS}
+    assert ends["refused"] > len(results) / 2
 
 
 def reshaped() -> Program:

@@ -1,19 +1,15 @@
-"""`make attack`, its second part: altered certificates of primitives, and those of others.
+"""The attack `certificates`: altered certificates of primitives, and those of others.
 
 Every certificate is altered and offered for its own primitive and for a wrong one; and as it is for
 every wrong one, of `tests/wrong` and of the generated ones. The writer is asked for certificates of
-wrong ones too. It ends with 1 if one is accepted for a wrong primitive, or if the checker ends in a
-traceback. What is accepted for a right primitive is listed with what was altered: it proves what is
-true in another way than the prover.
+wrong ones too. None may be accepted for a wrong primitive, or end in a traceback. What is accepted
+for a right primitive is listed with what was altered: it proves what is true in another way than
+the prover.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -26,7 +22,7 @@ from attack_maps import NAME, generated
 from attack_methods import METHODS
 from attack_oracle import oracle
 from attack_score import is_early, ruled
-from long_runs import judged
+from long_runs import TaskResult
 
 from primepar import Primitive
 from primepar.api.target import load_primitive
@@ -208,29 +204,30 @@ class Offer(NamedTuple):
         return f"{self.kind} {self.number}, {self.certificate} for {self.primitive}"
 
 
-class Answered(NamedTuple):
-    """How an offer ended."""
+def answered(
+    offer: Offer, is_right: bool, outcome: str, difference: str = "", also_wrong: Sequence[str] = ()
+) -> TaskResult:
+    """What became of an offer: `outcome` is the checker's answer.
 
-    offer: Offer
-    is_right: bool
-    answer: str
-    """`accepted`, `refused`, `same` for one that is read as the unaltered one is, or a crash.
-
-    `unwritten` is a crash of the writer, on a primitive that nobody proved.
+    It is `same` for one that is read as the unaltered one is, and `unwritten` for a crash of the
+    writer, on a primitive that nobody proved. `also_wrong` are wrong primitives for which one that
+    is accepted for a right one is accepted too.
     """
-    difference: str = ""
-    also_wrong: tuple[str, ...] = ()
-    """If accepted for a right primitive: wrong ones for which it is accepted too."""
-
-    @property
-    def is_bad(self) -> bool:
-        """Whether the checker is wrong about it."""
-        accepted = self.answer == "accepted" and not self.is_right
-        return accepted or self.answer.startswith("crashed") or bool(self.also_wrong)
+    is_wrong = outcome == "accepted" and not is_right
+    is_wrong |= outcome.startswith("crashed") or bool(also_wrong)
+    column = f"{'right' if is_right else 'wrong'} {outcome.partition(':')[0]}"
+    also = f"; accepted too for {', '.join(also_wrong)}" if also_wrong else ""
+    is_noted = is_wrong or outcome == "accepted"
+    return TaskResult({"offered": offer.kind}, {column: 1}, is_wrong,
+                  f"{outcome} {difference}{also}" * is_noted)  # fmt: skip
 
 
-def offers(count: int) -> Iterator[Offer]:
+def tasks(count: int) -> list[Offer]:
     """All that is offered, `count` alterations among it."""
+    return list(_offers(count))
+
+
+def _offers(count: int) -> Iterator[Offer]:
     names, wrongs = list(certificates()), few_wrong()
     for other in wrong():
         yield Offer("its own", other, other, 0)
@@ -246,7 +243,7 @@ def offers(count: int) -> Iterator[Offer]:
         yield Offer(kind, name, Random(f"wrong {number}").choice(wrongs), number)
 
 
-def answer(offer: Offer) -> Answered | None:
+def decide(offer: Offer) -> TaskResult | None:
     """Offer a certificate, altered if that is asked; None where there is none."""
     is_right = offer.primitive in right()
     primitive = (right() if is_right else wrong())[offer.primitive]
@@ -254,17 +251,17 @@ def answer(offer: Offer) -> Answered | None:
         return _made(offer, primitive)
     text = certificates()[offer.certificate]
     if offer.kind == "another's":
-        return Answered(offer, is_right, offered(text, primitive))
+        return answered(offer, is_right, offered(text, primitive))
     kind, given = _altered(text, offer)
     offer = offer._replace(kind=kind)
     outcome = offered(given, primitive)
     if outcome != "accepted" or not is_right:
-        return Answered(offer, is_right, outcome)
+        return answered(offer, is_right, outcome)
     if is_same(given, text):
-        return Answered(offer, is_right, "same")
+        return answered(offer, is_right, "same")
     differs = difference(msgspec.json.decode(text), msgspec.json.decode(given))
     also = tuple(name for name in few_wrong() if offered(given, wrong()[name]) == "accepted")
-    return Answered(offer, is_right, outcome, differs, also)
+    return answered(offer, is_right, outcome, differs, also)
 
 
 def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
@@ -278,7 +275,7 @@ def _altered(text: bytes, offer: Offer) -> tuple[str, bytes]:
         kind = random.choice((offer.kind, *KINDS))
 
 
-def _made(offer: Offer, primitive: Primitive) -> Answered | None:
+def _made(offer: Offer, primitive: Primitive) -> TaskResult | None:
     """What the checker makes of a certificate that is written for a wrong primitive, if one is."""
     try:
         if offer.kind == "its own":
@@ -286,8 +283,8 @@ def _made(offer: Offer, primitive: Primitive) -> Answered | None:
         else:
             text = forged(certificates()[offer.certificate], primitive)
     except Exception as error:
-        return Answered(offer, False, f"unwritten: {type(error).__name__}: {error}")
-    return None if text is None else Answered(offer, False, offered(text, primitive))
+        return answered(offer, False, f"unwritten: {type(error).__name__}: {error}")
+    return None if text is None else answered(offer, False, offered(text, primitive))
 
 
 def difference(one: Any, other: Any, path: str = "") -> str:
@@ -299,50 +296,3 @@ def difference(one: Any, other: Any, path: str = "") -> str:
             if one[key] != other[key]:
                 return difference(one[key], other[key], f"{path}.{key}")
     return f"{path}: {str(one)[:60]} -> {str(other)[:60]}"
-
-
-def main() -> int:
-    """Print the counts; 0 if all is as it should be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--altered", type=int, default=2_000, help="alterations")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
-    options = parser.parse_args()
-    asked = list(offers(options.altered))
-    print(f"{len(certificates())} of {len(right())} right primitives have a certificate")
-    print(f"{len(wrong())} wrong primitives, {len(few_wrong())} of them are offered each of these")
-    answers = judged("certificates", answer, asked, options.jobs, len(asked))
-    return report([answered for answered in answers if answered is not None])
-
-
-def report(answers: list[Answered]) -> int:
-    """Print what was accepted, and give the exit code."""
-    columns = [(is_right, outcome) for is_right in (True, False)
-               for outcome in ("refused", "same", "accepted", "crashed", "unwritten")]  # fmt: skip
-    counts = Counter(
-        (answered.offer.kind, answered.is_right, answered.answer.split(":")[0])
-        for answered in answers
-    )
-    names = (f"{'right' if is_right else 'wrong'} {outcome}" for is_right, outcome in columns)
-    print(f"{'':16}" + "".join(f"{name:>16}" for name in names))
-    for kind in ("its own", "forged", "another's", *KINDS):
-        print(f"{kind:16}" + "".join(f"{counts[kind, *answered]:16}" for answered in columns))
-    for answered in sorted(answers):
-        if answered.answer not in ("refused", "same") and not answered.answer.startswith(
-            "unwritten"
-        ):
-            also = (
-                f"; accepted too for {', '.join(answered.also_wrong)}"
-                if answered.also_wrong
-                else ""
-            )
-            print(
-                f"{'BAD ' * answered.is_bad}{answered.offer}: {answered.answer} "
-                f"{answered.difference}{also}"
-            )
-    bad = sum(answered.is_bad for answered in answers)
-    print(f"accepted for a wrong primitive, or crashed: {bad} of {len(answers)}")
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,16 +1,14 @@
-"""Random programs in every transport: `python tests/helpers/attack_transport.py [COUNT]`.
+"""The attack `transports`: the graph of the proof and the run of the explorer must agree.
 
-The graph of the proof and the run of the explorer must agree on every program with 0 to 3 slots,
-with any number of them, in every order. Exit code 1 if they differ.
+They have to, on every program with 0 to 3 slots, with any number of them, in every order.
 """
 
 from __future__ import annotations
 
 import random
-import sys
-from collections import Counter
 from itertools import product
 
+from long_runs import TaskResult
 from oracle.traffic_run import comes_to_an_end
 
 from primepar.schedule import Program
@@ -101,26 +99,19 @@ def _varied(chance: random.Random, nodes: list[Instruction], groups: bool) -> li
     return result + waits
 
 
-def main() -> int:
-    """Compare, and print the counts; 1 if proof and run differ."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
-    counts: Counter[tuple[str, bool]] = Counter()
-    differ = 0
-    for seed in range(count):
-        program = traffic_program(seed)
-        for transport in TRANSPORTS:
-            report = verify_program(program, only="deadlock-freedom", transport=transport)
-            ends = report.verdict == "proved"
-            counts[str(transport), ends] += 1
-            runs = {comes_to_an_end(program, transport, chance) for chance in (None, seed)}
-            if runs != {ends}:
-                differ += 1
-                print(f"seed {seed}, {transport}: proof {ends}, runs {runs}")
-    for name in map(str, TRANSPORTS):
-        print(f"{name:<42} ends {counts[name, True]:>6} hangs {counts[name, False]:>6}")
-    print(f"{count} programs in {len(TRANSPORTS)} transports: proof and run differ on {differ}")
-    return int(differ > 0)
+def tasks(count: int) -> range:
+    """The seeds of the programs."""
+    return range(count)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def decide(seed: int) -> TaskResult:
+    """Compare proof and runs of one program in every transport."""
+    program, numbers, differ = traffic_program(seed), {"programs": 1.0}, []
+    for transport in TRANSPORTS:
+        report = verify_program(program, only="deadlock-freedom", transport=transport)
+        ends = report.verdict == "proved"
+        numbers[f"{transport.slots} {transport.order}"] = int(ends)
+        runs = {comes_to_an_end(program, transport, chance) for chance in (None, seed)}
+        if runs != {ends}:
+            differ.append(f"{transport}: proof {ends}, runs {runs}")
+    return TaskResult({"ends": "of them"}, numbers, bool(differ), "; ".join(differ))

@@ -1,14 +1,14 @@
-"""What the long commands of the tests share: results that are kept in a file, and a bar."""
+"""What long attacks share: the result of a task, a file of results, and a bar."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from multiprocessing import Pool
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import msgspec
 from rich.console import Console
@@ -16,46 +16,50 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("primepar/**/*.py", "reference/**/*.py", "verify/**/*.py", "tests/**/*.py")
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
-Found = TypeVar("Found", bound="Keyed")
 
 
-class Keyed(Protocol):
-    """A result that knows what it is the result of."""
+class TaskResult(msgspec.Struct, frozen=True):
+    """How a task ended: where it counts, what it adds there, and what is wrong with it."""
 
-    @property
-    def key(self) -> Any:
-        """Equal for results of the same question."""
+    rows: dict[str, str]
+    """Table -> its row."""
+    numbers: dict[str, float]
+    """Column -> what it adds."""
+    is_wrong: bool = False
+    """Whether one reader contradicts another."""
+    note: str = ""
+    """A line that is printed."""
+    same: str = ""
+    """Results with one text here count once."""
 
 
 def fingerprint() -> str:
-    """Another one after any change of the code: what was judged before counts no more."""
-    found = sorted({path for pattern in SOURCES for path in ROOT.glob(pattern)})
-    return sha256(b"".join(path.read_bytes() for path in found)).hexdigest()
+    """Another one after any change of the code: what was decided before counts no more."""
+    sources = sorted({path for pattern in SOURCES for path in ROOT.glob(pattern)})
+    return sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
 
 
-class Store(Generic[Found]):
-    """A file of lines: the fingerprint of the code, then one result each, by its `key`.
+class Store:
+    """A file of lines: the fingerprint of the code, then a task and its result each.
 
     A run that was stopped goes on from what it holds; results of other code are dropped.
     """
 
-    def __init__(self, path: Path, of: str, kind: Any) -> None:
-        self.kept: dict[Any, Found] = {}
+    def __init__(self, path: Path, of: str) -> None:
+        self.kept: dict[str, TaskResult | None] = {}
         lines = path.read_bytes().splitlines() if path.exists() else []
         first = msgspec.json.encode(of)
-        kept = list(_decoded(lines[1:], kind)) if lines[:1] == [first] else []
+        kept = list(_decoded(lines[1:])) if lines[:1] == [first] else []
         path.parent.mkdir(parents=True, exist_ok=True)
         self.file = path.open("wb")
         self.file.write(first + b"\n")
-        self.keep(kept)
+        for task, result in kept:
+            self.keep(task, result)
 
-    def keep(self, found: Iterable[Found]) -> None:
-        """Note and write what was found."""
-        for one in found:
-            self.kept[one.key] = one
-            self.file.write(msgspec.json.encode(one) + b"\n")
+    def keep(self, task: str, result: TaskResult | None) -> None:
+        """Note and write how a task ended."""
+        self.kept[task] = result
+        self.file.write(msgspec.json.encode((task, result)) + b"\n")
         self.file.flush()
 
     def __enter__(self) -> Self:
@@ -68,8 +72,8 @@ class Store(Generic[Found]):
         self.file.close()
 
 
-def _decoded(lines: Iterable[bytes], kind: Any) -> Iterator[Any]:
-    decoder = msgspec.json.Decoder(kind)
+def _decoded(lines: list[bytes]) -> Iterator[tuple[str, TaskResult | None]]:
+    decoder = msgspec.json.Decoder(tuple[str, TaskResult | None])
     for line in lines:
         try:
             yield decoder.decode(line)
@@ -78,15 +82,17 @@ def _decoded(lines: Iterable[bytes], kind: Any) -> Iterator[Any]:
 
 
 def judged(
-    what: str, function: Callable[[Asked], Answer], asked: Sequence[Asked], jobs: int, total: int
-) -> Iterator[Answer]:
-    """The answers as they come, with one bar on a terminal."""
+    name: str, decide: Callable[[Any], TaskResult | None], tasks: Sequence[Any], jobs: int,
+    total: int,
+) -> Iterator[tuple[str, TaskResult | None]]:  # fmt: skip
+    """The tasks and their results as they come, with one bar on a terminal."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
         console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True,
     )  # fmt: skip
     with bar, Pool(jobs) as pool:
-        row = bar.add_task(what, total=total, completed=total - len(asked))
-        for found in pool.imap_unordered(function, asked, chunksize=4):
+        row = bar.add_task(name, total=total, completed=total - len(tasks))
+        results = pool.imap(decide, tasks, chunksize=4)
+        for task, result in zip(tasks, results, strict=True):
             bar.advance(row)
-            yield found
+            yield str(task), result

@@ -1,4 +1,8 @@
-"""Mutants, each judged by the explorer, by the emulator, and by the proofs."""
+"""The attacks `mutants` and `programs`: explorer, emulator and proofs decide what is wrong.
+
+The explorer and the emulator decide which mutants are harmful. Every harmful one has to be refuted,
+for what fails, and every harmless one proved. On generated programs prover and explorer agree.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 from agreement import disagreement, refuted
+from long_runs import TaskResult
 from mutants import mutant
 from mutation import PROGRAM_WAYS, Json, changes_of
 from mutation_maps import MAP_WAYS
@@ -31,6 +36,7 @@ from primepar.schedule.operators import HOMES, PHASES, Linear
 from primepar.schedule.sequence import Element
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.program import verify_program
+from primepar.verify.report import PROPERTIES, Report
 
 STEPS: dict[str, Callable[[], Json]] = {
     "step in rows": lambda: everything(Random(1)),
@@ -62,58 +68,6 @@ class Task(NamedTuple):
     way: str
     number: int
     most: int
-
-
-class Generated(msgspec.Struct, frozen=True, tag="generated"):
-    """The verdicts of prover and explorer on a generated program."""
-
-    seed: int
-    verdict: str
-    """Of the proofs."""
-    failed: tuple[str, ...]
-    """Properties that fail in the explorer."""
-    differ: str
-    """Where the two differ; nothing if they agree."""
-
-    @property
-    def key(self) -> int:
-        """Which program it is."""
-        return self.seed
-
-
-class Judged(msgspec.Struct, frozen=True, tag="mutant"):
-    """What was found of one mutant."""
-
-    method: str
-    way: str
-    number: int
-    where: str
-    digest: str
-    """Equal for equal mutants."""
-    failed: tuple[str, ...]
-    """Properties that fail in the explorer; none for a mutant that does no harm."""
-    verdict: str
-    """Of the proofs."""
-    refuted: tuple[str, ...]
-    split: str
-    """Where explorer and emulator, or explorer and proofs, differ in what is wrong."""
-    seconds: float
-    """Of the proofs."""
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        """Which mutant it is."""
-        return self.method, self.way, self.number
-
-    @property
-    def harmful(self) -> bool:
-        """Whether it is wrong at all."""
-        return bool(self.failed)
-
-    @property
-    def is_right(self) -> bool:
-        """Whether it is refuted if it is harmful, and proved if it is not."""
-        return self.verdict == ("refuted" if self.harmful else "proved") and not self.split
 
 
 def operator(sequence: Sequence) -> Linear:
@@ -194,41 +148,67 @@ def digest_of(primitive: Primitive) -> str:
     return sha256("\n".join(seen).encode()).hexdigest()
 
 
-def tasks(most: int, most_maps: int) -> list[Task]:
-    """At most `most` mutants of each way and method: of its programs, and of its map."""
+def tasks(most: int) -> list[Task]:
+    """At most `most` mutants of each way and method: of its programs, and one fewer of its map."""
     programs = [
         Task(method, way, number, most)
         for method, way in product((*PRIMITIVES, *STEPS), PROGRAM_WAYS)
         for number in range(len(changes(method, way, most)))
     ]
     maps = [
-        Task(method, way, number, most_maps)
+        Task(method, way, number, most - 1)
         for method, way in product(PRIMITIVES, MAP_WAYS)
-        for number in range(len(map_changes(method, way, most_maps)))
+        for number in range(len(map_changes(method, way, most - 1)))
     ]
     return maps + programs
 
 
-def agree_on(seed: int) -> Generated:
+def programs(count: int) -> range:
+    """The seeds of generated programs."""
+    return range(count)
+
+
+def agree_on(seed: int) -> TaskResult:
     """Have both decide a generated program; each seventh one with sends that return at once.
 
     Three of ten have scales.
     """
     program, buffered = (scaled_program if seed % 10 < 3 else mutant)(seed), seed % 7 == 0
     report, seen = verify_program(program, buffered=buffered), explore(program, buffered=buffered)
-    failed = tuple(sorted(seen.failed))
-    return Generated(seed, report.verdict, failed, disagreement(report, seen))
+    differ = disagreement(report, seen)
+    numbers = {"programs": 1.0, **dict.fromkeys(PROPERTIES, 0), **dict.fromkeys(seen.failed, 1)}
+    return TaskResult({"generated": report.verdict}, numbers, bool(differ), differ)
 
 
-def decide(task: Task) -> Judged:
+def decide(task: Task) -> TaskResult:
     """Decide one mutant."""
     if task.way in MAP_WAYS:
         primitives = map_changes(task.method, task.way, task.most)
         return _decide_primitive(task, *primitives[task.number])
-    return decide_program(task, *changes(task.method, task.way, task.most)[task.number])
+    return _decide_program(task, *changes(task.method, task.way, task.most)[task.number])
 
 
-def decide_program(task: Task, where: str, program: Program) -> Judged:
+def result(
+    task: Task, where: str, failed: set[str], report: Report, split: str, seconds: float, same: str
+) -> TaskResult:
+    """What was found of a mutant; `split` is where readers differ in what is wrong."""
+    harmful, verdict = bool(failed), report.verdict
+    is_wrong = verdict != ("refuted" if harmful else "proved") or bool(split)
+    numbers = {
+        "mutants": 1,
+        "harmful": int(harmful), "caught": int(harmful and verdict == "refuted"),
+        "harmless": int(not harmful), "refused": int(not harmful and verdict != "proved"),
+        "seconds": seconds,
+    }  # fmt: skip
+    note = f"{where}: {' '.join(sorted(failed)) or 'nothing'} should fail; "
+    note += f"{verdict} {' '.join(sorted(refuted(report)))} {split}"
+    return TaskResult(
+        {"way": task.way, "method": task.method}, numbers, is_wrong, note * is_wrong,
+        f"{task.method} {same}",
+    )  # fmt: skip
+
+
+def _decide_program(task: Task, where: str, program: Program) -> TaskResult:
     """Decide a changed program."""
     seen, start = explore(program), perf_counter()
     report = verify_program(program)
@@ -236,11 +216,8 @@ def decide_program(task: Task, where: str, program: Program) -> Judged:
     split = disagreement(report, seen)
     if not split and _emulates(program) == bool(set(seen.failed) - {"traffic"}):
         split = "emulator"
-    return Judged(
-        task.method, task.way, task.number, where,
-        sha256(msgspec.json.encode(program)).hexdigest(), tuple(sorted(seen.failed)),
-        report.verdict, tuple(sorted(refuted(report))), split, seconds,
-    )  # fmt: skip
+    same = sha256(msgspec.json.encode(program)).hexdigest()
+    return result(task, where, set(seen.failed), report, split, seconds, same)
 
 
 def _emulates(program: Program) -> bool:
@@ -263,7 +240,7 @@ def meshes(primitive: Primitive) -> Iterator[Sequence]:
     )
 
 
-def _decide_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
+def _decide_primitive(task: Task, where: str, primitive: Primitive) -> TaskResult:
     """Decide a changed primitive: on small meshes by the explorer, on all by the proofs.
 
     In the lowered program a misaligned block is one that a realigning hop sends from where it is
@@ -282,7 +259,4 @@ def _decide_primitive(task: Task, where: str, primitive: Primitive) -> Judged:
     properties = refuted(report)
     meant = failed | {"alignment"} if "placement" in failed else failed
     split = "properties" if failed and properties and not meant & properties else ""
-    return Judged(
-        task.method, task.way, task.number, where, digest_of(primitive), tuple(sorted(failed)),
-        report.verdict, tuple(sorted(properties)), split, seconds,
-    )  # fmt: skip
+    return result(task, where, failed, report, split, seconds, digest_of(primitive))

@@ -1,24 +1,20 @@
-"""`make attack`, its last part: certificates of programs, altered; none is taken for a false one.
+"""The attack `program-certificates`: altered ones are refused, or what they claim is still true.
 
 They are altered as those of primitives are, and in the ways below. What is true is decided by the
-explorer, which shares no code with the judge. The tests take a small sample. It ends with 1 if one
-is accepted that is not true, or if the checker ends in a traceback.
+explorer, which shares no code with the judge. The tests take a small sample.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
-from itertools import count, cycle
 from pathlib import Path
 from random import Random
 
 import msgspec
 from attack_alterations import KINDS, altered
 from attack_certificates import offered
+from long_runs import TaskResult
 from msgspec.structs import replace
 from mutants import mutant
 from oracle.explore import explore
@@ -61,17 +57,16 @@ def proved(name: str, buffered: bool = False) -> tuple[Report, ProgramCertificat
     return report, certificate(program(name), report, Transport(None if buffered else 0))
 
 
-def cases(random: Random) -> Iterator[Case]:
-    """Registered primitives, program files and mutants, in turn."""
-    names = [*PRIMITIVES, *map(str, FILES)]
-    while True:
-        name = random.choice(names)
-        yield program(name), proved(name, buffered="/" in name and random.random() < 0.2)[1]
+def case(number: int, random: Random) -> Case | None:
+    """A registered primitive or a program file, or in turn a mutant, if that has a certificate."""
+    if number % 2:
         whole = mutant(random.randrange(10_000))
         try:
-            yield whole, certificate(whole, verify_program(whole))
+            return whole, certificate(whole, verify_program(whole))
         except CertificateError:
-            continue
+            return None
+    name = random.choice([*PRIMITIVES, *map(str, FILES)])
+    return program(name), proved(name, buffered="/" in name and random.random() < 0.2)[1]
 
 
 def _hung(_: Program, given: ProgramCertificate, random: Random) -> ProgramCertificate:
@@ -116,38 +111,29 @@ def is_true(program: Program, given: ProgramCertificate) -> bool:
     return not failed and set(given.proved) == asked
 
 
-def attack(most: int) -> Counter[tuple[str, str]]:
-    """Alter certificates; (way, what became of it) -> how often: `refused` or `still true`."""
-    ends = Counter[tuple[str, str]]()
-    ways = cycle((*WAYS, *KINDS))
-    for number, (whole, given) in zip(count(), cases(Random(0)), strict=False):
-        random, way = Random(f"program {number}"), next(ways)
-        text = msgspec.json.encode(given)
-        if way in WAYS:
-            changed: bytes | None = msgspec.json.encode(WAYS[way](whole, given, random))
-        else:
-            changed = altered(text, way, random, msgspec.json.encode(proved("primepar")[1]))
-        if changed is None or changed == text:
-            continue
-        end = offered(changed, whole)
-        if end == "accepted":
-            claim = msgspec.json.decode(changed, type=ProgramCertificate)
-            end = "still true" if is_true(whole, claim) else f"WRONG: {number}"
-        ends[way, end] += 1
-        if ends.total() == most:
-            break
-    return ends
+def tasks(count: int) -> range:
+    """The numbers of the alterations."""
+    return range(count)
 
 
-def main() -> int:
-    """Print what became of them; 0 if each is refused or true."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--altered", type=int, default=2_000, help="alterations")
-    ends = attack(parser.parse_args().altered)
-    for (way, end), times in sorted(ends.items()):
-        print(f"{way:20} {end:12} {times:6}")
-    return int(not {end for _, end in ends} <= {"refused", "still true"})
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def decide(number: int) -> TaskResult | None:
+    """Alter a certificate and offer it; None where there is nothing to alter."""
+    random, way = Random(f"program {number}"), (*WAYS, *KINDS)[number % len((*WAYS, *KINDS))]
+    drawn = case(number, random)
+    if drawn is None:
+        return None
+    whole, given = drawn
+    text = msgspec.json.encode(given)
+    if way in WAYS:
+        changed: bytes | None = msgspec.json.encode(WAYS[way](whole, given, random))
+    else:
+        changed = altered(text, way, random, msgspec.json.encode(proved("primepar")[1]))
+    if changed is None or changed == text:
+        return None
+    end = offered(changed, whole)
+    is_wrong = end != "refused"
+    if end == "accepted":
+        claim = msgspec.json.decode(changed, type=ProgramCertificate)
+        is_wrong = not is_true(whole, claim)
+        end = "accepted and false" if is_wrong else "still true"
+    return TaskResult({"altered": way}, {end.partition(":")[0]: 1}, is_wrong, end * is_wrong)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from attack_scales import compared
+from attack_scales import decide
 from oracle.explore import explore
 from phase_programs import RIGHT, built
 from profiles import draws
@@ -276,9 +276,9 @@ def test_a_scale_is_shown() -> None:
 
 
 def test_all_readers_agree_on_generated_programs_with_scales() -> None:
-    answers = [compared(seed) for seed in SEEDS]
-    assert [answer for answer in answers if answer.differ] == []
-    assert {"proved", "refuted"} <= {answer.verdict for answer in answers}
+    results = [decide(seed) for seed in SEEDS]
+    assert [result.note for result in results if result.is_wrong] == []
+    assert {"proved", "refuted"} <= {result.rows["with scales"] for result in results}
 
 
 def test_a_pass_makes_no_wrong_scale_right_and_no_right_one_wrong() -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-import attack_certificates
+import attack
+import attack_scales
 import attack_score
+import long_runs
 import msgspec
 import pytest
+from attack import AttackModule, Limit
 from attack_alterations import KINDS, altered
-from attack_certificates import Answered, Offer, forged, loaded, offered, written
+from attack_certificates import Offer, answered, forged, loaded, offered, written
 from attack_maps import NAME, Map, generated
 from attack_mesh import Mesh, TooLargeError, WrongMeshError
 from attack_methods import METHODS
 from attack_oracle import axes_of, load, meshes, oracle
-from attack_score import Scored, score
-from long_runs import Store
+from long_runs import Store, TaskResult
 from profiles import few
 
 from primepar.api.target import load_primitive
@@ -150,59 +152,32 @@ def test_a_seed_gives_one_map_and_what_is_meant_to_be_right_is() -> None:
     assert sum(made.has_threshold for made in meant) >= len(meant) / 2
 
 
-def test_what_is_proved_is_right(tmp_path: Path) -> None:
-    scored = [score(seed) for seed in range(8)]
-    assert {score.ruling for score in scored} == {"right", "wrong"}
-    assert not [score for score in scored if score.bad in ("proved-wrong", "crashed")]
-
-
-SCORED = Scored(0, "summa", "devices", True, True, "right", "", (), True, "proved", (), "", 0.1)
-"""A right map that is proved."""
-
-
-def change(scored: Scored, **changes: object) -> Scored:
-    return msgspec.structs.replace(scored, **changes)
+def test_what_is_proved_is_right() -> None:
+    scored = [attack_score.decide(seed) for seed in range(8)]
+    columns = {column.split()[0] for one in scored for column in one.numbers}
+    assert columns >= {"right", "wrong"}
+    assert not [one for one in scored if one.is_wrong]
 
 
 @pytest.mark.parametrize(
-    ("one", "code"),
+    ("verdict", "ruling", "in_language", "is_early", "how"),
     [
-        ({}, 0),
-        ({"ruling": "wrong", "verdict": "refuted"}, 0),
-        ({"in_language": False, "verdict": "refused"}, 0),
-        ({"ruling": "wrong", "verdict": "unknown"}, 0),
-        ({"ruling": "wrong"}, 1),
-        ({"ruling": "wrong", "in_language": False}, 1),
-        ({"ruling": "wrong", "in_language": False, "is_early": False}, 0),
-        ({"verdict": "refuted"}, 1),
-        ({"verdict": "refused"}, 1),
-        ({"verdict": "crashed"}, 1),
-        ({"verdict": "unknown"}, 1),
+        ("proved", "right", True, True, ""),
+        ("refuted", "wrong", True, True, ""),
+        ("refused", "right", False, True, ""),
+        ("unknown", "wrong", True, True, "unknown and wrong"),
+        ("unknown", "right", True, True, "unknown and right"),
+        ("proved", "wrong", True, True, "proved and wrong"),
+        ("proved", "wrong", False, False, "proved and wrong later"),
+        ("refuted", "right", True, True, "refuted and right"),
+        ("refused", "right", True, True, "refused and right"),
+        ("crashed", "right", True, True, "crashed"),
     ],
-)  # fmt: skip
-def test_the_score_ends_with_1_where_prover_and_oracle_contradict_each_other(
-    one: dict[str, object], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+)
+def test_prover_and_oracle_contradict_each_other_where_one_of_them_is_wrong(
+    verdict: str, ruling: str, in_language: bool, is_early: bool, how: str
 ) -> None:
-    kept = tmp_path / "attack.jsonl"
-    with Store[Scored](kept, "now", Scored) as store:
-        store.keep([SCORED, change(SCORED, key=1, **one)])
-    arguments = ["attack_score.py", "--maps", "2", "--jobs", "1", "--kept", str(kept)]
-    with (
-        patch.object(sys, "argv", arguments),
-        patch.object(attack_score, "fingerprint", lambda: "now"),
-    ):
-        assert attack_score.main() == code
-    bad = change(SCORED, **one).bad
-    files = [path.name for path in (tmp_path / "attack").iterdir()]
-    assert files == ([f"{bad}-1.py"] if bad else [])
-    assert "devices" in capsys.readouterr().out
-
-
-def test_unknown_right_maps_count_from_3_percent_on() -> None:
-    most = [change(SCORED, key=seed) for seed in range(97)]
-    unknown = [change(SCORED, key=seed, verdict="unknown") for seed in range(97, 101)]
-    assert attack_score.report([*most, *unknown[:3]]) == 0
-    assert attack_score.report([*most, *unknown]) == 1
+    assert attack_score.contradicts(verdict, ruling, in_language, is_early) == how
 
 
 CERTIFICATE = written(Summa())
@@ -237,21 +212,81 @@ def test_every_kind_of_alteration_changes_a_certificate(kind: str) -> None:
     ]
 
 
-ACCEPTED = Answered(Offer("number", "summa", "summa", 0), True, "accepted", ".steps: 1 -> 2")
+OFFER = Offer("number", "summa", "summa", 0)
 
 
 @pytest.mark.parametrize(
-    ("one", "code"),
+    ("outcome", "is_wrong"),
     [
-        (ACCEPTED, 0),
-        (ACCEPTED._replace(is_right=False, answer="refused"), 0),
-        (ACCEPTED._replace(is_right=False, answer="unwritten: KeyError: 1"), 0),
-        (ACCEPTED._replace(is_right=False), 1),
-        (ACCEPTED._replace(answer="crashed: KeyError: 1"), 1),
-        (ACCEPTED._replace(also_wrong=("late.py",)), 1),
+        (answered(OFFER, True, "accepted", ".steps: 1 -> 2"), False),
+        (answered(OFFER, False, "refused"), False),
+        (answered(OFFER, False, "unwritten: KeyError: 1"), False),
+        (answered(OFFER, False, "accepted"), True),
+        (answered(OFFER, True, "crashed: KeyError: 1"), True),
+        (answered(OFFER, True, "accepted", also_wrong=("late.py",)), True),
     ],
 )
-def test_a_certificate_that_is_accepted_for_a_wrong_primitive_ends_with_1(
-    one: Answered, code: int
+def test_a_certificate_that_is_accepted_for_a_wrong_primitive_is_wrong(
+    outcome: TaskResult, is_wrong: bool
 ) -> None:
-    assert attack_certificates.report([one, ACCEPTED]) == code
+    assert outcome.is_wrong == is_wrong
+
+
+RIGHT = TaskResult(
+    {"way": "wrong peer"}, {"mutants": 1, "harmful": 1, "caught": 1, "seconds": 0.25}
+)
+
+
+def attacked(
+    path: Path, results: dict[str, TaskResult | None], most: float = 1.0, skipped: str = ""
+) -> int:
+    """What the command ends with if tasks end so; it must not decide the `skipped` ones."""
+    kind = AttackModule("attack_scales", 1, (Limit("caught / harmful", "caught", "harmful", most),))
+    with (
+        patch.object(attack_scales, "tasks", lambda _: [*skipped, *results]),
+        patch.object(attack_scales, "decide", results.__getitem__),
+        patch.dict(attack.ATTACKS, {"scales": kind}),
+        patch.object(attack, "fingerprint", lambda: "now"),
+        patch.object(long_runs, "Pool", ThreadPool),
+    ):
+        return attack.main(["scales", "--kept", str(path), "--jobs", "1"])
+
+
+def test_an_attack_prints_what_became_of_it_and_equal_results_count_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = msgspec.structs.replace(RIGHT, same="a")
+    noted = msgspec.structs.replace(RIGHT, note="unknown", rows={"way": "wrong tag"})
+    results = {"0": RIGHT, "1": same, "2": same, "3": None, "4": noted}
+    assert attacked(tmp_path, results) == 0
+    assert capsys.readouterr().out == (
+        "way                    mutants   harmful    caught   seconds\n"
+        "wrong peer                   2         2         2       0.5\n"
+        "wrong tag                    1         1         1       0.2\n"
+        "all                          3         3         3       0.8\n\n"
+        "caught / harmful: 3 / 3 = 100 %\n"
+        "4: unknown\n"
+        "scales: 0 of 3 are wrong\n\n"
+    )
+
+
+def test_a_contradiction_is_listed_and_ends_with_1_and_so_does_too_large_a_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = msgspec.structs.replace(RIGHT, is_wrong=True, note="races should fail; proved")
+    assert attacked(tmp_path, {"0": RIGHT, "1": wrong}) == 1
+    assert "WRONG 1: races should fail; proved" in capsys.readouterr().out.splitlines()
+    assert attacked(tmp_path, {"0": RIGHT}, 0.9) == 1
+
+
+def test_a_stopped_run_goes_on_and_other_code_starts_anew(tmp_path: Path) -> None:
+    path = tmp_path / "scales.jsonl"
+    with Store(path, "now") as store:
+        store.keep("0", RIGHT)
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole.splitlines()[1][:40])
+    assert attacked(tmp_path, {"1": None}, skipped="0") == 0
+    with Store(path, "now") as store:
+        assert store.kept == {"0": RIGHT, "1": None}
+    with Store(path, "new") as store:
+        assert store.kept == {}
