@@ -26,7 +26,6 @@ from typing import NamedTuple
 import msgspec
 
 PUBLIC = Path(__file__).parent / "public"
-STAND_INS = Path(__file__).parents[1] / "primepar/preflight/stand_ins"
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",
     "HF_HOME": f"{tempfile.gettempdir()}/public-scripts",
@@ -270,10 +269,12 @@ def run_on_gloo(row: PublicScript, root: Path) -> str:
     """What a real run on gloo does: `ends`, `hangs`, or what the first rank that fails raises."""
 
     def body(script: str) -> bytes:
+        from primepar.preflight.capture.torch_script import StandInPackages
+
         runpy.run_path(str(PUBLIC / "gloo/sitecustomize.py"))
         sys.argv = [script, *row.arguments.split()]
         sys.path[:0] = [str(Path(script).parent.resolve())]
-        sys.path.append(str(STAND_INS))
+        sys.meta_path.append(StandInPackages(lambda _: None))
         runpy.run_path(str(Path(script).resolve()), run_name="__main__")
         return b"ends"
 

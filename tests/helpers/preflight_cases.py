@@ -18,6 +18,7 @@ RANKS = {
     "fsdp.py": TWO,
     "pipeline.py": FOUR,
     "gpu.py": TWO,
+    "packages.py": TWO,
 }
 PROVED = {script: Case(script, ranks) for script, ranks in RANKS.items()}
 NORM = "norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0).full_tensor()"
@@ -294,6 +295,13 @@ DECIDES = {
         after("import time\nif time.time() < 100.0:\n    break\n"), turned(19, OWN)),
     "draws whether to stop": (
         after("import random\nif random.random() < 0:\n    break\n"), turned(19, OWN)),
+    "an index read back from json": (
+        after("import json\nplace = int(json.loads(json.dumps([loss.item()]))[0] * 0)\n"
+              "if ['go', 'go', 'stop'][place] == 'stop':\n    break\n"), turned(20, OWN)),
+    "a length among others": (
+        after("part = torch.zeros(9)[: int(loss.item() * 0) + 1]\n"
+              "if len(part) in {5, 6} or 9 != len(torch.zeros(9)):\n    break\n"), turned(19, OWN)),
+    "prints": (after("print('%d' % loss.item())\n"), ""),
     "one rank alone by a sum": (
         after(TOTAL + "if total.mean().item() > 3 and rank == 0:\n    dist.barrier()\n"),
         turned(20, OTHERS)),

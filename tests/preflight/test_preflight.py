@@ -40,8 +40,19 @@ def test_what_is_asked_of_a_gpu_that_is_not_there_is_listed() -> None:
         "torch.accelerator.is_available at gpu.py:13, torch.cuda.device_count at gpu.py:15, "
         "torch.cuda.set_device at gpu.py:17, torch.accelerator.current_accelerator at gpu.py:19, "
         "torch.cuda.current_device at gpu.py:20, tensors at gpu.py:24, "
-        "torch.cuda.is_current_stream_capturing at gpu.py:33"
+        "torch.cuda.is_current_stream_capturing at gpu.py:33, torch.cuda.mem_get_info at gpu.py:51"
     )
+
+
+def test_packages_for_gpus_have_stand_ins_and_kernels_no_numbers() -> None:
+    case = PROVED["packages.py"]
+    asked = answer(case).out.splitlines()[-1]
+    for line, name in enumerate(("transformer_engine", "triton", "", "xformers", "apex"), 7):
+        assert f"package {name} at packages.py:{line}" in asked or not name
+    leaves = ("    lasting = bool(loss < 9)\n", "    if loss > 9:\n        continue\n")
+    done = answer(case._replace(changes=(leaves,)))
+    assert done.code == 1
+    assert "rank 0 may go the other way at packages.py:54, by a value" in done.out
 
 
 LARGE = Case("large.py", ("-n", "2", "--shrink"))

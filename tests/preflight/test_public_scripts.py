@@ -13,12 +13,12 @@ import torch
 from benchmarks.preflight_scoreboard import PublicAnswer, SeededScript, answer
 from benchmarks.public_scripts import (
     PUBLIC,
-    STAND_INS,
     PublicScript,
     fetched,
     prepared,
     public_scripts,
 )
+from primepar.preflight.capture.torch_script import StandInPackages
 
 
 def test_rows_are_of_different_scripts_at_whole_commits() -> None:
@@ -113,7 +113,7 @@ def test_a_script_that_spawns_its_ranks_is_proved_with_its_gradients() -> None:
 def test_attention_that_stands_in_has_the_gradients_of_torch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.syspath_prepend(str(STAND_INS))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, StandInPackages(lambda _: None)])
     attention = importlib.import_module("flash_attn.flash_attn_interface")
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 4, heads, 4, requires_grad=True) for heads in (4, 2, 2))
@@ -140,4 +140,5 @@ def test_attention_that_stands_in_has_the_gradients_of_torch(
         slopes[0], *flat, packed, rows, *parts, starts, starts, 4, 4, 0.0, 0.5, True
     )
     torch.testing.assert_close(parts, [x[0] for x in gradients])
-    sys.modules.pop("flash_attn")
+    for name in ("flash_attn", "flash_attn.flash_attn_interface"):
+        sys.modules.pop(name)

@@ -46,6 +46,10 @@ assert torch.equal(first, torch.rand(4, device="cuda"))
 with torch.cuda.stream(torch.cuda.Stream()) as stream:
     torch.cuda.Event(enable_timing=True).record()
 torch.cuda.synchronize()
+with torch.cuda.nvtx.range("step"):
+    torch.cuda.memory._record_memory_history(max_entries=10)
+assert torch.cuda.memory.mem_get_info()[0] > 0
+assert torch.cuda.utilization() == 0 == torch.cuda.cudart().cudaProfilerStart()
 assert torch.cuda.memory_allocated() == torch.cuda.memory_stats()["active.all.peak"] == 0
 
 torch.manual_seed(0)

@@ -40,6 +40,12 @@ class MarkedInt(int):
     mark: Mark
 
 
+class MarkedText(str):
+    """A text as json writes one, with the mark of the numbers in it: json gives it back to them."""
+
+    mark: Mark
+
+
 class MarkedArray(np.ndarray[Any, Any]):
     """An array with a mark, which its parts, copies and results keep."""
 
@@ -78,6 +84,8 @@ def marked(value: Any, mark: Mark | None) -> Any:
         return _recorder.decide(mark, bool(value))
     if type(value) in (list, tuple):
         return type(value)([marked(part, mark) for part in value])
+    if type(value) is dict:
+        return {key: marked(part, mark) for key, part in value.items()}
     number: Any
     if isinstance(value, np.ndarray):
         number = value.view(MarkedArray)
@@ -85,13 +93,28 @@ def marked(value: Any, mark: Mark | None) -> Any:
         number = MarkedFloat(_number(value))
     elif isinstance(value, int | np.integer):
         number = MarkedInt(_number(value))
+    elif isinstance(value, str) and value[:1] in ("{", "["):
+        number = MarkedText(value)
     else:
         return value
     number.mark = mark
     return number
 
 
-_MARKED = (MarkedFloat, MarkedInt, MarkedArray)
+_MARKED = (MarkedFloat, MarkedInt, MarkedArray, MarkedText)
+_SIZES = {
+    "__getitem__",
+    "empty",
+    "expand",
+    "full",
+    "narrow",
+    "ones",
+    "rand",
+    "randn",
+    "repeat",
+    "zeros",
+}
+"""Functions of torch that make a tensor of a size, or of a slice, that they are given."""
 
 
 def plain(value: Any) -> Any:
@@ -100,11 +123,11 @@ def plain(value: Any) -> Any:
         return value.view(np.ndarray)
     if type(value) in (list, tuple):
         return type(value)([plain(part) for part in value])
-    return _number(value)
+    return str(value) if isinstance(value, MarkedText) else _number(value)
 
 
 def marks_in(values: Any, depth: int = 3) -> Iterator[Mark]:
-    """The marks of arguments, and of the lists and dictionaries among them."""
+    """The marks of arguments, and of the lists, slices and dictionaries among them."""
     for value in values:
         if isinstance(value, _MARKED):
             if value.mark is not None:
@@ -113,6 +136,8 @@ def marks_in(values: Any, depth: int = 3) -> Iterator[Mark]:
             yield from marks_in(value, depth - 1)
         elif depth and isinstance(value, dict):
             yield from marks_in(value.values(), depth - 1)
+        elif isinstance(value, slice):
+            yield from marks_in((value.start, value.stop, value.step), 0)
 
 
 def keeping(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -266,7 +291,20 @@ class MarkedArguments(TorchFunctionMode):
             if isinstance(tensor, torch.Tensor):
                 _recorder.depends(tensor, _recorder.mixed(name, marks))
                 break
+        if isinstance(result, torch.Tensor) and name in _SIZES:
+            _note_length(result, args, _recorder.mixed(name, marks))
         return result
+
+
+def _note_length(tensor: torch.Tensor, args: Any, mark: Mark) -> None:
+    """Note that a size which is given as a marked number, or by a slice, depends on it."""
+    given = [one for part in args for one in (part if isinstance(part, list | tuple) else [part])]
+    slices = [one for one in given if isinstance(one, slice) and any(marks_in([one]))]
+    ends = [end for one in slices for end in (one.start, one.stop)]
+    lengths = [plain(one) for one in [*given, *ends] if isinstance(one, MarkedInt)]
+    named = [length for length in lengths if length in tensor.shape]
+    if named or slices:
+        _recorder.sized(tensor, named[0] if named else len(tensor), mark)
 
 
 def watch_numbers(recorder: RankRecorder) -> MarkedArguments:

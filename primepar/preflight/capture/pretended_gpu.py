@@ -21,8 +21,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
+from inspect import isfunction, isgeneratorfunction, unwrap
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_origin
 
 import torch
 import torch.utils._device as default_device
@@ -35,6 +36,8 @@ from primepar.preflight.meaning.storages import local_part
 
 MEMORY = 80 << 30
 """Bytes that a pretended GPU has, all of them free."""
+_INTERNAL = ("_lazy_init", "_sleep", "_record_memory_history", "_snapshot", "_dump_snapshot")
+"""Functions of `torch.cuda` that scripts or torch call all the same."""
 _DEFAULT_SEED = 67280421310721
 """Of torch's generators, where a script sets none."""
 
@@ -238,8 +241,18 @@ class PretendedGpus:
         }
         asked = {name: _always(answer) for name, answer in answers.items()}
         asked |= {"current_device": lambda: self.current, "set_device": self._set_device}
-        for name, function in asked.items():
-            setattr(cuda, name, self._asked(f"torch.cuda.{name}", function))
+        asked = {name: self._asked(f"torch.cuda.{name}", one) for name, one in asked.items()}
+        for place in (cuda, cuda.memory, cuda.nvtx, cuda.profiler):
+            vars(place).update(
+                {
+                    name: asked.get(name) or _empty(function)
+                    for name, function in vars(place).items()
+                    if isfunction(function)
+                    and not isgeneratorfunction(unwrap(function))
+                    and (name[0] != "_" or name in _INTERNAL)
+                }
+            )
+        cuda.cudart = _always(_instant("Runtime", cudaProfilerStart=0, cudaProfilerStop=0)())
         cuda.manual_seed = cuda.manual_seed_all = self._manual_seed
         cuda.seed = cuda.seed_all = lambda: self._manual_seed(_DEFAULT_SEED)
         cuda.initial_seed = lambda: self._seed
@@ -257,14 +270,6 @@ class PretendedGpus:
         torch.Stream = cuda.ExternalStream = cuda.Stream  # type: ignore[misc]
         torch.Event = cuda.Event = GpuEvent  # type: ignore[misc]
         cuda.device = cuda.device_of = self._chosen
-        for name in ("_lazy_init", "init", "synchronize", "empty_cache", "ipc_collect",
-                     "set_stream"):  # fmt: skip
-            setattr(cuda, name, _always(None))
-        for name in dir(cuda):
-            if name.startswith(("reset_", "set_per_process", "memory_", "max_memory")):
-                setattr(cuda, name, _always(0))
-        cuda.memory_stats = cuda.memory_stats_as_nested_dict = lambda device=None: defaultdict(int)
-        cuda.memory_summary = _always("")
         for name in dir(cuda):
             if name.endswith("Tensor") and name != "Tensor" and hasattr(torch, name):
                 setattr(cuda, name, self._legacy(getattr(torch, name)))
@@ -411,6 +416,15 @@ def constructors() -> list[tuple[Any, str, bool]]:
 def _always(answer: Any) -> Callable[..., Any]:
     """A function or method that answers the same, whatever it is given."""
     return lambda *_, **__: answer
+
+
+def _empty(function: Any) -> Callable[..., Any]:
+    """A function that returns nothing of the type that another one states: 0, "" or None."""
+    stated = function.__annotations__.get("return")
+    kind = get_origin(stated) or stated
+    if kind is dict:  # of statistics
+        return lambda *_, **__: defaultdict(int)
+    return _always(kind() if kind in (bool, int, float, str, list) else None)
 
 
 def _instant(name: str, **answers: Any) -> Any:

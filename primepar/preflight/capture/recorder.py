@@ -20,7 +20,7 @@ from primepar.preflight.capture.buffers import (
     storage_id,
 )
 from primepar.preflight.capture.runner import RankLink
-from primepar.preflight.capture.source_lines import by_index, in_torch, source_line
+from primepar.preflight.capture.source_lines import by_index, by_torch_or_logging, source_line
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import Dependence, span
 from primepar.preflight.meaning.terms import Applied
@@ -92,8 +92,8 @@ class RankRecorder:
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
         self.publish: Callable[[], None] = lambda: None
         """Lets other ranks read the files that were written before a call."""
-        self.sizes: dict[int, tuple[Any, Mark]] = {}
-        """Storages of tensors whose size depends on values, with a reference to each."""
+        self.sizes: dict[int, tuple[Any, int, Mark]] = {}
+        """Storage -> a reference to it, and the length in its tensors that depends on values."""
         self.shrinks = False
         """Whether large tensors are not computed."""
         self.guards: list[Guard] = []
@@ -129,16 +129,18 @@ class RankRecorder:
         lineage, unknown = self.buffers.lineage(tensor), self.depends_on(tensor).unknown
         return Mark(lineage, unknown) if lineage or unknown else None
 
-    def size(self, tensor: torch.Tensor) -> Mark | None:
-        """What the size of a tensor depends on."""
+    def size(self, tensor: torch.Tensor) -> tuple[int, Mark] | None:
+        """The length of a tensor that depends on values, and its mark."""
         tensor = getattr(tensor, "_local_tensor", tensor)
-        known = self.sizes.get(storage_id(tensor))
-        return known[1] if known is not None and not known[0].expired() else None
+        reference, length, mark = self.sizes.get(storage_id(tensor), (None, 0, Mark()))
+        exists = reference is not None and not reference.expired()
+        return (length, mark) if exists and length in tensor.shape else None
 
-    def sized(self, tensor: torch.Tensor, mark: Mark) -> None:
-        """Note that the size of a tensor depends on values."""
+    def sized(self, tensor: torch.Tensor, length: int, mark: Mark) -> None:
+        """Note that a length of a tensor depends on values."""
         reference: Any = StorageWeakRef  # torch has no types for it
-        self.sizes[storage_id(tensor)] = reference(tensor.untyped_storage()), mark
+        if length in tensor.shape:
+            self.sizes[storage_id(tensor)] = reference(tensor.untyped_storage()), length, mark
 
     def mixed(self, name: str, marks: Sequence[Mark]) -> Mark:
         """The mark of what a function makes of numbers."""
@@ -250,7 +252,7 @@ class RankRecorder:
 
         An index of an array steers nothing: what is read by it is data.
         """
-        if self.quiet or in_torch() or by_index():
+        if self.quiet or by_torch_or_logging() or by_index():
             return
         source = source_line()
         if source not in self.recording.lost:

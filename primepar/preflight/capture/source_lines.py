@@ -38,12 +38,17 @@ def line_of(frame: FrameType | None) -> str:
     return library
 
 
-def in_torch() -> bool:
-    """Whether the innermost frame that is not ours is of torch."""
+def caller() -> str:
+    """The file of the innermost frame that is not ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _kind(frame.f_code.co_filename) == "ours":
         frame = frame.f_back
-    return frame is not None and f"{os.sep}torch{os.sep}" in frame.f_code.co_filename
+    return frame.f_code.co_filename if frame is not None else ""
+
+
+def by_torch_or_logging() -> bool:
+    """Whether torch, or the log, has called what runs now."""
+    return any(f"{os.sep}{name}{os.sep}" in caller() for name in ("torch", "logging"))
 
 
 def by_dtensor() -> bool:

@@ -12,9 +12,10 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial, wraps
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import Distribution, DistributionFinder, MetadataPathFinder
+from importlib.util import spec_from_file_location
 from linecache import getline
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +36,7 @@ from primepar.preflight.capture.pretended_gpu import PretendedGpus
 from primepar.preflight.capture.process_group import RecordedGroup
 from primepar.preflight.capture.recorder import RankRecorder, RanOutOfMemoryError
 from primepar.preflight.capture.runner import NeverComesError, RankLink
-from primepar.preflight.capture.source_lines import is_users, line_of, shown, source_line
+from primepar.preflight.capture.source_lines import caller, is_users, line_of, shown, source_line
 from primepar.preflight.capture.user_code import run_user_code
 from primepar.preflight.capture.watched_operations import WatchedOperations
 from primepar.preflight.meaning.hooks import GradientHooks
@@ -69,7 +70,7 @@ def run_script(
     if gpus is not None:
         gpus.install()
         recorder.recording.pretended = gpus.asked
-        sys.meta_path.append(_StandInPackages(gpus.note))
+        sys.meta_path.append(StandInPackages(gpus.note))
     numbers = watch_numbers(recorder)
     if folder is not None:
         files = PretendedFiles(folder, recorder)
@@ -148,18 +149,37 @@ def _ended(recording: RankRecording, error: BaseException) -> None:
     recording.ended, recording.ended_at = f"raises {kind}: {message}" if message else kind, source
 
 
-class _StandInPackages(MetaPathFinder):
-    """Finds what needs a GPU to be installed, and is not, in `stand_ins`: the same on a CPU."""
+class StandInPackages(MetaPathFinder, Loader):
+    """Finds what needs a GPU to be installed, and is not, in `stand_ins`: one file for a package.
+
+    Each of its sub-modules has the same names. Libraries that can do without are given none, but
+    for flash_attn, which a script chooses by an option of theirs.
+    """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note = note
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Called after all other finders have failed."""
-        if path is not None or not (_STAND_INS / fullname).is_dir():
+        package, _, inside = fullname.partition(".")
+        file = str(_STAND_INS / f"{package}.py")
+        if inside:
+            spec = getattr(sys.modules.get(package), "__spec__", None)
+            same = spec is not None and spec.origin == file
+            return ModuleSpec(fullname, self, is_package=True) if same else None
+        if not Path(file).is_file() or not (package == "flash_attn" or is_users(caller())):
             return None
-        self.note(f"package {fullname}")
-        return PathFinder.find_spec(fullname, [str(_STAND_INS)])
+        self.note(f"package {package}")
+        return spec_from_file_location(package, file, submodule_search_locations=[])
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """A plain module."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give a sub-module the names of its package."""
+        names = vars(sys.modules[module.__name__.partition(".")[0]])
+        kept = {n: one for n, one in names.items() if n == "__getattr__" or n[:2] != "__"}
+        vars(module).update(kept)
 
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         """The versions of what they take the place of."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import copy
 import importlib.machinery
+import json
 import math
 import os
 import random
@@ -28,7 +29,7 @@ import numpy as np
 import torch
 from torch.optim import lr_scheduler
 
-from primepar.preflight.capture.marked_numbers import MarkedInt, keeping, marked, plain
+from primepar.preflight.capture.marked_numbers import MarkedFloat, MarkedInt, keeping, marked, plain
 from primepar.preflight.capture.recorder import Mark, RankRecorder
 from primepar.preflight.capture.source_lines import is_users
 
@@ -47,15 +48,18 @@ _MODULES = {math.__name__, statistics.__name__, "numpy"}
 
 
 _SHAPE, _ORDER, _GUARD = "__primepar_shape__", "__primepar_order__", "__primepar_guard__"
+_ITEM, _AMONG, _PLAIN = "__primepar_item__", "__primepar_among__", "__primepar_plain__"
+_MOST_CHOICES = 16
+"""Elements, of which one that a marked number names is chosen by a decision."""
 _GO_THROUGH: tuple[Any, ...] = (list, tuple, iter, enumerate, zip, map, filter)
 _GOES_THROUGH = {(str, "join"), (list, "extend"), (type, "fromkeys")}
 """Functions and methods that go through what they are given."""
 
 
-def _given(name: str, node: ast.expr) -> ast.Call:
+def _given(name: str, *nodes: ast.expr) -> ast.Call:
     """The call of one of our functions in the place of an expression."""
-    function = ast.copy_location(ast.Name(name, ast.Load()), node)
-    return ast.copy_location(ast.Call(function, [node], []), node)
+    function = ast.copy_location(ast.Name(name, ast.Load()), nodes[0])
+    return ast.copy_location(ast.Call(function, list(nodes), []), nodes[0])
 
 
 class _Calls(ast.NodeTransformer):
@@ -92,6 +96,46 @@ class _Calls(ast.NodeTransformer):
             return node
         return _given(_SHAPE, node.value)
 
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        constant = isinstance(node.slice, ast.Slice | ast.Constant | ast.Tuple)
+        if constant or not isinstance(node.ctx, ast.Load):
+            return node
+        return _given(_ITEM, node.value, node.slice)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        """Types stay as they are, also where they are kept as text."""
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        node.value = self.visit(node.value) if node.value else None
+        return node
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        returns, node.returns = node.returns, None
+        self.generic_visit(node)
+        node.returns = returns
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        """`number in numbers` compares it with each, also where a set would take its hash."""
+        self.generic_visit(node)
+        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.In | ast.NotIn):
+            return node
+        among = _given(_AMONG, node.left, node.comparators[0])
+        negated = isinstance(node.ops[0], ast.NotIn)
+        return ast.copy_location(ast.UnaryOp(ast.Not(), among), node) if negated else among
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """A text of numbers has no mark."""
+        self.generic_visit(node)
+        text = isinstance(node.left, ast.Constant) and isinstance(node.left.value, str)
+        if text and isinstance(node.op, ast.Mod):
+            node.right = _given(_PLAIN, node.right)
+        return node
+
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         keeper = ast.Name(_KEEPER, ast.Load())
@@ -116,6 +160,7 @@ def run_user_code(script: Path, recorder: RankRecorder) -> None:
     vars(builtins)[_SHAPE] = lambda value: keeper.size(value, value.shape)
     vars(builtins)[_ORDER] = keeper.ordered
     vars(builtins)[_GUARD] = recorder.guarded
+    vars(builtins)[_ITEM], vars(builtins)[_AMONG], vars(builtins)[_PLAIN] = _chosen, _among, plain
     # It decides by `float(metrics)`, which in C has no mark.
     vars(lr_scheduler)["float"] = _of_numbers(float)
     sys.dont_write_bytecode = True
@@ -169,14 +214,17 @@ class _Keeper:
             return lambda *args, **named: function(*map(self.ordered, args), **named)
         if function is len and self.recorder.sizes:
             return lambda value: self.size(value, len(value))
-        if isinstance(bound, torch.Tensor) and function.__name__ in ("size", "numel", "nelement"):
-            return lambda *args, **named: self.size(bound, function(*args, **named))
+        if isinstance(bound, torch.Tensor) and name in ("size", "numel", "nelement"):
+            whole = name != "size"
+            return lambda *args, **named: self.size(bound, function(*args, **named), whole)
         if isinstance(bound, random.Random | np.random.RandomState | np.random.Generator):
             return partial(_drawn, bound, function)
         if id(function) in _CLOCKS:
             self.ticks += 1
             tick = Mark(hash(("clock", self.recorder.rank, self.ticks)))
             return lambda: marked(function(), tick)
+        if function is json.dumps or function is json.loads:
+            return keeping(function, name)
         module = getattr(function, "__module__", None) or ""
         if not isinstance(module, str) or (
             isinstance(function, type) and not issubclass(function, np.generic)
@@ -215,17 +263,42 @@ class _Keeper:
             return number
         return marked(number, Mark(hash(("seed", self.recorder.rank, number))))
 
-    def size(self, value: Any, number: Any) -> Any:
+    def size(self, value: Any, number: Any, whole: bool = False) -> Any:
         """A size of a tensor; marked where it depends on values, as that of `x[x > 0]`."""
-        mark = self.recorder.size(value) if isinstance(value, torch.Tensor) else None
-        return number if mark is None else marked(tuple(number) if isinstance(
-            number, tuple) else number, mark)  # fmt: skip
+        known = self.recorder.size(value) if isinstance(value, torch.Tensor) else None
+        if known is None:
+            return number
+        if isinstance(number, tuple):
+            return tuple(marked(one, known[1]) if one == known[0] else one for one in number)
+        return marked(number, known[1]) if whole or number == known[0] else number
 
 
 def _device(kind: Any, *args: Any, **named: Any) -> torch.device:
     """A device; a number alone names a GPU, also where torch has none."""
     number = isinstance(kind, int) and torch.cuda.is_available()
     return torch.device("cuda", kind) if number else torch.device(kind, *args, **named)
+
+
+def _chosen(elements: Any, key: Any) -> Any:
+    """`elements[key]`; where a marked number names it, a number with its mark, or a decision."""
+    if not isinstance(key, MarkedInt) or type(elements) not in (list, tuple, dict):
+        return elements[key]
+    one = elements[plain(key)]
+    if isinstance(one, int | float):
+        return marked(one, key.mark)
+    if len(elements) <= _MOST_CHOICES:
+        places = elements if isinstance(elements, dict) else range(len(elements))
+        key = key if plain(key) in places else key + len(elements)
+        asked = [place for place in places if key == place]  # all of them, so that each is known
+        return elements[asked[0]] if asked else one
+    return one
+
+
+def _among(one: Any, several: Any) -> bool:
+    """`one in several`, where one may be a marked number."""
+    if isinstance(one, MarkedInt | MarkedFloat) and type(several) in (set, frozenset, dict):
+        return any(list(map(one.__eq__, several)))
+    return one in several
 
 
 def _counted(*bounds: Any) -> Any:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from primepar.preflight.capture.buffers import content_number, storage_id
 from primepar.preflight.capture.pretended_gpu import PretendedGpus
-from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
+from primepar.preflight.capture.recorder import RankRecorder, ValueQuestion
 from primepar.preflight.capture.source_lines import source_line
 from primepar.preflight.capture.uncomputed import creates_large, draw, is_large, shaped
 from primepar.preflight.meaning.storages import NUMPY
@@ -73,6 +73,8 @@ class _Kind(NamedTuple):
     splits: bool
     """Whether it is FSDP's copy of what was gathered into the parameters."""
     random: bool
+    kernel: bool
+    """Whether it stands for a kernel of a GPU, whose numbers are not computed."""
 
 
 @cache
@@ -99,6 +101,7 @@ def _kind(operator: Any) -> _Kind:
         gathers=name == "fsdp::all_gather_copy_in",
         splits=name == "fsdp::split_with_sizes_copy",
         random=torch.Tag.nondeterministic_seeded in operator.tags,
+        kernel=operator.namespace == "preflight",
     )
 
 
@@ -243,17 +246,19 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_large(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> bool:
         """Whether an operation is not computed, as one of its tensors is large."""
-        if not self._recorder.shrinks or kind.steers:
-            return False
+        if not self._recorder.shrinks or kind.steers or kind.kernel:
+            return kind.kernel
         tensors = list(_tensors((*args, *kwargs.values())))
         return is_large(tensors) if tensors else creates_large(func, args, kwargs)
 
     def _uncomputed(self, kind: _Kind, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operation returns, without numbers; with them where its shape needs them."""
         recording, trace = self._recorder.recording, self._terms.trace
-        recording.uncomputed = recording.uncomputed or source_line()
         if trace is not None:
             trace.why = "it has tensors that are not computed"
+        if kind.kernel:
+            return func(*args, **kwargs)
+        recording.uncomputed = recording.uncomputed or source_line()
         if kind.random:
             draw(_generator(args, kwargs))
         try:
@@ -265,16 +270,12 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, inputs: list[torch.Tensor], written: list[torch.Tensor], result: Any, number: int
     ) -> None:
         """Note how outputs were computed, and whether their size depends on a value."""
-        sizes = self._sizes(inputs) if self._recorder.sizes else None
+        lengths = filter(None, map(self._recorder.size, inputs)) if self._recorder.sizes else ()
+        length = next(iter(lengths), None)
         for place, tensor in enumerate(written or _tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
-            if sizes is not None and not written and tensor.dim() and len(tensor) == sizes[0]:
-                self._recorder.sized(tensor, sizes[1])
-
-    def _sizes(self, inputs: list[torch.Tensor]) -> tuple[int, Mark] | None:
-        """The first length of inputs that depends on values, and its mark."""
-        marks = ((tensor, self._recorder.size(tensor)) for tensor in inputs if tensor.dim())
-        return next(((len(tensor), mark) for tensor, mark in marks if mark is not None), None)
+            if length is not None and not written:
+                self._recorder.sized(tensor, *length)
 
     def _number(
         self, kind: _Kind, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]
@@ -345,8 +346,8 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         size = self._recorder.mixed("size", marks) if marks else None
         for place, tensor in enumerate(_tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
-            if size is not None:
-                self._recorder.sized(tensor, size)
+            if size is not None and tensor.dim():
+                self._recorder.sized(tensor, len(tensor), size)
         return result
 
 

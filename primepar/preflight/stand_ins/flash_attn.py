@@ -1,8 +1,15 @@
-"""Attention: softmax(scale * q k^T) v, with the logarithms of the sums of its exponentials."""
+"""In place of the package flash_attn: the same functions, dense, for a machine without its GPU.
+
+Attention is softmax(scale * q k^T) v, with the logarithms of the sums of its exponentials. Shapes
+are those of flash_attn: (batch, length, heads, width), and (heads of keys) may divide (heads of
+queries).
+"""
 
 from typing import Any
 
 import torch
+
+__version__ = "2.8.3"
 
 
 def _dense(
@@ -152,3 +159,58 @@ def _flash_attn_varlen_backward(
     for one in _sequences(tensors, cuts):
         lse = one[5].transpose(1, 2)
         _flash_attn_backward(*one[:5], lse, *one[6:], dropout_p, softmax_scale, causal)
+
+
+def index_first_axis(tokens: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
+    """Some tokens of (tokens, ...)."""
+    return tokens[indices]
+
+
+def unpad_input(states: torch.Tensor, mask: torch.Tensor, unused: Any = None) -> tuple[Any, ...]:
+    """The tokens, their places, where each sequence begins, and the longest length."""
+    lengths = mask.sum(1, dtype=torch.int32)
+    indices = mask.flatten().nonzero().flatten()
+    starts = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    return states.flatten(0, 1)[indices], indices, starts, int(lengths.max()), lengths
+
+
+def pad_input(tokens: torch.Tensor, indices: torch.Tensor, batch: int, length: int) -> torch.Tensor:
+    """Tokens at their places of (batch, length, ...), and zeros elsewhere."""
+    whole = tokens.new_zeros(batch * length, *tokens.shape[1:])
+    return whole.index_copy(0, indices, tokens).unflatten(0, (batch, length))
+
+
+def apply_rotary_emb(
+    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool = False, *_: Any,
+    **__: Any,
+) -> torch.Tensor:  # fmt: skip
+    """Turn pairs of x: its halves, or neighbours with `interleaved`; what is beyond stays."""
+    width = 2 * cos.shape[-1]
+    turned, rest = x[..., :width], x[..., width:]
+    cos, sin = (part[: x.shape[1]].unsqueeze(-2) for part in (cos, sin))
+    if interleaved:
+        first, second = turned[..., ::2], turned[..., 1::2]
+    else:
+        first, second = turned.chunk(2, -1)
+    parts = first * cos - second * sin, first * sin + second * cos
+    whole = torch.stack(parts, -1).flatten(-2) if interleaved else torch.cat(parts, -1)
+    return torch.cat([whole, rest], -1)
+
+
+def layer_norm_fn(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None,
+    residual: torch.Tensor | None = None, *_: Any, eps: float = 1e-6, prenorm: bool = False,
+    is_rms_norm: bool = False, **__: Any,
+) -> Any:  # fmt: skip
+    """The norm; with `prenorm` also the sum of x and the residual."""
+    total = x if residual is None else x + residual
+    wide = total.float()
+    wide = wide if is_rms_norm else wide - wide.mean(-1, keepdim=True)
+    out = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps) * weight
+    out = (out if bias is None else out + bias).to(x.dtype)
+    return (out, total) if prenorm else out
+
+
+def rms_norm_fn(x: torch.Tensor, weight: torch.Tensor, bias: Any, *args: Any, **named: Any) -> Any:
+    """The norm without a mean."""
+    return layer_norm_fn(x, weight, bias, *args, **named | {"is_rms_norm": True})

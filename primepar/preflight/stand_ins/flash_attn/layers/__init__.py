@@ -1,1 +1,0 @@
-"""Layers of flash_attn."""

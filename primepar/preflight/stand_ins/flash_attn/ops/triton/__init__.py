@@ -1,1 +1,0 @@
-"""Operations that flash_attn has as kernels of Triton."""
