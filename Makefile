@@ -93,7 +93,6 @@ bench-verify: $(STAMP) ## seconds of the proofs, next to a plain encoding in Z3
 
 bench-plan: $(STAMP) ## seconds of the planner's search next to the paper's, and published training runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks plan
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks external
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks published_runs
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks published_ranks
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks regret

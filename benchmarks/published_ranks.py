@@ -1,19 +1,11 @@
 """Which rank do published layouts have in our own search?
 
-For every published run the splits of its devices into stages, replicas and tensor parallel devices
-are listed as by `primepar plan --objective splits`, for the same model, cluster, batch, shards and
+For every run of `published.toml` the splits of its devices into stages, replicas and tensor
+parallel devices are listed as by `primepar plan`, for the same model, cluster, batch, shards and
 recomputation. The rank of its layout is the place of its split in that list. As published, with the
 method and the micro-batches of the run, it has 1, and 1 more for every other split that fits and
 has a faster plan. Where none fits, as of Llama 3 without recomputation, all count. Where that is
 more than 5, the row has the term of time in which the first of all takes least against it.
-
-Runs are those of `external` and `published_runs`, and these, of which the layout alone is taken:
-
-- MegaScale: Jiang et al., arXiv 2402.15627: 175B on 12,288 A100, 6,144 sequences, 8 x 8.
-- OPT: Zhang et al., arXiv 2205.01068: 175B on 992 A100, 2 million tokens, tensor parallelism of 8,
-  parameters in shards.
-- BLOOM: Le Scao et al., arXiv 2211.05100: 176B on 384 A100, 2,048 sequences, stages 12, replicas 8,
-  tensor parallelism of 4, states in shards. Its nodes have half of the links of `a100`.
 
 Not expressed: Llama 3 with contexts of 131,072 tokens, as 8 x 16 devices of tensor and context
 parallelism are more than the 32 that a search has; DeepSeek-V3, whose experts are over 64.
@@ -21,57 +13,28 @@ parallelism are more than the 32 that a search has; DeepSeek-V3, whose experts a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final
 
-from benchmarks import external, published_runs
 from benchmarks.bench import BenchRow, Case, Column, bench
-from benchmarks.external import priced_by
-from benchmarks.published_runs import PublishedRun
-from primepar.models.config import ModelConfig
-from primepar.models.sizes import MODELS
-from primepar.plan.cluster import Cluster, load_cluster
-from primepar.plan.search.row import PlanRow, Split
+from benchmarks.published_runs import PublishedRun, priced, runs
+from primepar.plan.search.row import PlanRow
+from primepar.plan.search.search import EXACT
 from primepar.plan.search.splits import Splits
-from primepar.plan.search.stage_cost import OptionChoices, TrainingOptions
+from primepar.plan.search.stage_cost import OptionChoices
 
-FIRST = 5
+FIRST: Final = 5
 """Ranks that need no reason."""
-LAYOUTS = (
-    PublishedRun("MegaScale", "gpt-3", "a100", 1536, 8, 8, 6, 6144, 1, "optimizer", "none", None),
-    PublishedRun("OPT", "opt-175b", "a100", 124, 8, 1, 1, 992, 8, "parameters", "full", None),
-    PublishedRun("BLOOM", "bloom-176b", "a100", 48, 4, 12, 1, 2048, 2, "optimizer", "full", None),
-)
-"""Runs of which the layout alone is taken; contexts of 2,048 tokens."""
 
 
-class PublishedLayout(NamedTuple):
-    """A published run as a question to the search, and the layout that was trained."""
-
-    paper: str
-    name: str
-    model: ModelConfig
-    cluster: Cluster
-    devices: int
-    batch: int
-    dtype: str
-    split: Split
-    size: int
-    """Sequences of a micro-batch."""
-    method: str
-    options: TrainingOptions
-
-    @property
-    def splits(self) -> Splits:
-        """Splits with the shards and the recomputation of the run."""
-        shard, recompute = self.options.shard, self.options.recompute
-        assert not isinstance(recompute, tuple)
-        choices = OptionChoices((shard,), (recompute,), interleaves=True)
-        return Splits(self.model, self.cluster, self.devices, self.batch, self.dtype, "paper",
-                      choices=choices, posted=True)  # fmt: skip
+def splits_of(run: PublishedRun) -> Splits:
+    """Splits of the devices of a run, with its shards and its recomputation."""
+    recompute = "selective" if isinstance(run.recompute, tuple) else run.recompute
+    choices = OptionChoices((run.shard,), (recompute,), interleaves=True)
+    return Splits(run.config, run.on, run.devices, run.batch, run.dtype, "paper", choices=choices,
+                  posted=True)  # fmt: skip
 
 
 class RankRow(BenchRow, frozen=True):
@@ -112,13 +75,10 @@ def seconds_by_term(row: PlanRow) -> Mapping[str, float]:
     return terms | {"sums and updates": once, "waiting": row.seconds - sum(terms.values()) - once}
 
 
-def measure(make: Callable[[], PublishedLayout]) -> RankRow:
+def measure(run: PublishedRun) -> RankRow:
     """Rank a published layout."""
-    run = make()
-    splits = run.splits
-    trained = priced_by(splits, run.split, run.size, run.method, run.options)
-    every = splits.ranked()
-    listed = [row for row in every if row.memory <= run.cluster.memory] or every
+    trained, every, memory = priced(run), splits_of(run).ranked(), run.on.memory
+    listed = [row for row in every if row.memory <= memory] or every
     others = [row.seconds for row in listed if row.split != run.split]
     searched = min(row.seconds for row in (trained, *listed) if row.split == run.split)
     rank, published = (1 + sum(other < seconds for other in others)
@@ -129,39 +89,15 @@ def measure(make: Callable[[], PublishedLayout]) -> RankRow:
     most = max(gains, key=lambda name: gains[name])
     reason = f"{most}, by {gains[most]:.2f} s" if published > FIRST else ""
     return RankRow(
-        run.paper, run.name, run.devices, " x ".join(map(str, run.split)), trained.seconds,
+        run.paper, run.run, run.devices, " x ".join(map(str, run.split)), trained.seconds,
         rank, published, len(listed), " x ".join(map(str, first.split)), first.seconds, reason,
     )  # fmt: skip
 
 
-def of_megatron(run: external.TrainingRun) -> PublishedLayout:
-    """A run of `external`, with the micro-batches and the chunks that are taken there."""
-    known = external.predicted(run)
-    on = external.cluster(run.hidden // run.heads)
-    return PublishedLayout(
-        run.paper, run.name, external.model(run), on, run.devices, run.batch, external.DTYPE,
-        known.split, known.size, external.method_of(run), known.options,
-    )  # fmt: skip
-
-
-def of_model(run: PublishedRun, positions: int) -> PublishedLayout:
-    """A run of a named model."""
-    cluster = load_cluster(run.cluster, run.nodes)
-    replicas = cluster.devices // (run.tensor * run.stages)
-    return PublishedLayout(
-        run.paper, run.model, replace(MODELS[run.model], context=positions), cluster,
-        cluster.devices, run.batch, published_runs.DTYPE, Split(run.stages, replicas, run.tensor),
-        run.micro_batch, published_runs.method_of(run), published_runs.options_of(run),
-    )  # fmt: skip
-
-
 def published_ranks() -> Iterator[Case]:
-    for run in external.RUNS:
-        yield f"{run.paper} {run.name}", partial(measure, partial(of_megatron, run))
-    for positions, runs in ((published_runs.POSITIONS, published_runs.RUNS), (2048, LAYOUTS)):
-        for named in runs:
-            case = partial(measure, partial(of_model, named, positions))
-            yield f"{named.model} on {named.nodes} nodes of {named.cluster}", case
+    for run in runs():
+        if run.split.parts <= EXACT:
+            yield f"{run.paper} {run.run} on {run.devices}", partial(measure, run)
 
 
 if __name__ == "__main__":

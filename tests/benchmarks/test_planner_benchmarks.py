@@ -1,13 +1,9 @@
-"""The benchmarks of regret and of ranks: what is compared, and that what is counted adds up."""
+"""The benchmark of regret: what is compared, and that what is counted adds up."""
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 
-from benchmarks.external import RUNS, predicted
-from benchmarks.published_ranks import measure, of_megatron, seconds_by_term
 from benchmarks.regret import RegretRow, SmallQuestion, methods, small_space
 from primepar.models.config import ModelConfig
 
@@ -31,12 +27,3 @@ def test_a_plan_that_is_faster_than_the_small_space_has_no_regret() -> None:
     slower = RegretRow("", "h100", 4, 8, None, 90, "data", 2.0, 2.1)
     assert slower.regret == pytest.approx(0.05)
     assert slower.code == 1
-
-
-def test_a_published_layout_has_a_rank_among_the_splits() -> None:
-    row = measure(partial(of_megatron, RUNS[0]))
-    assert (row.layout, row.devices) == ("1 x 1 x 8", 8)
-    assert 1 <= row.rank <= row.published <= row.splits + 1
-    assert row.fastest < row.seconds
-    known = predicted(RUNS[2])
-    assert sum(seconds_by_term(known).values()) == pytest.approx(known.seconds)

@@ -127,10 +127,14 @@ class Catalogue:
     _placed: dict[Candidate, _Placed] = field(default_factory=dict)
 
     @classmethod
-    def whole(cls, model: ModelConfig, training: Training, space: SpaceName) -> Self:
-        """The catalogue of all sequences of a space."""
+    def whole(
+        cls, model: ModelConfig, training: Training, space: SpaceName,
+        candidates: Candidates | None = None,
+    ) -> Self:  # fmt: skip
+        """The catalogue of all sequences of a space, or of some."""
         links = training.links
-        return cls(model, training, SequenceSpace.whole(space, links.bits).of, Layouts(links))
+        sequences = candidates or SequenceSpace.whole(space, links.bits).of
+        return cls(model, training, sequences, Layouts(links))
 
     def like(self, model: ModelConfig, training: Training) -> Self:
         """The catalogue of steps of another size on the same devices; layouts are shared."""

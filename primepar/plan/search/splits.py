@@ -25,7 +25,7 @@ from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.kernels import kernels
 from primepar.plan.pipeline_layout import layers_by_stage, micro_batches
 from primepar.plan.plan import Plan
-from primepar.plan.search.options import Catalogue, Matrix, Options, Vector
+from primepar.plan.search.options import Candidates, Catalogue, Matrix, Options, Vector
 from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.ranked import certified
 from primepar.plan.search.result import Given
@@ -255,6 +255,8 @@ class Splits:
     posted: bool = False
     """Whether sums and gathers run during computations, as a step's program posts them."""
     axes: Axes = FREE
+    candidates: Candidates | None = None
+    """Sequences to choose from; None for the whole space."""
     _groups: dict[object, StageDevices] = field(default_factory=dict)
     _shared: dict[int, tuple[Catalogue, dict[object, Ways]]] = field(default_factory=dict)
     """By devices of a replica what does not depend on the size of a step."""
@@ -519,7 +521,7 @@ class Splits:
             links = ClusterLinks(self.cluster, bits)
             training = Training(links, self.dtype, size, model.context, sums, known)
             if split.parts not in self._shared:
-                whole = Catalogue.whole(model, training, self.space)
+                whole = Catalogue.whole(model, training, self.space, self.candidates)
                 self._shared[split.parts] = whole, {}
             catalogue, ways = self._shared[split.parts]
             self._groups[key] = StageDevices(model, training, catalogue.like(model, training),
