@@ -9,6 +9,7 @@ first device of the first node.
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,22 +21,24 @@ from primepar.errors import ClusterError, TextError, nearest
 from primepar.files import reason
 from primepar.plan.cluster_checks import (
     refusal,
-    refuse_curves,
-    refuse_extremes,
     refuse_kinds,
     refuse_links,
-    refuse_ranges,
     refuse_rates,
 )
 from primepar.plan.cluster_parts import (
     BYTES,
     KINDS,
     Collective,
+    Count,
+    DataType,
+    Kind,
     Link,
     LinkTimes,
     Passing,
+    Positive,
     Rate,
     Ring,
+    Seconds,
     WorkTimes,
 )
 from primepar.reading import LARGEST_TOML, read_bytes, toml_of
@@ -71,16 +74,16 @@ class Cluster(Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     name: Name
-    nodes: int
-    devices_per_node: int
-    memory: float
-    memory_bandwidth: float
-    launch: float
+    nodes: Count
+    devices_per_node: Count
+    memory: Positive
+    memory_bandwidth: Positive
+    launch: Seconds
     overlap: bool
-    rates: dict[str, Rate]
+    rates: dict[DataType, Rate]
     links: tuple[Link, ...]
-    operators: dict[str, Passing] = {}
-    host_bandwidth: float | None = None
+    operators: dict[Kind, Passing] = {}
+    host_bandwidth: Positive | None = None
     """Bytes per second between a device and its host, one way; None where it is not known."""
 
     @property
@@ -195,13 +198,11 @@ def read_cluster(text: str | bytes) -> Cluster:
         values = toml_of(text if isinstance(text, bytes) else text.encode())
     except TextError as error:
         raise ClusterError(str(error)) from None
-    refuse_extremes(values)
-    refuse_curves(values)
+    read = partial(msgspec.convert, type=Cluster, str_keys=True)
     try:
-        cluster = msgspec.convert(values, Cluster, str_keys=True)
+        cluster: Cluster = read(values)
     except msgspec.ValidationError as error:
-        raise refusal(str(error), values, Cluster) from None
-    refuse_ranges(values)
+        raise refusal(str(error), values, read) from None
     refuse_rates(cluster.rates)
     refuse_kinds(cluster.operators)
     refuse_links(cluster.links, cluster.nodes, cluster.devices_per_node)

@@ -1,18 +1,19 @@
-"""Refusals of cluster files: every message has the TOML path, what came, and what to write."""
+"""Refusals of cluster files: every message has the TOML path, what came, and what to write.
+
+Types and ranges are those of the fields, and msgspec checks them. What relates several values is
+checked here.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from math import inf
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
-from msgspec import Struct
 
-from primepar.errors import ClusterError
-from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Rate, Ring
+from primepar.errors import ClusterError, nearest
+from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Points, Rate
 
 EXPECTED: Final = {
     "name": ("a name without control characters", '"8 x H200"'),
@@ -36,144 +37,90 @@ EXPECTED: Final = {
     ),
     "shared": ("whether the devices of a group of the level below share it", "true"),
     "stream": ("bytes per second, above 0 and at most the bandwidth", "4.7e9"),
-    "curves": ("a table for each collective that has curves", "[links.curves.all_reduce]"),
+    "curves": ("two points or more, [bytes, bytes per second] each, above 0, by a number of "
+               "devices, 2 or more", "8 = [[1e5, 1e9], [1e8, 2e10]]"),
+    "products": ("two points or more, [operations, operations per second] each, above 0",
+                 "products = [[1e9, 5e12], [1e12, 1e13]]"),
+    "attention": ("two points or more, [tokens, operations per second] each, above 0",
+                  "attention = [[512, 5e12], [8192, 1e13]]"),
     "scores": ("scores of attention per second, above 0", "3e8"),
     "gap": ("the seconds between two messages of a port, 0 or more", "1e-6"),
-}
+}  # fmt: skip
 """Field -> what it holds, and an example."""
-TABLES: Final[dict[str, type[Struct]]] = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate,
-                                          "operators": Passing, "links": Link}  # fmt: skip
-FROM_ZERO: Final = ("launch", "latency", "gap")
-"""Numbers that may be 0; all others are above it."""
-UNITS: Final = {"products": ("operations", "operations per second", "[[1e9, 5e12], [1e12, 1e13]]"),
-                "attention": ("tokens", "operations per second", "[[512, 5e12], [8192, 1e13]]"),
-                "curves": ("bytes", "bytes per second", "[[1e5, 1e9], [1e8, 2e10]]")}  # fmt: skip
-"""Field with points -> what a point has, and an example."""
-SMALLEST, LARGEST = 1e-30, 1e30
-"""Of numbers above 0. Costs multiply and divide a few of them, and no quotient may overflow: bytes
-over 1e-320 bytes per second are infinite seconds, at which a simulation never arrives."""
-
-
-def refuse_extremes(values: object, place: str = "$") -> None:
-    """Raise `ClusterError` for the first number above 0 that no machine has."""
-    if isinstance(values, dict | list):
-        named = values.items() if isinstance(values, dict) else enumerate(values)
-        for key, value in named:
-            refuse_extremes(value, f"{place}.{key}" if isinstance(key, str) else f"{place}[{key}]")
-    elif isinstance(values, int | float) and 0 < values < inf and not SMALLEST <= values <= LARGEST:
-        raise ClusterError(
-            f"{place}: expected a number from {SMALLEST:g} to {LARGEST:g}, got {values!r:.24}: "
-            "correct its exponent"
-        )
-
-
-def refuse_curves(values: Mapping[str, Any]) -> None:
-    """Raise `ClusterError` for the first wrong point, group or collective of a TOML's tables."""
-    for dtype, rate in _tables(values.get("rates")):
-        for key in ("products", "attention"):
-            if key in rate:
-                _refuse_points(f"$.rates.{dtype}.{key}", key, rate[key])
-    links = values.get("links")
-    for level, link in enumerate(links if isinstance(links, list) else ()):
-        place = f"$.links[{level}].curves"
-        for moved, by_group in _tables(link.get("curves") if isinstance(link, dict) else None):
-            if moved not in get_args(Moved):
-                near = (get_close_matches(moved, get_args(Moved), n=1) or ["all_reduce"])[0]
-                raise ClusterError(
-                    f"{place}: expected collectives out of {', '.join(get_args(Moved))}, got "
-                    f"{moved!r}: write [links.curves.{near}]"
-                )
-            for group, points in by_group.items():
-                if not group.isdecimal() or int(group) < 2:
-                    raise ClusterError(
-                        f"{place}.{moved}: expected a number of devices, 2 or more, for each "
-                        f"curve, got {group!r}: write 8 = {UNITS['curves'][2]}"
-                    )
-                _refuse_points(f"{place}.{moved}.{group}", "curves", points)
-
-
-def _tables(value: object) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tables of a table, by name; msgspec refuses what is none."""
-    if isinstance(value, dict):
-        yield from ((name, table) for name, table in value.items() if isinstance(table, dict))
-
-
-def _refuse_points(place: str, key: str, points: object) -> None:
-    """Refuse fewer than two points, and points where sizes or seconds fall."""
-    size, rate, example = UNITS[key]
-    if not isinstance(points, list) or len(points) < 2:
-        got = len(points) if isinstance(points, list) else repr(points)
-        raise ClusterError(
-            f"{place}: expected two points or more, [{size}, {rate}] each, got {got}: write "
-            f"{example}"
-        )
-    for number, point in enumerate(points):
-        if not _is_point(point):
-            raise ClusterError(
-                f"{place}[{number}]: expected [{size}, {rate}], both above 0, got {point!r}: "
-                f"write {example[1:].partition(']')[0]}]"
-            )
-    for number in range(1, len(points)):
-        (before, slower), (after, faster) = points[number - 1 : number + 1]
-        if after <= before:
-            raise ClusterError(
-                f"{place}[{number}]: expected more {size} than in the point before, {before:g}, "
-                f"got {after:g}: sort the points by their {size}, and write each size once"
-            )
-        if after / faster < before / slower:
-            raise ClusterError(
-                f"{place}[{number}]: expected a time that does not fall as {size} grow, got "
-                f"{after / faster:.4g} s after {before / slower:.4g} s: write a rate of at most "
-                f"{after * slower / before:.4g}, or leave the point out"
-            )
-
-
-def _is_point(point: object) -> bool:
-    return isinstance(point, list) and len(point) == 2 and all(
-        isinstance(number, int | float) and not isinstance(number, bool) and 0 < number < inf
-        for number in point
-    )  # fmt: skip
+TABLES: Final = {"rates": BYTES, "operators": KINDS, "curves": get_args(Moved)}
+"""Field whose tables have names -> those names."""
 
 
 def wrong(place: str, got: object) -> ClusterError:
     """The error for a value: what its field expects, and an example."""
-    key = re.split(r"[.$\]]+", place)[-1]
+    key = next(word for word in reversed(re.findall(r"[a-z_]+", place)) if word in EXPECTED)
+    if key in ("all_reduce", "all_gather") and ".curves" in place:
+        key = "curves"
     expected, example = EXPECTED[key]
-    write = example if example.startswith("[") else f"{key} = {example}"
+    write = example if "[" in example else f"{key} = {example}"
     return ClusterError(f"{place}: expected {expected}, got {got}: write {write}")
 
 
-def refusal(message: str, values: dict[str, Any], cluster: type[Struct]) -> ClusterError:
-    """An error of msgspec, rewritten as expected, got, where and what to write."""
-    match = re.search(r" - at `([^`]*)`", message)
-    place = match[1].replace("[...]", _first_wrong(values, match[1])) if match else "$"
+def refusal(message: str, values: dict[str, Any], read: Callable[[object], object]) -> ClusterError:
+    """An error of msgspec, rewritten as expected, got, where and what to write.
+
+    `read` converts some values, and raises what it raised for these.
+    """
+    match = re.search(r" - at `(?:(key)` in `)?([^`]*)`", message)
+    place = match[2] if match else "$"
+    while "[...]" in place:  # msgspec reports no keys of tables
+        place = place.replace("[...]", f".{_first_wrong(values, place, read)}", 1)
     missing = re.match(r"Object missing required field `(\w+)`", message)
     if missing:
         return wrong(f"{place}.{missing[1]}", "none")
     unknown = re.match(r"Object contains unknown field `([^`]*)`", message)
-    if unknown:
-        fields = next((table for name, table in TABLES.items() if f".{name}" in place), cluster)
-        names = fields.__struct_fields__
-        near = get_close_matches(unknown[1], names, n=1)
-        write = f"write {near[0]}" if near else "leave it out"
-        return ClusterError(
-            f"{place}: expected one of {', '.join(names)}, got {unknown[1]!r}: {write}"
-        )
+    if unknown or (match and match[1]):
+        name = unknown[1] if unknown else _first_wrong(values, f"{place}[...]", read)
+        names = _fields(place) if unknown else TABLES.get(place.rpartition(".")[2])
+        if names is None:  # a group of devices
+            return wrong(place, repr(name))
+        write = nearest(name, names) or (": leave it out" if unknown else ": write one of these")
+        return ClusterError(f"{place}: expected one of {', '.join(names)}, got {name!r}{write}")
     got = _value_at(values, place)
     if isinstance(got, str):
         return wrong(place, f"{got!r}, and numbers have no units here")
     return wrong(place, repr(got))
 
 
-def _first_wrong(values: dict[str, Any], place: str) -> str:
-    """The first invalid table of a path, as `.float32`: msgspec does not report keys."""
-    key, kind = ("rates", Rate) if ".rates" in place else ("operators", Passing)
-    for name, table in values.get(key, {}).items():
+def _fields(place: str) -> Sequence[str]:
+    """Names of the fields of the table at a place."""
+    from primepar.plan.cluster import Cluster
+    from primepar.plan.cluster_parts import Ring
+
+    tables = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate, "operators": Passing,
+              "links": Link}  # fmt: skip
+    return next((table for name, table in tables.items() if f".{name}" in place),
+                Cluster).__struct_fields__  # fmt: skip
+
+
+def _first_wrong(values: Any, place: str, read: Callable[[object], object]) -> str:
+    """The first wrong table of those at a place, up to its `[...]`: that which fails alone."""
+    path = re.findall(r"\.([\w-]+)|\[(\d+)\]", place.partition("[...]")[0])
+    tables = _value_at(values, place.partition("[...]")[0])
+    for name in tables:
+        alone = _with(values, path, {name: tables[name]})
         try:
-            msgspec.convert(table, kind)
+            read(alone)
         except msgspec.ValidationError:
-            return f".{name}"
-    return ""
+            return str(name)
+    raise AssertionError("one of the tables is wrong")
+
+
+def _with(values: Any, path: list[tuple[str, str]], new: object) -> Any:
+    """The values with another one at a path."""
+    if not path:
+        return new
+    (key, index), *rest = path
+    if key:
+        return {**values, key: _with(values[key], rest, new)}
+    changed = list(values)
+    changed[int(index)] = _with(values[int(index)], rest, new)
+    return changed
 
 
 def _value_at(values: Any, place: str) -> Any:
@@ -182,40 +129,17 @@ def _value_at(values: Any, place: str) -> Any:
     return values
 
 
-def refuse_ranges(values: object, place: str = "$") -> None:
-    """Raise `ClusterError` for the first number that is not finite, or below its least value.
-
-    `values` are those of the file, of valid types; points are checked by `refuse_curves`.
-    """
-    if isinstance(values, dict):
-        for key, value in values.items():
-            if key == "stream":
-                continue
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                in_range = value >= 0 if key in FROM_ZERO else value > 0
-                if not (in_range and value < inf):
-                    raise wrong(f"{place}.{key}", value)
-            elif key != "curves" and not (key in UNITS and isinstance(value, list)):
-                refuse_ranges(value, f"{place}.{key}")
-    elif isinstance(values, list):
-        for number, value in enumerate(values):
-            refuse_ranges(value, f"{place}[{number}]")
-
-
-def refuse_rates(rates: Mapping[str, Rate]) -> None:
-    """Raise `ClusterError` for no rates, an unknown data type, or more than the peak."""
+def refuse_rates(rates: dict[str, Rate]) -> None:
+    """Raise `ClusterError` for no rates, or more than the peak."""
     if not rates:
         raise wrong("$.rates", "none")
     for dtype, rate in rates.items():
-        if dtype not in BYTES:
-            raise ClusterError(
-                f"$.rates: expected data types out of {', '.join(BYTES)}, got {dtype!r}: "
-                f"write [rates.{(get_close_matches(dtype, BYTES, n=1) or ['float32'])[0]}]"
-            )
         if rate.achieved > rate.peak:
             raise wrong(f"$.rates.{dtype}.achieved", f"{rate.achieved:g} of {rate.peak:g}")
         for key in ("products", "attention"):
-            for number, (_, value) in enumerate(getattr(rate, key) or ()):
+            points: Points = getattr(rate, key) or ()
+            refuse_points(f"$.rates.{dtype}.{key}", points)
+            for number, (_, value) in enumerate(points):
                 if value > rate.peak:
                     raise ClusterError(
                         f"$.rates.{dtype}.{key}[{number}]: expected at most the peak, "
@@ -224,28 +148,41 @@ def refuse_rates(rates: Mapping[str, Rate]) -> None:
                     )
 
 
-def refuse_kinds(kinds: Mapping[str, Passing]) -> None:
-    """Raise `ClusterError` for a kind of operator that is not known, or scores of another one."""
+def refuse_points(place: str, points: Points) -> None:
+    """Refuse points where sizes or seconds fall."""
+    for number in range(1, len(points)):
+        (before, slower), (after, faster) = points[number - 1 : number + 1]
+        if after <= before:
+            raise ClusterError(
+                f"{place}[{number}]: expected a larger size than in the point before, {before:g}, "
+                f"got {after:g}: sort the points by size, and write each size once"
+            )
+        if after / faster < before / slower:
+            raise ClusterError(
+                f"{place}[{number}]: expected a time that does not fall as sizes grow, got "
+                f"{after / faster:.4g} s after {before / slower:.4g} s: write a rate of at most "
+                f"{after * slower / before:.4g}, or leave the point out"
+            )
+
+
+def refuse_kinds(kinds: dict[str, Passing]) -> None:
+    """Raise `ClusterError` for scores of another kind of operator than attention."""
     for kind, times in kinds.items():
         if times.scores is not None and kind != "attention":
             raise ClusterError(
                 f"$.operators.{kind}.scores: expected scores of attention alone, got "
                 f"{times.scores:g}: leave it out"
             )
-        if kind not in KINDS:
-            raise ClusterError(
-                f"$.operators: expected kinds out of {', '.join(KINDS)}, got {kind!r}: "
-                f"write [operators.{(get_close_matches(kind, KINDS, n=1) or ['norm'])[0]}]"
-            )
 
 
 def refuse_links(links: Sequence[Link], nodes: int, devices_per_node: int) -> None:
     """Raise `ClusterError` unless the levels join all devices, and streams fit their links."""
-    for level, link in enumerate(links):
-        if not 0 < link.alone <= link.bandwidth:
-            raise wrong(f"$.links[{level}].stream", f"{link.alone:g} of {link.bandwidth:g}")
     joined, devices = 1, nodes * devices_per_node
     for level, link in enumerate(links):
+        for place, points in _curves(link, f"$.links[{level}].curves"):
+            refuse_points(place, points)
+        if link.alone > link.bandwidth:
+            raise wrong(f"$.links[{level}].stream", f"{link.alone:g} of {link.bandwidth:g}")
         if link.joins % joined or link.joins <= joined:
             raise ClusterError(
                 f"$.links[{level}].joins: expected a multiple of the {joined} devices that the "
@@ -257,3 +194,9 @@ def refuse_links(links: Sequence[Link], nodes: int, devices_per_node: int) -> No
             f"$.links: expected a last level that joins all {devices} devices, "
             f"{nodes} nodes of {devices_per_node}, got {joined}: write joins = {devices}"
         )
+
+
+def _curves(link: Link, place: str) -> Iterator[tuple[str, Points]]:
+    for moved, by_group in link.curves.items():
+        for group, points in by_group.items():
+            yield f"{place}.{moved}.{group}", points

@@ -16,15 +16,20 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Points = tuple[tuple[float, float], ...]
+Positive = Annotated[float, Meta(ge=1e-30, le=1e30)]
+"""Costs multiply and divide a few numbers, and no quotient may overflow: bytes over 1e-320 bytes
+per second are infinite seconds, at which a simulation never arrives."""
+Seconds = Annotated[float, Meta(ge=0, le=1e30)]
+Count = Annotated[int, Meta(ge=1)]
+Points = Annotated[tuple[tuple[Positive, Positive], ...], Meta(min_length=2)]
 """Sizes and rates: what is done in a second of that size."""
 Number = Callable[[Any], Any]
 """Converts a float to the numbers of a run: `float`, or an exact fraction."""
@@ -77,10 +82,12 @@ BYTES: Final = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8
 With `float8` the numbers of products alone have 8 bits; tensors are kept and sent in bfloat16.
 """
 KINDS: Final = ("embedding", "norm", "attention", "activation", "add", "loss", "update", "join")
-"""Kinds of operators that a cluster may have times for; `update` is AdamW's, per parameter.
+"""Kinds of operators that a cluster may have times for; `update` is AdamW's.
 
 `join` copies blocks out of a tensor or into one: what is sent, and what has arrived.
 """
+DataType = Annotated[str, Meta(pattern=f"^({'|'.join(BYTES)})$")]
+Kind = Annotated[str, Meta(pattern=f"^({'|'.join(KINDS)})$")]
 Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 """Collectives that may have times of their own; a reduce-scatter else takes an all-gather's."""
 Moved = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "message"]
@@ -121,8 +128,8 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True):
     [tokens of a sequence, operations per second], forward and backward together.
     """
 
-    peak: float
-    achieved: float
+    peak: Positive
+    achieved: Positive
     products: Points | None = None
     attention: Points | None = None
 
@@ -142,8 +149,8 @@ class Rate(Struct, frozen=True, forbid_unknown_fields=True):
 class Ring(Struct, frozen=True, forbid_unknown_fields=True):
     """Collectives on one level: seconds for each step of a ring, and bytes per second."""
 
-    latency: float
-    bandwidth: float
+    latency: Seconds
+    bandwidth: Positive
 
 
 class LinkTimes(NamedTuple):
@@ -173,15 +180,15 @@ class Link(Struct, frozen=True, forbid_unknown_fields=True):
     seconds more: the g of LogP (Culler et al., PPoPP 1993).
     """
 
-    joins: int
-    latency: float
-    bandwidth: float
+    joins: Count
+    latency: Seconds
+    bandwidth: Positive
     shared: bool
-    stream: float | None = None
+    stream: Positive | None = None
     all_reduce: Ring | None = None
     all_gather: Ring | None = None
-    curves: dict[Moved, dict[int, Points]] = {}
-    gap: float = 0.0
+    curves: dict[Moved, dict[Annotated[int, Meta(ge=2)], Points]] = {}
+    gap: Seconds = 0.0
 
     @property
     def alone(self) -> float:
@@ -250,6 +257,6 @@ class Passing(Struct, frozen=True, forbid_unknown_fields=True):
     `scores`, how many it passes in a second.
     """
 
-    launch: float
-    memory_bandwidth: float
-    scores: float | None = None
+    launch: Seconds
+    memory_bandwidth: Positive
+    scores: Positive | None = None

@@ -199,8 +199,8 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.rates.float32.peak: expected operations per second, above 0, got none: "
          "write peak = 1.57e13"),
         ("rates.float32", "rates.fp32",
-         "$.rates: expected data types out of float64, float32, float16, bfloat16, float8, got "
-         "'fp32': write [rates.float32]"),
+         "$.rates: expected one of float64, float32, float16, bfloat16, float8, got 'fp32': write "
+         "one of these"),
         ("[rates.float32]\npeak = 2e12\nachieved = 1e12\n", "[rates]\n",
          "$.rates: expected a table for each data type, got none: write [rates.float32]"),
         ("bandwidth = 1e9", "bandwidth = 1e9\nstream = 2e9",
@@ -213,8 +213,8 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.links: expected a last level that joins all 4 devices, 2 nodes of 2, got 8: "
          "write joins = 4"),
         ("[rates.float32]", "[operators.normm]\nlaunch = 0\nmemory_bandwidth = 1\n[rates.float32]",
-         "$.operators: expected kinds out of embedding, norm, attention, activation, add, loss, "
-         "update, join, got 'normm': write [operators.norm]"),
+         "$.operators: expected one of embedding, norm, attention, activation, add, loss, "
+         "update, join, got 'normm': write norm"),
         ("[rates.float32]", "[operators.attention]\nlaunch = 0\nmemory_bandwidth = 1\nscores = 0\n"
          "[rates.float32]",
          "$.operators.attention.scores: expected scores of attention per second, above 0, got 0: "
@@ -429,38 +429,27 @@ def test_every_time_of_a_shipped_cluster_grows_with_its_size(name: str) -> None:
     ("old", "new", "message"),
     [
         ("[1e9, 1e12]]", "[1e9, 3e14]]",
-         "$.rates.float32.products[1]: expected a time that does not fall as operations grow, got "
+         "$.rates.float32.products[1]: expected a time that does not fall as sizes grow, got "
          "3.333e-06 s after 1e-05 s: write a rate of at most 1e+14, or leave the point out"),
         ("[1e9, 1e12]]", "[1e6, 1e12]]",
-         "$.rates.float32.products[1]: expected more operations than in the point before, 1e+06, "
-         "got 1e+06: sort the points by their operations, and write each size once"),
-        ("[1e6, 1e11], [1e9, 1e12]", "[1e6, 1e11]",
-         "$.rates.float32.products: expected two points or more, [operations, operations per "
-         "second] each, got 1: write [[1e9, 5e12], [1e12, 1e13]]"),
-        ("[1e6, 1e11], [1e9, 1e12]", "[1e6, nan], [1e9, 1e12]",
-         "$.rates.float32.products[0]: expected [operations, operations per second], both above 0, "
-         "got [1000000.0, nan]: write [1e9, 5e12]"),
+         "$.rates.float32.products[1]: expected a larger size than in the point before, 1e+06, "
+         "got 1e+06: sort the points by size, and write each size once"),
         ("[512, 1e11]", "[-512, 1e11]",
-         "$.rates.float32.attention[0]: expected [tokens, operations per second], both above 0, "
-         "got [-512, 100000000000.0]: write [512, 5e12]"),
-        ("[[512, 1e11], [1024, 2e11]]", "2e11",
-         "$.rates.float32.attention: expected two points or more, [tokens, operations per second] "
-         "each, got 200000000000.0: write [[512, 5e12], [8192, 1e13]]"),
-        ("[1024, 2e11]", "[4096, 2.5e12]",
-         "$.rates.float32.attention[1]: expected a time that does not fall as tokens grow, got "
-         "1.638e-09 s after 5.12e-09 s: write a rate of at most 8e+11, or leave the point out"),
+         "$.rates.float32.attention[0][0]: expected two points or more, [tokens, operations per "
+         "second] each, above 0, got -512: write attention = [[512, 5e12], [8192, 1e13]]"),
         ("[1e9, 1e12]]", "[1e9, 3e12]]",
          "$.rates.float32.products[1]: expected at most the peak, 2e+12 operations per second, got "
          "3e+12: measure it again, or correct the peak"),
         ("[1000000, 5e9]", "[1000000, 5e12]",
-         "$.links[0].curves.all_reduce.2[1]: expected a time that does not fall as bytes grow, got "
+         "$.links[0].curves.all_reduce.2[1]: expected a time that does not fall as sizes grow, got "
          "2e-07 s after 1e-05 s: write a rate of at most 1e+11, or leave the point out"),
         ("2 = [[1000", "one = [[1000",
-         "$.links[0].curves.all_reduce: expected a number of devices, 2 or more, for each curve, "
-         "got 'one': write 8 = [[1e5, 1e9], [1e8, 2e10]]"),
+         "$.links[0].curves.all_reduce: expected two points or more, [bytes, bytes per second] "
+         "each, above 0, by a number of devices, 2 or more, got 'one': write 8 = [[1e5, 1e9], "
+         "[1e8, 2e10]]"),
         ("curves.all_reduce", "curves.allreduce",
-         "$.links[0].curves: expected collectives out of all_reduce, all_gather, reduce_scatter, "
-         "all_to_all, message, got 'allreduce': write [links.curves.all_reduce]"),
+         "$.links[0].curves: expected one of all_reduce, all_gather, reduce_scatter, all_to_all, "
+         "message, got 'allreduce': write all_reduce"),
     ],
 )  # fmt: skip
 def test_a_wrong_curve_is_refused_with_its_path_and_the_fix(
