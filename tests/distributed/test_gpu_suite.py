@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
 import gpu_suite
+import lowered_steps
 import pytest
 import torch
 from gpu_suite import MissingError, check_gpu, check_python, install, missing, rows, table
@@ -61,6 +63,22 @@ def test_without_the_wheels_it_names_the_command_that_fetches_them(
         f"expected wheels of msgspec in {tmp_path / 'wheels'}, got others: {advice}"
     )
     assert not (tmp_path / "site").exists()
+
+
+def test_answers_are_carried_while_the_code_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_suite, "OUT", tmp_path)
+    (tmp_path / "answers-of-other-code").mkdir()
+    monkeypatch.setenv(lowered_steps.CARRIED, str(gpu_suite.answers(anew=True)))
+    assert [path.name for path in tmp_path.iterdir()] == [gpu_suite.answers(anew=False).name]
+    for carried, answers in ((True, [1, 1]), (False, [3, 3])):
+        numbers = iter((1, 2, 3, 4)) if carried else iter((3, 4))
+        asked = b"a question of this test"
+        ask = partial(lowered_steps.shared, asked, partial(next, numbers), carried=carried)
+        assert [ask(), ask()] == answers
+    gpu_suite.answers(anew=True)
+    monkeypatch.delenv(lowered_steps.CARRIED)
 
 
 def test_a_machine_without_a_gpu_is_refused() -> None:

@@ -98,7 +98,17 @@ def test_a_block_in_flight_is_neither_read_nor_written(backend: str) -> None:
     assert results(backend, "a_block_read_early") == [[[True] * 2, [True] * 2, [True] * 4]] * RANKS
     written = "a block of 2 float32 was written before the wait for it"
     assert results(backend, "a_block_sent_and_written") == [written] * RANKS
+    assert results(backend, "a_block_written_by_the_stream") == [written] * RANKS
     assert results(backend, "a_block_received_and_written")[::2] == [written] * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_wait_holds_up_the_stream_and_not_the_host(backend: str) -> None:
+    """The host sees its blocks as they were; before the wait the stream has not a number."""
+    for rank, answer in enumerate(results(backend, "a_host_that_goes_on")):
+        seen, there = [[float(rank)] * 2, *[[-1.0] * 2] * 2], float(rank ^ 1)
+        assert answer == [seen, True, [[2 * there] * 2, [there] * 2, [7.0] * 2]]
+    assert results(backend, "a_number_that_the_host_needs") == [2, 0, 6, 4]
 
 
 def test_a_communicator_is_made_by_all_of_its_members() -> None:

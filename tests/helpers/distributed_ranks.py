@@ -75,7 +75,9 @@ def on_ranks(
     """
     call = pickle.dumps((size, work.__module__, work.__qualname__, arguments, backend))
     answers: list[Any] | RuntimeError = shared(
-        call, lambda: _answered(imported, size, work, arguments, backend)
+        call,
+        lambda: _answered(imported, size, work, arguments, backend),
+        carried=backend == "gloo",  # what is tested on a GPU is done there
     )
     if isinstance(answers, RuntimeError):
         raise answers

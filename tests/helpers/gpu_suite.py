@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,6 +53,8 @@ ENVIRONMENT = {
     "PRIMEPAR_GPU_SUITE": "1", "OMP_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }  # fmt: skip
 """The last: the server that forks ranks asks whether there is a GPU, and must not start CUDA."""
+CARRIED = "PRIMEPAR_TEST_ANSWERS"
+"""Variable with the folder of answers that are carried along."""
 USAGE, WITHOUT_CASES, TIMED_OUT = 2, 5, 124
 Row = tuple[str, int, int, int, float]
 """A file of tests: passed, failed, skipped, and seconds."""
@@ -74,6 +77,7 @@ def main(words: Sequence[str]) -> int:
     except MissingError as error:
         print(f"gpu: error: {error}", file=sys.stderr)
         return USAGE
+    ENVIRONMENT[CARRIED] = str(answers(on_cpu))
     named = [word for word in words if word in PARTS]
     more = [word for word in words if word != "--cpu" and word not in PARTS]
     kept = [_run_part(part, on_cpu, more) for part in named or PARTS]
@@ -124,6 +128,22 @@ def install(packages: Sequence[str]) -> None:
     )
     if done.returncode:
         raise MissingError(f"expected wheels of {names} in {WHEELS}, got others: {advice}")
+
+
+def answers(anew: bool) -> Path:
+    """Return the folder of what gloo answers and of lowered programs, `anew` an empty one.
+
+    A run on CPUs fills it. Copied with the checkout it saves the lent machine these minutes.
+    """
+    sys.path.append(str(ROOT))
+    from primepar.files import digest_of_code
+
+    folder = OUT / f"answers-{digest_of_code().hex()[:12]}"
+    for old in OUT.glob("answers-*"):
+        if anew or old != folder:
+            shutil.rmtree(old)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def check_gpu() -> None:

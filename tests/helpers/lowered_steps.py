@@ -32,16 +32,27 @@ SHARED = "PRIMEPAR_TEST_RANKS"
 """Names the folder that the workers of a pytest run, and the ranks that they fork, share."""
 
 
-def shared(asked: bytes, answer: Callable[[], Any]) -> Any:
-    """What `answer` returns to the first process of a pytest run that asks this."""
-    folder = os.environ.get(SHARED)
+CARRIED = "PRIMEPAR_TEST_ANSWERS"
+"""Names the folder in which `make gpu` carries answers from one machine to another."""
+
+
+def shared(asked: bytes, answer: Callable[[], Any], *, carried: bool = False) -> Any:
+    """What `answer` returns to the first process of a pytest run that asks this.
+
+    What may be `carried` is kept for other runs of the same code.
+    """
+    folder = os.environ.get(CARRIED) if carried else None
+    folder = folder or os.environ.get(SHARED)
     if folder is None:
         return answer()
     file = Path(folder, sha256(asked).hexdigest())
     with file.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not file.exists():
-            file.write_bytes(pickle.dumps(answer()))
+            made = answer()
+            if isinstance(made, RuntimeError) and folder != os.environ.get(SHARED):
+                return made
+            file.write_bytes(pickle.dumps(made))
     return pickle.loads(file.read_bytes())
 
 
@@ -83,7 +94,9 @@ def _lowered(
 ) -> Program:
     given = batch, positions, until, options, passes
     program: Program = shared(
-        asked.text + repr(given).encode(), lambda: lower_uncached(asked.plan, *given)
+        asked.text + repr(given).encode(),
+        lambda: lower_uncached(asked.plan, *given),
+        carried=True,
     )
     return program
 
@@ -107,5 +120,7 @@ def lower_linear(sequence: Sequence, *given: Any) -> LinearPrograms:
     """The programs of `primepar.operators.single_operator.lower_linear`, kept as well."""
     asked = f"{sequence} {given}"
     if asked not in _linears:
-        _linears[asked] = shared(asked.encode(), lambda: lower_linear_uncached(sequence, *given))
+        _linears[asked] = shared(
+            asked.encode(), lambda: lower_linear_uncached(sequence, *given), carried=True
+        )
     return _linears[asked]

@@ -8,7 +8,8 @@ from typing import Any
 import distributed_program
 import torch
 import torch.distributed as dist
-from nccl_rules import EAGER, restart
+from nccl_rules import LAZY, restart
+from nccl_rules.device_stream import DeviceStream
 
 CPU = torch.device("cpu")
 
@@ -139,6 +140,39 @@ def a_block_received_and_written(rank: int) -> None:
     work.wait()
 
 
+def a_host_that_goes_on(rank: int) -> list[object]:
+    """A wait holds up what is computed later, not the host; so does a write after it."""
+    (given,), taken, values = blocks(rank), [*blocks(-1, -1)], list[torch.Tensor]()
+    with DeviceStream() as stream:
+        work = batch(("send", given, rank ^ 1), ("recv", taken[0], rank ^ 1))
+        values.append(taken[0] * 2)
+        work.wait()
+        values.append(taken[0] * 2)
+        given.fill_(7)
+        later = batch(("send", given, rank ^ 1), ("recv", taken[1], rank ^ 1))
+        later.wait()
+        seen_by_the_host = [block.numpy().tolist() for block in (given, *taken)]
+        stream.synchronize()
+    got = [*values, *taken]
+    return [seen_by_the_host, got[0].isnan().all().item(), [x.tolist() for x in got[1:]]]
+
+
+def a_number_that_the_host_needs(rank: int) -> float:
+    taken = blocks(-1)[0]
+    with DeviceStream():
+        batch(("send", blocks(rank)[0], rank ^ 1), ("recv", taken, rank ^ 1)).wait()
+        return float(taken.sum())
+
+
+def a_block_written_by_the_stream(rank: int) -> None:
+    given, taken = blocks(rank, -1)
+    with DeviceStream() as stream:
+        work = batch(("send", given, rank ^ 1), ("recv", taken, rank ^ 1))
+        given.fill_(7)
+        work.wait()
+        stream.synchronize()
+
+
 def strides(rank: int) -> None:
     dist.all_reduce(torch.zeros(4, 4)[:, 1])
 
@@ -151,11 +185,15 @@ def a_call_that_is_not_modelled(rank: int) -> None:
     dist.gather(torch.zeros(2), [torch.zeros(2)] * 4 if rank == 0 else None)
 
 
-RIGHT: tuple[Callable[[int], Any], ...] = (batched_ring, tags_select_nothing, a_block_read_early)
+RIGHT: tuple[Callable[[int], Any], ...] = (
+    batched_ring, tags_select_nothing, a_block_read_early,
+    a_host_that_goes_on, a_number_that_the_host_needs,
+)  # fmt: skip
 WRONG: tuple[Callable[[int], Any], ...] = (
     unbatched_ring, a_send_without_a_receive, members_that_stay_away, different_collectives,
     different_sizes, different_types, a_message_before_a_collective,
-    a_second_message_with_a_peer, a_block_sent_and_written, a_block_received_and_written, strides,
+    a_second_message_with_a_peer, a_block_sent_and_written, a_block_received_and_written,
+    a_block_written_by_the_stream, strides,
     a_type_that_nccl_has_not, a_call_that_is_not_modelled,
 )  # fmt: skip
 
@@ -177,7 +215,7 @@ def answers() -> dict[str, Any]:
 
 def leave_work_behind(rank: int) -> None:
     """Nobody sends: the group is destroyed while the message is on its way."""
-    if dist.get_backend() == EAGER:
+    if dist.get_backend() != LAZY:
         return  # the last barrier of the world would wait for it in its queue
     group: Any = dist.new_group([0, 1, 2, 3])
     for sends in (True, False):

@@ -14,7 +14,7 @@ import ordered_ranks
 import pytest
 from distributed_ranks import on_ranks
 from lowered_steps import lower_step
-from nccl_rules import EAGER, LAZY
+from nccl_rules import EAGER, LAZY, SHARED
 from ordered_programs import drawn, program_of
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 from profiles import IS_LONG, few
@@ -46,17 +46,19 @@ def outcomes(programs: list[Program], backend: str, checked: bool = False) -> li
     return [list(errors) for errors in zip(*by_rank, strict=True)]
 
 
-def exchange(*, swapped: bool) -> Program:
+def exchange(*, swapped: bool, names: tuple[str, str] = ("world", "world")) -> Program:
     """Each of two ranks sends the other a block; `swapped` on rank 1 has its two posts swapped.
 
     What is between the posts makes them two batches.
     """
-    ready = Alloc("y0[0]")
+    (one, two), ready = names, Alloc("y0[0]")
     first: list[Instruction] = [
-        IRecv(1, "x1.got[0]", request="in"), ready, ISend(1, "x0[0]", request="out")
+        IRecv(1, "x1.got[0]", communicator=one, request="in"), ready,
+        ISend(1, "x0[0]", communicator=two, request="out"),
     ]  # fmt: skip
     second: list[Instruction] = [
-        ISend(0, "x1[0]", request="out"), ready, IRecv(0, "x0.got[0]", request="in")
+        ISend(0, "x1[0]", communicator=one, request="out"), ready,
+        IRecv(0, "x0.got[0]", communicator=two, request="in"),
     ]  # fmt: skip
     if swapped:
         second.reverse()
@@ -65,12 +67,12 @@ def exchange(*, swapped: bool) -> Program:
 
 
 @cache
-def drawn_outcomes() -> list[list[str]]:
-    return outcomes(DRAWN, EAGER)
+def drawn_outcomes(backend: str) -> list[list[str]]:
+    return outcomes(DRAWN, backend)
 
 
 def test_a_random_program_is_refused_exactly_if_it_hangs() -> None:
-    for seed, (program, errors) in enumerate(zip(DRAWN, drawn_outcomes(), strict=True)):
+    for seed, (program, errors) in enumerate(zip(DRAWN, drawn_outcomes(EAGER), strict=True)):
         assert all(error == "" or error.startswith("deadlock under") for error in errors), seed
         assert any(errors) == (out_of_order(program) is not None), seed
 
@@ -84,6 +86,24 @@ def test_one_order_is_stricter_than_rendezvous_and_the_random_programs_show_it()
     assert only_ordered >= COUNT // 20
     assert neither >= COUNT // 20
     assert refused.count(False) >= COUNT // 3
+
+
+def test_what_ends_in_one_queue_ends_in_two_and_what_ends_in_two_ends_under_rendezvous() -> None:
+    one, two = ([not any(errors) for errors in drawn_outcomes(name)] for name in (EAGER, SHARED))
+    ends = [finishes(program) for program in DRAWN]
+    assert all(a <= b <= c for a, b, c in zip(one, two, ends, strict=True))
+    assert sum(one) < sum(two) < sum(ends)
+
+
+@pytest.mark.parametrize(
+    ("backend", "ends"), [(LAZY, [True, True]), (SHARED, [True, False]), (EAGER, [False, False])]
+)
+def test_communicators_that_share_a_queue_hold_each_other_up(
+    backend: str, ends: list[bool]
+) -> None:
+    """In two queues the third communicator is with the first one, the second with the world."""
+    pairs = [exchange(swapped=True, names=("up", name)) for name in ("down", "late")]
+    assert [not any(errors) for errors in outcomes(pairs, backend)] == ends
 
 
 @pytest.mark.parametrize("backend", [LAZY, EAGER])

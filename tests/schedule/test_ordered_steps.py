@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
+from itertools import cycle
 
 import msgspec
 import numpy as np
@@ -28,21 +29,21 @@ from primepar.schedule.program import Instruction, IRecv, ISend
 from primepar.verify import verify_program
 
 CASES: list[tuple[str, str, int, Passes]] = [
-    ("gpt2", "stationary", 4, True), ("llama", "apart", 4, True), ("bloom", "primepar", 4, False),
-    ("llama", "megatron-sp", 4, "chunks"),
+    *((family, name, 4, True) for family, name in zip(cycle(SHAPES), (*ON_FOUR, "apart"))),
+    ("bloom", "primepar", 4, False), ("llama", "megatron-sp", 4, "chunks"),
 ]  # fmt: skip
 """Family, plan, devices, and whether after the passes, or in chunks."""
-PIPELINES = [("1f1b", "megatron", "gpt2", "2x4"), ("zbv", "data", "opt", "2x4")]
+PIPELINES = [
+    ("1f1b", "megatron", "gpt2", "2x4"), ("zbv", "data", "opt", "2x4"),
+    ("zb-h1", "megatron-sp", "bloom", "2x2"), ("interleaved-1f1b", "M2,data", "llama", "2x2"),
+    ("gpipe", "data", "llama", "2x2"),
+]  # fmt: skip
 """Schedule, plan of a stage, family, stages and micro-batches."""
 if IS_LONG:
     CASES += [
         *(("gpt2", name, ranks, True) for name, ranks in PRESET_MESHES),
         *((family, name, 4, True) for family in SHAPES for name in (*ON_FOUR, "apart")),
     ]
-    PIPELINES += [
-        ("zb-h1", "megatron-sp", "bloom", "2x2"), ("interleaved-1f1b", "M2,data", "llama", "2x2"),
-        ("gpipe", "data", "llama", "2x2"),
-    ]  # fmt: skip
 
 
 def plan_of(family: str, name: str, ranks: int) -> Plan:
@@ -69,10 +70,10 @@ def results(ranks: int) -> list[list[ordered_ranks.OrderedStep]]:
 
 @cache
 def plans() -> list[tuple[Plan, Program]]:
-    """All plans, with the programs of their steps."""
+    """All plans, with the programs of their steps, as the trainer gives them to all ranks."""
     ready: list[tuple[Plan, Passes]] = [(plan_of(*case[:3]), case[3]) for case in CASES]
     ready += [(piped(*case), True) for case in PIPELINES]
-    return [(plan, program_of(plan, "gradients", passes)) for plan, passes in ready]
+    return [(plan, in_one_queue(program_of(plan, "gradients", passes))) for plan, passes in ready]
 
 
 def test_posts_move_and_nothing_else_and_the_program_is_proved() -> None:

@@ -43,8 +43,8 @@ def _add_wide(
 ) -> None:
     """Add a product of half precision to a float32 sum, without rounding it between.
 
-    A GPU multiplies in half precision and gives float32; this was never run. torch has no such
-    product on CPUs, where the operands are converted: the product of two bfloat16 is exact in
+    A GPU multiplies in half precision and gives float32, from torch 2.11 on. It has no such product
+    on CPUs, where the operands are converted: the product of two bfloat16 is exact in
     float32.
     """
     beta, alpha = float(begun), scale

@@ -16,22 +16,20 @@ REDUCTIONS: dict[str, Reduction] = {
 
 @dataclass(frozen=True)
 class Content:
-    """Elements on their way; `data` is None where a rank only receives."""
+    """What is on its way; its bytes are there when the stream has come to the post."""
 
     elements: int
     dtype: str
-    data: bytes | None = None
 
     @classmethod
-    def of(cls, tensor: torch.Tensor, *, given: bool = True) -> Content:
-        data = tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes() if given else None
-        return cls(tensor.numel(), str(tensor.dtype).removeprefix("torch."), data)
+    def of(cls, tensor: torch.Tensor) -> Content:
+        return cls(tensor.numel(), str(tensor.dtype).removeprefix("torch."))
 
-    def tensor(self) -> torch.Tensor:
+    def tensor(self, data: bytes) -> torch.Tensor:
         dtype = getattr(torch, self.dtype)
-        if not self.data:
-            return torch.empty(0, dtype=dtype)
-        return torch.frombuffer(bytearray(self.data), dtype=dtype)
+        return (
+            torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        )
 
     def __str__(self) -> str:
         return f"{self.elements} {self.dtype}"
@@ -104,25 +102,26 @@ class CollectiveCall:
         return " ".join([self.kind, "of", str(self.content), *details])
 
 
-def results(calls: Sequence[CollectiveCall]) -> list[bytes | None]:
+def results(calls: Sequence[CollectiveCall], given: Sequence[bytes]) -> list[bytes | None]:
     """Return what each member gets, in the order of the members; None where it is nothing."""
-    first, tensors = calls[0], [call.content.tensor() for call in calls]
+    first = calls[0]
+    tensors = [call.content.tensor(data) for call, data in zip(calls, given, strict=True)]
     members = len(calls)
     match first.kind:
         case "broadcast":
             root = first.members.index(first.root)
-            return [calls[root].content.data] * members
+            return [given[root]] * members
         case "all_gather":
-            return [_bytes(torch.cat(tensors))] * members
+            return [bytes_of(torch.cat(tensors))] * members
         case "all_to_all":
-            return [_bytes(part) for part in _exchanged(calls, tensors)]
+            return [bytes_of(part) for part in _exchanged(calls, tensors)]
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         total = REDUCTIONS[first.reduction](total, tensor)
     if first.kind == "reduce_scatter":
-        return [_bytes(part) for part in total.view(members, -1)]
+        return [bytes_of(part) for part in total.view(members, -1)]
     gets = [first.kind == "all_reduce" or rank == first.root for rank in first.members]
-    return [_bytes(total) if is_given else None for is_given in gets]
+    return [bytes_of(total) if is_given else None for is_given in gets]
 
 
 def _exchanged(
@@ -135,5 +134,6 @@ def _exchanged(
     return [torch.cat(column) for column in zip(*parts, strict=True)]
 
 
-def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of all elements, in their order."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -4,7 +4,7 @@
 ranks, which holds up the host, and one communicator for two ranks for a message outside a batch.
 `EAGER` has the communicators at the start, as torch does where a device is bound; a message outside
 a batch is an operation of its own on the communicator of the group. It has one queue for each rank,
-in which the operations of all communicators follow each other.
+in which the operations of all communicators follow each other. `SHARED` is the same with two.
 """
 
 from __future__ import annotations
@@ -16,10 +16,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from nccl_rules.operations import Batch, CollectiveCall, Content, PeerMessage
+from nccl_rules.device_stream import DeviceStream
+from nccl_rules.operations import Batch, CollectiveCall, Content, PeerMessage, bytes_of
 from nccl_rules.server import Server
 
-LAZY, EAGER = "nccl_rules", "nccl_rules_eager"
+LAZY, EAGER, SHARED = "nccl_rules", "nccl_rules_eager", "nccl_rules_shared"
+QUEUES = {LAZY: 0, EAGER: 1, SHARED: 2}
+"""Backend -> hardware queues of a rank, on which its communicators are spread in turn; 0 is one for
+each communicator."""
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool,
@@ -33,8 +37,8 @@ class Link:
 
     current: Link | None = None
 
-    def __init__(self, store: Any, rank: int, size: int, *, one_queue: bool) -> None:
-        self.server = Server(size, one_queue=one_queue) if rank == 0 else None
+    def __init__(self, store: Any, rank: int, size: int, queues: int) -> None:
+        self.server = Server(size, queues) if rank == 0 else None
         if self.server is not None:
             store.set("nccl_rules", self.server.address)
         self._end: Connection = Client(store.get("nccl_rules").decode(), "AF_UNIX")
@@ -42,10 +46,14 @@ class Link:
         self._number = 0
 
     def post(self, communicator: str, operation: Batch | CollectiveCall) -> int:
-        """Post an operation; returns its number."""
+        """Put an operation into its queue; returns its number."""
         self._number += 1
         self._end.send(("post", self._number, communicator, operation))
         return self._number
+
+    def begin(self, number: int, given: dict[int, bytes]) -> None:
+        """Let it begin, with the bytes of each of its parts."""
+        self._end.send(("begin", number, given))
 
     def ask(self, *question: Any) -> dict[int, bytes]:
         """Ask and wait for the answer. Raises `RuntimeError` where the run cannot go on."""
@@ -69,35 +77,58 @@ def restart() -> None:
     Link.current.ask("restart")
 
 
-InFlight = list[tuple[torch.Tensor, bytes | None]]
-"""Tensors of an operation, and what they hold until its wait."""
-
-
 class RulesWork:
-    """A started operation, and the tensors that it fills.
+    """A started operation, and the tensors that it reads and fills.
 
     It reads late and fills late: until its wait what it gives stays as it is, and what it takes is
-    poisoned, as nobody knows when the device does either.
+    poisoned, as nobody knows when the device does either. Both begin where the stream that computes
+    has come to the post, and end where it has come to the wait. Neither holds up the host.
     """
 
     def __init__(
-        self, number: int, into: dict[int, Callable[[torch.Tensor], object]], flying: InFlight
+        self, number: int, given: dict[int, torch.Tensor], taken: dict[int, torch.Tensor]
     ) -> None:
-        self._number, self._into, self._flying = number, into, flying
+        self._number, self._given, self._taken = number, given, taken
+        self._flying: list[tuple[torch.Tensor, bytes]] = []
         self._waited = False
+        self.then: Callable[[], object] = lambda: None
+        """What is done with the tensors after the wait."""
+        DeviceStream.queue(self._begin, given.values(), taken.values())
+
+    def _begin(self) -> None:
+        assert Link.current is not None
+        given = {place: bytes_of(tensor) for place, tensor in self._given.items()}
+        taken = list(self._taken.values())
+        for tensor in taken:
+            tensor.detach().view(-1).view(torch.uint8).fill_(255)  # not a number
+        alone = [
+            (tensor, given[place])
+            for place, tensor in self._given.items()
+            if not (place in self._taken and _meet(tensor, self._taken[place]))  # a sum in place
+        ]
+        self._flying = [*((tensor, bytes_of(tensor)) for tensor in taken), *alone]
+        Link.current.begin(self._number, given)
 
     def wait(self, timeout: object = None) -> bool:
-        """Wait until the operation is done. Raises `RuntimeError` if its tensors have changed."""
-        assert Link.current is not None
+        """Let the stream that computes wait; without one, wait until the operation is done.
+
+        Then `RuntimeError` is raised if its tensors have changed.
+        """
         if not self._waited:
             self._waited = True
-            for tensor, held in self._flying:
-                content = Content.of(tensor)
-                if content.data != held:
-                    raise RuntimeError(f"a block of {content} was written before the wait for it")
-            for place, data in Link.current.ask("wait", self._number).items():
-                self._into[place](torch.frombuffer(bytearray(data), dtype=torch.uint8))
+            DeviceStream.queue(self._end)
         return True
+
+    def _end(self) -> None:
+        assert Link.current is not None
+        for tensor, held in self._flying:
+            if bytes_of(tensor) != held:
+                content = Content.of(tensor)
+                raise RuntimeError(f"a block of {content} was written before the wait for it")
+        for place, data in Link.current.ask("wait", self._number).items():
+            into = self._taken[place].detach().view(-1)
+            into.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(into.dtype))
+        self.then()
 
 
 BASE: Any = dist.ProcessGroup
@@ -109,20 +140,19 @@ class RulesGroup(BASE):  # type: ignore[misc]
 
     supports_coalescing = True
 
-    def __init__(self, options: Any, *, eager: bool) -> None:
+    def __init__(self, options: Any, name: str) -> None:
         super().__init__(options.group_rank, options.group_size)
         self._members = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-        self._name, self._eager = str(options.group_id), eager
+        self._name, self._backend = str(options.group_id), name
+        self._eager = name != LAZY
         self._made: set[str] = set()
         self._connected: set[tuple[str, int, int]] = set()
         self._batch: list[tuple[PeerMessage, torch.Tensor]] | None = None
         if Link.current is None:
-            Link.current = Link(
-                options.store, options.group_rank, options.group_size, one_queue=eager
-            )
+            Link.current = Link(options.store, options.group_rank, options.group_size, QUEUES[name])
 
     def getBackendName(self) -> str:
-        return EAGER if self._eager else LAZY
+        return self._backend
 
     def _get_backend(self, device: torch.device) -> RulesGroup:
         return self
@@ -154,7 +184,7 @@ class RulesGroup(BASE):  # type: ignore[misc]
     def _message(self, tensors: list[torch.Tensor], peer: int, *, sends: bool) -> RulesWork | None:
         (tensor,) = map(_checked, tensors)
         there, here = self._members[peer], self._members[self.rank()]
-        pair = PeerMessage(sends, there, Content.of(tensor, given=sends)), tensor
+        pair = PeerMessage(sends, there, Content.of(tensor)), tensor
         if self._batch is not None:
             self._batch.append(pair)
             return None
@@ -170,11 +200,17 @@ class RulesGroup(BASE):  # type: ignore[misc]
         messages: list[tuple[PeerMessage, torch.Tensor]],
     ) -> RulesWork:
         batch = Batch([message for message, _ in messages], set(range(len(messages))))
-        into = {place: _into(tensor) for place, (_, tensor) in enumerate(messages)}
         if not self._eager:
             self._connect(name, members, batch)
-        flying = [(x, m.content.data if m.sends else _poisoned(x)) for m, x in messages]
-        return self._post(name, members, batch, into, flying)
+        given, taken = (
+            {
+                place: tensor
+                for place, (message, tensor) in enumerate(messages)
+                if message.sends == way
+            }
+            for way in (True, False)
+        )
+        return self._post(name, members, batch, given, taken)
 
     def _connect(self, name: str, members: tuple[int, ...], batch: Batch) -> None:
         """Hold up the host at the first message with a peer in one direction, until it is there."""
@@ -195,13 +231,13 @@ class RulesGroup(BASE):  # type: ignore[misc]
         name: str,
         members: tuple[int, ...],
         operation: Batch | CollectiveCall,
-        into: dict[int, Callable[[torch.Tensor], object]],
-        flying: InFlight,
+        given: dict[int, torch.Tensor],
+        taken: dict[int, torch.Tensor],
     ) -> RulesWork:
         assert Link.current is not None
         if not self._eager:
             self._join(name, members)
-        return RulesWork(Link.current.post(name, operation), into, flying)
+        return RulesWork(Link.current.post(name, operation), given, taken)
 
     def _join(self, name: str, members: tuple[int, ...]) -> None:
         """Make a communicator with all its members, at its first operation."""
@@ -219,10 +255,7 @@ class RulesGroup(BASE):  # type: ignore[misc]
             raise RuntimeError(f"{kind} within a batch of messages is not modelled")
         content = Content.of(_checked(given))
         call = CollectiveCall(kind, self._members, content, **details)
-        flying: InFlight = [(into, _poisoned(_checked(into)))]
-        if given.untyped_storage().data_ptr() != into.untyped_storage().data_ptr():
-            flying.append((given, content.data))
-        return self._post(self._name, self._members, call, {0: _into(into)}, flying)
+        return self._post(self._name, self._members, call, {0: given}, {0: _checked(into)})
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> RulesWork:
         (tensor,) = tensors
@@ -258,12 +291,11 @@ class RulesGroup(BASE):  # type: ignore[misc]
         flat = torch.empty(len(everyone) * tensor.numel(), dtype=tensor.dtype)
         work = self._collective("all_gather", tensor, flat)
 
-        def take(data: torch.Tensor) -> None:
-            parts = data.view(tensor.dtype).view(len(everyone), -1)
-            for output, part in zip(everyone, parts, strict=True):
+        def take() -> None:
+            for output, part in zip(everyone, flat.view(len(everyone), -1), strict=True):
                 output.copy_(part.view_as(output))
 
-        work._into = {0: take}
+        work.then = take
         return work
 
     def all_to_all_single(
@@ -291,14 +323,9 @@ class RulesGroup(BASE):  # type: ignore[misc]
     gather = scatter = reduce_scatter = alltoall = recv_anysource = _not_modelled
 
 
-def _poisoned(tensor: torch.Tensor) -> bytes | None:
-    """Fill a tensor with ones in all bits, not a number; returns its content."""
-    tensor.detach().view(-1).view(torch.uint8).fill_(255)
-    return Content.of(tensor).data
-
-
-def _into(tensor: torch.Tensor) -> Callable[[torch.Tensor], object]:
-    return lambda data: tensor.detach().view(-1).copy_(data.view(tensor.dtype))
+def _meet(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    first, last = tensor.data_ptr(), other.data_ptr()
+    return first < last + other.nbytes and last < first + tensor.nbytes
 
 
 def _checked(tensor: torch.Tensor) -> torch.Tensor:
@@ -323,10 +350,10 @@ def _reduction(opts: Any) -> str:
     raise ValueError(f"expected sum, max or min, got {opts.reduceOp}")
 
 
-for backend in (LAZY, EAGER):
+for backend in QUEUES:
     dist.Backend.register_backend(
         backend,
-        lambda options, _, eager=backend == EAGER: RulesGroup(options, eager=eager),
+        lambda options, _, name=backend: RulesGroup(options, name),
         extended_api=True,
         devices=["cpu"],
     )

@@ -19,11 +19,11 @@ PATIENCE = 60.0
 class Server:
     """Serves the ranks of one world; `address` is where they connect."""
 
-    def __init__(self, ranks: int, *, one_queue: bool) -> None:
-        self.ranks, self._one_queue = ranks, one_queue
+    def __init__(self, ranks: int, queues: int) -> None:
+        self.ranks, self._queues = ranks, queues
         self._listener = Listener(None, "AF_UNIX", backlog=ranks)
         self.address = str(self._listener.address)
-        self._streams = Streams(one_queue=one_queue)
+        self._streams = Streams(queues)
         self._joined: dict[str, set[int]] = {}
         self._opened: set[tuple[str, int, int, int]] = set()
         """Ends of connections: communicator, source, destination, and whose end it is."""
@@ -58,7 +58,9 @@ class Server:
             self._blocked.pop(rank, None)
             return
         if kind == "post":
-            self._post(rank, *arguments)
+            self._streams.post(rank, *arguments)
+        elif kind == "begin":
+            self._begin(rank, *arguments)
         else:
             self._blocked[rank] = (kind, *arguments)
             if kind == "join":
@@ -68,9 +70,9 @@ class Server:
                 self._opened |= {(communicator, *way, rank) for way in ways}
             self._answer()
 
-    def _post(self, rank: int, number: int, communicator: str, operation: Any) -> None:
+    def _begin(self, rank: int, number: int, given: dict[int, bytes]) -> None:
         try:
-            self._streams.post(rank, number, communicator, operation)
+            self._streams.begin(rank, number, given)
         except RulesError as error:
             self._failure = self._failure or str(error)
         self._answer()
@@ -78,7 +80,7 @@ class Server:
     def _answer(self) -> None:
         restarts = [rank for rank, asked in self._blocked.items() if asked[0] == "restart"]
         if len(restarts) == self.ranks - self._gone:
-            self._streams = Streams(one_queue=self._one_queue)
+            self._streams = Streams(self._queues, self._streams.numbers)
             self._joined, self._opened, self._failure = {}, set(), None
         for end, rank in list(self._ends.items()):
             asked = self._blocked.get(rank)

@@ -1,13 +1,13 @@
-"""The streams of all ranks: one for each communicator and rank, run strictly in order.
+"""The queues of all ranks, in which the streams of their communicators run strictly in order.
 
-With one queue a rank has one stream for all its communicators. Only the head of a stream runs. A
-message is done when both of its ends are in batches at the heads of their streams; a collective
-when it is at the heads of the streams of all members.
+A queue has one stream, or several. Only its head runs, from when the rank's stream that computes
+has come to the post. A message is done when both of its ends are in batches at the heads of their
+queues; a collective when it is at the heads of the queues of all members.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 
 from nccl_rules.operations import Batch, CollectiveCall, PeerMessage, results
@@ -18,32 +18,44 @@ class RulesError(Exception):
 
 
 class Posted:
-    """One operation in a stream, with what its rank gets from it."""
+    """One operation in a queue, with what its rank gives and gets."""
 
     def __init__(self, communicator: str, operation: Batch | CollectiveCall) -> None:
         self.communicator, self.operation = communicator, operation
-        self.done = False
+        self.given: dict[int, bytes] | None = None
+        """Position of the message, 0 for a collective -> bytes; None until the stream that computes
+        has come to the post."""
         self.gotten: dict[int, bytes] = {}
-        """Position of the message, 0 for a collective -> received bytes."""
+        self.done = False
 
 
 class Streams:
-    """The streams of `ranks` ranks."""
+    """The queues of all ranks: `queues` of them on each, or 0, one for each communicator."""
 
-    def __init__(self, *, one_queue: bool) -> None:
-        self._one_queue = one_queue
-        self._heads: dict[str, dict[int, deque[Posted]]] = {}
+    def __init__(self, queues: int, numbers: dict[int, dict[str, int]] | None = None) -> None:
+        self._queues = queues
+        self._posts = defaultdict[int, defaultdict[int, deque[Posted]]](lambda: defaultdict(deque))
+        """Rank -> queue -> what is in it."""
+        self.numbers: dict[int, dict[str, int]] = numbers or {}
+        """Rank -> communicator -> the number of its stream, in the order of their first posts."""
         self._posted: dict[tuple[int, int], Posted] = {}
 
     def post(
         self, rank: int, number: int, communicator: str, operation: Batch | CollectiveCall
     ) -> None:
-        """Append an operation to a rank's stream, and run what can run then."""
-        posted = self._posted[rank, number] = Posted(communicator, operation)
-        streams = self._heads.setdefault("" if self._one_queue else communicator, {})
-        streams.setdefault(rank, deque()).append(posted)
-        while self._advance(streams):
-            pass
+        """Append an operation to the queue of its communicator."""
+        self._posted[rank, number] = posted = Posted(communicator, operation)
+        numbers = self.numbers.setdefault(rank, {})
+        numbers.setdefault(communicator, len(numbers))
+        self._posts[rank][self._queue(rank, communicator)].append(posted)
+
+    def begin(self, rank: int, number: int, given: dict[int, bytes]) -> None:
+        """Let an operation begin, and run what can run then."""
+        posted = self._posted[rank, number]
+        posted.given = given
+        changed = {posted.communicator}
+        while changed:
+            changed |= self._run(changed.pop())
 
     def is_done(self, rank: int, number: int) -> bool:
         return self._posted[rank, number].done
@@ -57,26 +69,36 @@ class Streams:
 
     def waiting(self) -> Iterator[tuple[int, str, str, int]]:
         """Yield (rank, communicator, operation at the head, operations behind it)."""
-        for streams in self._heads.values():
-            for rank, stream in streams.items():
-                if stream:
-                    head = stream[0]
-                    yield rank, head.communicator, str(head.operation), len(stream) - 1
+        for rank, queues in self._posts.items():
+            for queue in queues.values():
+                if queue:
+                    yield rank, queue[0].communicator, str(queue[0].operation), len(queue) - 1
 
-    def _advance(self, streams: dict[int, deque[Posted]]) -> bool:
-        """Run the heads of some streams once; whether anything ran."""
-        first = {rank: stream[0] for rank, stream in streams.items() if stream}
-        ran = False
-        for rank, head in first.items():
-            heads = {r: h for r, h in first.items() if h.communicator == head.communicator}
+    def _queue(self, rank: int, communicator: str) -> int:
+        number = self.numbers[rank][communicator]
+        return number % self._queues if self._queues else number
+
+    def _run(self, communicator: str) -> set[str]:
+        """Run the heads of a communicator once; returns the communicators that may go on."""
+        heads = {}
+        for rank, numbers in self.numbers.items():
+            if communicator in numbers:
+                queue = self._posts[rank][self._queue(rank, communicator)]
+                if queue and queue[0].communicator == communicator and queue[0].given is not None:
+                    heads[rank] = queue[0]
+        changed = set()
+        for rank, head in heads.items():
             if isinstance(head.operation, CollectiveCall):
-                ran |= _run_collective(head.operation, rank, heads)
+                ran = _run_collective(head.operation, rank, heads)
             else:
-                ran |= _run_batch(head, head.operation, rank, heads)
-        for rank, head in first.items():
+                ran = _run_batch(head, head.operation, rank, heads)
+            changed |= {communicator} if ran else set()
+        for rank, head in heads.items():
             if head.done:
-                streams[rank].popleft()
-        return ran
+                queue = self._posts[rank][self._queue(rank, communicator)]
+                queue.popleft()
+                changed |= {queue[0].communicator} if queue else set()
+        return changed
 
 
 def _run_collective(call: CollectiveCall, rank: int, heads: dict[int, Posted]) -> bool:
@@ -96,7 +118,8 @@ def _run_collective(call: CollectiveCall, rank: int, heads: dict[int, Posted]) -
     if posts[0].done:
         return False
     _check_splits(calls)
-    for head, data in zip(posts, results(calls), strict=True):
+    given = [(post.given or {})[0] for post in posts]
+    for head, data in zip(posts, results(calls, given), strict=True):
         head.done = True
         if data is not None:
             head.gotten[0] = data
@@ -126,8 +149,8 @@ def _run_batch(head: Posted, batch: Batch, rank: int, heads: dict[int, Posted]) 
         if index is None or batch.first(message.peer, sends=True) != place:
             continue
         _check_alike(rank, message, there.operation.messages[index])
-        assert message.content.data is not None
-        there.gotten[index] = message.content.data
+        assert head.given is not None
+        there.gotten[index] = head.given[place]
         batch.left.discard(place)
         there.operation.left.discard(index)
         there.done, head.done = not there.operation.left, not batch.left
