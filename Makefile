@@ -80,7 +80,6 @@ reproduction: $(STAMP) ## the paper's evaluation next to ours: docs/reproduction
 
 bench: $(STAMP) ## bytes of every method by the emulator, then its executor next to DTensor
 	$(BIN)/python -m benchmarks family_bytes
-	$(BIN)/python -m benchmarks linear_bytes
 	$(BIN)/python -m benchmarks executor --batch --rounds 6 --out out/bench.json
 	@echo "python -m docs.render_performance out/bench.json makes docs/performance.md of it"
 
@@ -105,8 +104,7 @@ bench-memory: $(STAMP) ## a step under limits of device memory, and in less memo
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks device_memory
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks training_memory
 
-bench-train: $(STAMP) ## seconds to a first step, and predicted next to measured training steps
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks first_step
+bench-train: $(STAMP) ## predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks predicted_and_measured --out out/ranking.json
 	@echo "python -m docs.render_ranking out/ranking.json makes docs/planner-ranking.md of it"
 

@@ -7,14 +7,13 @@ the process had by then. All is measured in one process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from math import isqrt
 from time import perf_counter, process_time
 from typing import Annotated
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Column, bench, peak_mib
-from benchmarks.log_log import Measurement, log_log_svg
+from benchmarks.bench import BenchRow, Case, Column, bench, peak_mib
 from benchmarks.programs import BenchProgram, cannon, programs
 from primepar.commands.options import MOST_DEVICES
 from primepar.commands.verify import EXIT_CODES, LONGEST
@@ -101,28 +100,5 @@ def verify(
         yield name, partial(measure_primitive, name)
 
 
-def plot(rows: Sequence[ProgramRow]) -> str:
-    """SVG of seconds against instructions, ours and the plain encoding's."""
-    ours, plain = [], []
-    for row in rows:
-        name = f"{row.program}, {row.ranks} ranks"
-        ours.append(Measurement(row.instructions, row.seconds, f"{name}: {row.seconds:.3f} s"))
-        seconds = row.plain_seconds or row.plain_limit
-        cut_off = row.plain_seconds is None
-        tooltip = f"{name}, plainly: {'more than ' * cut_off}{seconds:.3f} s"
-        plain.append(Measurement(row.instructions, seconds, tooltip, cut_off))
-    return log_log_svg(
-        "Seconds to prove a program",
-        ("instructions", "seconds"),
-        {"verify, every property": ours, "plain Z3, deadlock alone": plain},
-        max(ours, key=lambda point: point.x),
-    )
-
-
-def pictures(run: BenchRun[ProgramRow | PrimitiveRow]) -> dict[str, str]:
-    """The plot of all programs."""
-    return {"bench-verify.svg": plot([row for row in run.measured if isinstance(row, ProgramRow)])}
-
-
 if __name__ == "__main__":
-    bench(verify, rounds=3, pictures=pictures)
+    bench(verify, rounds=3)

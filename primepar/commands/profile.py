@@ -27,7 +27,7 @@ def profile(
 ) -> None:
     """Measure this machine on several processes, and write it as a cluster file.
 
-    `plan`, `pipeline` and `simulate` take the file as --cluster.
+    `plan` and `simulate` take the file as --cluster.
     """
     from primepar.distributed.profiling.measure import Profile
     from primepar.distributed.profiling.measure import profile as measure

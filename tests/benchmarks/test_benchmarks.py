@@ -4,34 +4,9 @@ from __future__ import annotations
 
 from functools import cache, partial
 
-from benchmarks import half_precision, linear_bytes
-from benchmarks.bench import text
+from benchmarks import half_precision
 from benchmarks.family_bytes import FamilyRow, family_bytes
 from primepar.plan import PRESETS
-from primepar.schedule import Linear
-
-SHAPE = Linear(M=144, N=144, K=576)
-
-
-@cache
-def counted() -> list[linear_bytes.SequenceCounts]:
-    return [linear_bytes.measure(sequence, SHAPE) for sequence in linear_bytes.SEQUENCES]
-
-
-def test_what_is_counted_is_the_formula_and_no_less_is_held_later() -> None:
-    assert {row.devices for row in counted()} == {4, 8, 9, 16}
-    known = [row for row in counted() if row.formula is not None]
-    assert {row.sequence for row in known} >= {"K4", "P2x2", "P3x3", "P4x4"}
-    assert all(row.sent == row.formula for row in known)
-    assert all(row.peak >= row.initial for row in counted())
-
-
-def test_there_is_a_table_for_each_number_of_devices() -> None:
-    lines = text(counted()).splitlines()
-    assert sum("P2x2" in line for line in lines) == 6
-    assert [line for line in lines if line.startswith("M=")] == [
-        f"M=144 N=144 K=576, {devices} devices" for devices in (4, 8, 9, 16)
-    ]
 
 
 @cache

@@ -128,6 +128,8 @@ MISUSED = {
     "got 7 of 11 of before parallelize, which train nothing: make the optimizer after parallelize",
     "a state of rank 0 alone": "MeshError: full_state_dict: expected all ranks to call it, got "
     "none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
+    "a state with sections of rank 0 alone": "MeshError: state_dict: expected all ranks to call "
+    "it, got none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
     "a folder without a state": "ConfigError: save_pretrained: expected the full state, got none: "
     "call full_state_dict(module) on every rank, and save_pretrained(folder, state_dict=states) on "
     "rank 0",
@@ -240,8 +242,9 @@ def test_the_dtype_is_that_of_the_weight_or_of_autocast(plan: str, way: str) -> 
 
 
 def test_labels_that_are_left_out_unequally_are_refused_and_can_be_weighted() -> None:
-    error, refusal = results()["weighted", "M2,megatron"]
+    error, refusal, by_place = results()["weighted", "M2,megatron"]
     assert error < 1e-6
+    assert by_place == refusal
     assert refusal == (
         "PlanError: labels: expected equally many that are counted in each group of rows, got 6 "
         "and 16: multiply the loss by loss_weight(module, labels), and its mean is that of all "

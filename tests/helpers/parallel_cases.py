@@ -170,11 +170,12 @@ def in_bfloat16(plan: str, way: str) -> tuple[str, float]:
     return str(logits.dtype), max(gradient_distances(module, plain).values()) / largest
 
 
-def weighted(plan: str) -> tuple[float, str]:
-    """The difference of gradients where labels are left out unequally, and the refusal else."""
+def weighted(plan: str) -> tuple[float, str, str]:
+    """The difference of gradients where labels are left out unequally, and refusals else."""
     plain = cast("Any", llama(num_hidden_layers=1))
     module = cast("Any", parallelize(deepcopy(plain), plan, 4))
     unaware = cast("Any", parallelize(deepcopy(plain), plan, 4))
+    positional = cast("Any", parallelize(own(1), plan, 4, REGIONS))
     labels = tokens().clone()
     labels[:2, 3:] = -100
     torch.autograd.backward(plain(input_ids=tokens(), labels=labels).loss)
@@ -182,7 +183,9 @@ def weighted(plan: str) -> tuple[float, str]:
     weight = loss_weight(module, given["labels"][:, 1:])
     torch.autograd.backward(module(**given).loss * weight)
     refusal = message(lambda: [unaware(**given) for _ in range(2)])
-    return max(gradient_distances(module, plain).values()), refusal
+    by_place = (given["input_ids"], given["labels"].clamp(-1))
+    second = message(lambda: [positional(*by_place) for _ in range(2)])
+    return max(gradient_distances(module, plain).values()), refusal, second
 
 
 def generated() -> bool:
@@ -310,7 +313,8 @@ def misused() -> dict[str, str]:
         "dtypes": lambda: parallelize(TwoTypes(), "P2x2", 4),
         "other rows": lambda: parallelize(Block(), "megatron", 4)(seeds),
         "an old optimizer": lambda: old.step(),
-        "a state of rank 0 alone": lambda: alone(module),
+        "a state of rank 0 alone": lambda: alone(lambda: full_state_dict(module)),
+        "a state with sections of rank 0 alone": lambda: alone(module.state_dict),
         "a folder without a state": lambda: deepcopy(of_library).save_pretrained("none"),
         "a parameter of a region": lambda: torch.autograd.backward(wrong(x).square().sum()),
         "a seed of each rank": lambda: torch.autograd.backward((masked(x) * seeds).sum()),
@@ -318,12 +322,12 @@ def misused() -> dict[str, str]:
     return {name: message(call) for name, call in calls.items()}
 
 
-def alone(module: nn.Module) -> None:
-    """Ask for the full state on rank 0; the others wait until it has given up."""
+def alone(state: Callable[[], object]) -> None:
+    """Ask for a state on rank 0; the others wait until it has given up."""
     try:
         with patch.object(batches, "PATIENCE", 0.5):
             if dist.get_rank() == 0:
-                full_state_dict(module)
+                state()
             else:
                 next(batches._meetings)  # as rank 0 does: in a script this is the end
     finally:

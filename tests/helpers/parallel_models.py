@@ -49,7 +49,7 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(Block() for _ in range(blocks))
         self.head = nn.Linear(32, VOCABULARY)
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         x = self.embed(input_ids)
         x = x + self.mix(x.transpose(1, 2)).transpose(1, 2)
         for block in self.blocks:

@@ -16,7 +16,6 @@ from plan_cases import small
 from profiles import few
 
 from benchmarks.bars import BarPanel, bars
-from benchmarks.log_log import Measurement, log_log_svg
 from primepar.partition import parse_sequence
 from primepar.pictures import svg
 from primepar.pictures.counterexample import CounterexamplePanel, counterexample_svg
@@ -74,8 +73,6 @@ PICTURES: dict[str, Callable[[], str]] = {
     "run": of_run,
     "plan": lambda: plan_svg(describe(small("primepar"))),
     "bars": lambda: bars([BarPanel("p", (("a", (1.0, 0.5)),))], ["paper", "planner"], 1, 1.5, "x"),
-    "log-log": lambda: log_log_svg("x", ("x", "y"), {"a": [Measurement(1, 2, "one")]},
-                                   Measurement(1, 1, "slope one")),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ a parameter that stays whole. Ranks that have different rows have a mean each, a
 averaged over the groups, which is the mean of all only if each group counts equally many labels.
 What breaks one of these rules is wrong without a sign:
 
-    two groups, labels that are not -100: 3 and 1     mean of means  (a+b+c)/6 + d/2
+    two groups, labels that are counted: 3 and 1      mean of means  (a+b+c)/6 + d/2
                                                       mean of all    (a+b+c+d)/4
     weights of their losses: 3 * 2/4 and 1 * 2/4      gives the mean of all
 """
@@ -28,8 +28,6 @@ from torch.utils import _pytree as pytree
 from primepar.distributed.parallel.layer_plan import Boundaries
 from primepar.errors import ConfigError, MeshError, PlanError, ShapeError
 
-IGNORED = -100
-"""The label that torch's `cross_entropy` leaves out."""
 TOLERANCE = 1e-2
 """Relative difference of two sums; a gradient of a part of the heads differs by far more."""
 PATIENCE = 60.0
@@ -64,7 +62,9 @@ class BatchCheck:
         if not self._are_compared and tensors:
             self._are_compared = True
             self._compare_rows(tensors)
-        labels = kwargs.get("labels")
+        # Labels by transformers' name, or what follows the tokens, as in model(tokens, targets).
+        integers = [given for given in tensors if not given.dtype.is_floating_point]
+        labels = kwargs.get("labels", integers[-1] if len(integers) > 1 else None)
         has_groups = self.boundaries.row_groups > 1 and not self.is_weighted
         if has_groups and isinstance(labels, torch.Tensor):
             self._compare_counts(labels)
@@ -102,7 +102,7 @@ class BatchCheck:
                     f"{listed}: multiply the loss by loss_weight(module, labels), and its mean is "
                     "that of all labels"
                 )
-        local = (labels != IGNORED).sum().view(1)
+        local = (labels >= 0).sum().view(1)  # torch leaves out -100, some loops -1
         counts = local.new_empty(dist.get_world_size())
         self._counts = dist.all_gather_into_tensor(counts, local, async_op=True), counts
 
@@ -167,16 +167,16 @@ def local_rows(module: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return batch.chunk(groups)[group]
 
 
-def loss_weight(module: nn.Module, labels: torch.Tensor, ignored: int = IGNORED) -> torch.Tensor:
+def loss_weight(module: nn.Module, labels: torch.Tensor) -> torch.Tensor:
     """Return the factor of this rank's mean loss where groups of rows count unequally many labels.
 
     A collective call, in every step. `labels` are those that the loss counts, of this rank's
     rows; transformers' language models count `labels[:, 1:]`. With the factor, gradients are those
-    of the mean over all labels that are not `ignored`.
+    of the mean over all labels that are not negative.
     """
     batches = batches_of(module)
     batches.is_weighted = True
-    local = (labels != ignored).sum()
+    local = (labels >= 0).sum()
     total = local.clone()
     dist.all_reduce(total)
     # Each rank of a group adds the group's labels: ranks / total is groups / labels of all groups.
@@ -220,7 +220,7 @@ def full_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
     if some rank does not call it.
     """
     batches_of(module)
-    _meet("full_state_dict")
+    meet("full_state_dict")
     states: dict[str, torch.Tensor] = {}
     for name, entry in module.state_dict().items():
         whole = entry.full_tensor() if isinstance(entry, DTensor) else entry
@@ -246,7 +246,7 @@ def save_with_state(
     return save(module, folder, *others, state_dict=state_dict, **named)
 
 
-def _meet(what: str) -> None:
+def meet(what: str) -> None:
     """Raise `MeshError` if some rank does not come: who gathers alone would wait without end."""
     store = dist.distributed_c10d._get_default_store()
     key = f"primepar/{what}/{next(_meetings)}"

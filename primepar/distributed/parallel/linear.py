@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from primepar.distributed.modules.linear import Schedules, partitioned_product
-from primepar.distributed.parallel.batches import untraced
+from primepar.distributed.parallel.batches import meet, untraced
 from primepar.distributed.parallel.layer_plan import LinearRole
 from primepar.distributed.parallel.placements import ShardedParameter, ShardMeshes, shard_of
 from primepar.distributed.runtime.executor import Executor
@@ -39,11 +39,7 @@ class CompiledAverage(NamedTuple):
 
 
 class RowAverage:
-    """The average of a vector over the ranks that have the same columns of `layout`.
-
-    Every rank of a loss has its own rows, and its own mean over them. The gradient of the mean over
-    all rows is the average of the gradients.
-    """
+    """The average of a vector over the ranks that have the same columns of `layout`."""
 
     def __init__(self, mesh: Mesh, layout: Layout) -> None:
         self.mesh, self.layout, self.count = mesh, layout, layout.grid[0]
@@ -303,9 +299,12 @@ def _save_ordinary(
 ) -> None:
     """Replace what no DTensor expresses, several sections, by the full tensor."""
     assert isinstance(layer, ParallelLinear)
-    for name, shard in layer._shards.items():
-        if shard.sections > 1 and prefix + name in entries:
-            entries[prefix + name] = shard.full(entries[prefix + name])
+    named = {prefix + name: shard for name, shard in layer._shards.items()}
+    sectioned = [name for name, shard in named.items() if shard.sections > 1 and name in entries]
+    if sectioned:
+        meet("state_dict")
+    for name in sectioned:
+        entries[name] = named[name].full(entries[name])
 
 
 def _load_ordinary(
