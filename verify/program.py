@@ -85,6 +85,7 @@ def judgement(program: Program) -> dict[str, object]:
     details = refuted.details
     is_cycle = details is not None and details.kind == "waiting-cycle"
     events = details.events if details is not None else ()
+    # Of a cycle every second event is where a rank hangs; the others are what it never comes to.
     hanging = events[::2] if is_cycle else [event for event in events if event.wrong]
     places = [(event.rank, event.index) for event in hanging if event.index is not None]
     return {"kind": "cycle" if is_cycle else "refuted", "places": places,
@@ -160,6 +161,8 @@ class _Case:
         wrong: list[Violation] = []
         try:
             wrong.extend(questions.get(name, lambda: self._data(name))())
+        # Rank 0 exceeds its bound before rank 1 makes a block of unknown size: that is refuted
+        # already.
         except UnknownSizeError:
             if not wrong:
                 raise
@@ -169,6 +172,7 @@ class _Case:
     def level(self) -> list[int]:
         """The levels that the search finds, checked by the judge."""
         level = self._search(self.judge.graph)
+        # Whoever searched. A wrong level, of the search or of Z3, ends here and not in a proof.
         self.judge.check_levels(level)
         return level
 
@@ -180,6 +184,7 @@ class _Case:
         return levels_in_z3(graph)
 
     def _coverage(self) -> list[Violation]:
+        # The judge counts in any case. Z3 then has to give the same answer, or there is an error.
         wrong = self.judge.coverage
         if self.solver == "z3":
             from primepar.verify.in_z3 import check_coverage_in_z3
@@ -193,6 +198,7 @@ class _Case:
 
     def _data(self, name: str) -> list[Violation]:
         """What is wrong with the data. A program that stops has no end that could be right."""
+        # Rank 0 reads wrong data and hangs later: refuted. It hangs before anything is wrong: open.
         wrong = [violation for violation in self._wrong_data if violation.of == name]
         if not wrong and not self.judge.finishes(self.level):
             raise UnansweredError(STOPS)
@@ -210,6 +216,8 @@ class _Case:
             if NEVER in level:
                 return [shortest_cycle(plain, level)]
         cycle = shortest_cycle(self.judge.graph, self.level)
+        # Two ranks that both send first end with buffers. The sentence states it: such code often
+        # works with small messages.
         if self.judge.transport == RENDEZVOUS:
             buffered = WaitGraph(self.judge.matches, Transport(None))
             cycle = changed(cycle, ends_buffered=NEVER not in levels(buffered))
@@ -226,6 +234,8 @@ class _Case:
             return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
         if not self.judge.transport.is_plain or not out_of_order(program, self.judge.matches):
             return None
+        # The executor moves posts to where the program ends in one queue. Only what hangs after
+        # that is worth a note.
         cycle = out_of_order(in_one_queue(program, self.judge.matches))
         return cycle and NOT_IN_ORDER + cycle
 
@@ -253,5 +263,6 @@ class _Case:
             return violation
         if violation.data is None:
             return violation
+        # A second run of the whole program, so only for the violation that is printed.
         source = origin(self.judge, self.level, violation.block, violation.data, term_text)
         return changed(violation, origin=source)

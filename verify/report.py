@@ -49,6 +49,7 @@ class PropertyResult(Struct, frozen=True):
     def lines(self, seconds: bool = False, paint: Paint = plain) -> Iterator[str]:
         """The property as text: its verdict, and the counterexample drawn or the reason."""
         verdict = paint(f"{self.verdict:8}", self.verdict)
+        # None is of a program, which the judge decides. False means that Z3 has to be trusted.
         if self.certified is False:
             verdict = paint(NOT_CERTIFIED, "unknown")
         if self.verdict == "equal":
@@ -90,9 +91,11 @@ class Report(Struct, frozen=True):
         A property that is *equal* on some meshes changes nothing: it is not what is proved.
         A property that has no meaning without another one that does not hold becomes *not asked*.
         """
+        # First of all: a sum of misplaced blocks is wrong too, and that is no second mistake.
         results = tuple(_with_meaning(tuple(properties)))
         verdicts = {result.verdict for result in results}
         overall: Verdict = "proved"
+        # One counterexample decides, whatever else is not known.
         if "refuted" in verdicts:
             overall = "refuted"
         elif "unknown" in verdicts:

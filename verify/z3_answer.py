@@ -59,6 +59,8 @@ def _asked(solver: Any, seconds: float, work: int, assumptions: Sequence[Any]) -
         raise_ctrl_c()  # last of all: the calls before it end terms, and so may have ignored it
         answer = solver.check(*assumptions)
     if answer == z3.unknown and solver.reason_unknown() == "canceled":
+        # Z3 gives one reason for its limit on work, for our clock and for Ctrl-C. What ended before
+        # both limits was the user.
         in_time = perf_counter() - start < seconds
         if in_time and _work(solver) - before < work:
             raise KeyboardInterrupt

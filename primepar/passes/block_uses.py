@@ -95,6 +95,7 @@ def followed(nodes: Iterable[Instruction], rank: Rank) -> Iterator[tuple[Instruc
     posted: dict[str, UsedBlocks] = {}
     for node in nodes:
         if type(node) is Wait:
+            # A wait without a post uses nothing: the judge refutes it, and passes leave it.
             yield node, posted.pop(node.request, NOTHING)
             continue
         used = rank.touched(node)
@@ -121,6 +122,7 @@ class LiveBlocks:
     def change(self, made: Names, gone: Names) -> int:
         """Advance by what makes and frees some blocks; returns as `do` does."""
         blocks, grown = self._blocks, 0
+        # First what goes: an instruction that frees x and makes it again adds nothing.
         for name in gone:
             grown -= blocks.pop(name, 0)
         for name in made:
@@ -203,6 +205,7 @@ class RankList:
             live = LiveBlocks(size, self.rank, self.initial)
             growth = [live.total]
             for node, used in zip(self.nodes, self.uses, strict=True):
+                # `irecv x` uses the memory of x from its post on.
                 growth.append(0 if type(node) is Wait else live.change(used.made, used.gone))
             self._growth = size, growth
         return self._growth[1]
@@ -252,12 +255,14 @@ class RankList:
         last = self.before(name, place)
         if last is None:
             return name not in self.initial
+        # `free x` was its last use; a cut in place names x, and x is gone after it too.
         used = self.uses[last]
         return name in used.gone and name not in used.made
 
     def is_in_flight(self, name: str, place: int) -> bool:
         """Return whether a block is in flight at a position."""
         flights = self._flights.get(name)
+        # Strictly between: at its post and at its wait a block is used, and not only in flight.
         return flights is not None and any(post < place < end for post, end in flights)
 
 

@@ -74,6 +74,8 @@ def calls(program: Program) -> list[list[Call]]:
             for places in zip(*(by_rank[rank] for rank in members), strict=True)
         ]
         for (communicator, members), by_rank in made.items()
+        # Rank 0 makes three calls and rank 1 two: which of them meet is not known, so none is
+        # touched.
         if len({len(by_rank.get(rank, ())) for rank in members}) == 1
     ]
 
@@ -113,6 +115,8 @@ def _turns(program: Program, given: list[Call]) -> list[dict[tuple[int, Queue], 
                 count.update(queues(node, rank))
                 continue
             for channel in given[number].messages:
+                # On the sender the turn among sends, on the receiver among receives: a call may be
+                # a message where both are the same number.
                 if rank in channel[:2]:
                     turns[rank != channel[0]][number, channel] = count[channel]
                     count[channel] += 1

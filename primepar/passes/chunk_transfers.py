@@ -151,6 +151,7 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
 def refined(line: Line, chunks: int) -> Line:
     """Return cuts with every slice in some chunks, as equal as they can be."""
     cuts = [
+        # 7 elements in 3 chunks end at 2, 4 and 7: no two differ by more than one.
         first + number * (end - first) // chunks
         for first, end in pairwise(line)
         for number in range(chunks)
@@ -175,6 +176,8 @@ def _cut(tables: Tables, phase: str, site: TransferSite) -> tuple[str, Line]:
     # Parts that differ in rows and columns are a grid, and a ring goes along one line.
     if len(differing) > 1:
         return "", ()
+    # Rows go to ranks by the reduce-scatter, so the chunks are columns: each is a part of every
+    # rank's rows.
     scatters = not site.gathers and len(site.parts) > 1
     kept = [place for place in range(len(dims)) if (place in differing) != scatters]
     place = kept[0] if differing else 0
@@ -348,6 +351,7 @@ def reduced(chunked: Chunked, site: TransferSite) -> Iterator[Instruction]:
     An all-reduce needs no other memory, and is posted by the pass `overlap`. A reduce-scatter of a
     chunk ends after the next product: two chunks are there at a time.
     """
+    # Of the cut blocks the result comes last; the operands are cut before the first product.
     *operands, (_, position) = chunked.cut(site.node)
     for block, place in operands:
         yield Cut(block, chunked.parts(block, place), in_place=True)
@@ -364,6 +368,7 @@ def reduced(chunked: Chunked, site: TransferSite) -> Iterator[Instruction]:
         request = f"reduce_scatter {kept}"
         yield Cut(chunk, blocks, in_place=True)
         yield replace(call, blocks=blocks, block=kept, request=request)
+        # Of the chunk before: its reduction had this product to hide behind.
         yield from ends
         ends = [Wait(request), *(Free(block) for block in blocks if block != kept)]
     for block, place in operands:

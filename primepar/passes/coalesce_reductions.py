@@ -73,12 +73,14 @@ def _small_all_reduces(
                 break
             counts = [size(name) for name in node.reduced]
             are_wide = {name.rstrip("'").rpartition("[")[0] in wide for name in node.reduced}
+            # A bfloat16 and a float32 block cannot be in one call, which has one type.
             if None in counts or len(are_wide) > 1:
                 break
             kinds.add((node.group, node.reduction, node.scale, *are_wide))
             elements = max(elements, sum(count or 0 for count in counts))
             uses = [line.after(name, place) for name in node.reduced]
             ends[rank] = min(len(line.nodes) if use is None else use for use in uses)
+        # All members have to agree, or one would make two calls where the others make one.
         is_one = len(ends) == len(call.members) > 1 and len(kinds) == 1
         if is_one and elements <= LARGEST_BUCKET:
             yield _Small(call.places, ends, elements, kinds.pop())
@@ -97,6 +99,7 @@ def _buckets(calls: Iterable[_Small]) -> Iterator[list[_Small]]:
     for alike in by_kind.values():
         bucket: list[_Small] = []
         for call, after in zip(alike, [*alike[1:], None], strict=True):
+            # v is used before w is reduced, so v cannot wait for the call of w.
             if after is not None and not call.lasts_until(after):
                 continue
             # A bucket ends where it is full, or where the oldest of its blocks is used before this

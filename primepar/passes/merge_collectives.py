@@ -152,6 +152,8 @@ class _Merge:
         listed = [getattr(node, "blocks", (node.block,)) for node in nodes]
         for node, blocks in zip(nodes, listed, strict=True):
             kept = blocks[member] if len(blocks) > 1 else blocks[0]
+            # An all-gather that reads its part under another name than it writes makes a copy; a
+            # joined call has one name for both.
             if node.block != kept or getattr(node, "also", ()):
                 return []
         slots = [self._slot(parts) for parts in zip(*listed, strict=True)]
@@ -208,6 +210,7 @@ class _Merge:
         over in x[0], one of slice 1 in x[1]: joined they are a term of neither.
         """
         made = [line.before(part, place) for part, place in pairs]
+        # Parts of one cut are as far summed as the whole was: y[0] and y[1] out of y.whole[0].
         if len({*made}) == 1 and made[0] is not None and isinstance(line.nodes[made[0]], Cut):
             return True
         first, *others = (self._history(line, part, place) for part, place in pairs)
@@ -219,6 +222,7 @@ class _Merge:
         for use in line.between(block, -1, place):
             node = line.nodes[use]
             if type(node) is Free:
+                # Before it was freed the block was other data, as of the layer before.
                 changes.clear()
             elif not isinstance(node, Compute):
                 fields = ("group", "peer", "scale")

@@ -105,6 +105,8 @@ class _Group:
 
     def merges(self, operands: Sequence[_Operand]) -> bool:
         """Return whether one product can replace the group, at the position of its last."""
+        # The products before the last one move down to it. Past a message they may not: it may send
+        # what they compute.
         return not self.line.is_waiting(self.products[0][0], self.last) and all(
             map(self._fits, operands)
         )
@@ -113,6 +115,8 @@ class _Group:
         blocks = self.blocks(operand)
         if operand.dim is None:
             ((block, place), *others) = blocks.items()
+            # A tensor without the dim is one block for all of them: W[0] of y[0] += x[0] W[0], y[1]
+            # += x[1] W[0].
             return not others and self._is_still(operand, block, place)
         named = {operand.template.block(node.sub_operator or {}) for _, node in self.products}
         # Under its own name: what reads I[0,1] from a second buffer I[0,1]' has no neighbour to be
@@ -189,6 +193,8 @@ class _Round:
         return {
             phase: ranks
             for phase, ranks in candidates.items()
+            # The phase has one grid for all ranks, and a rank with one slice has nothing to merge
+            # it with.
             if any(ranks) and all(len(products) != 1 for products in ranks)
         }
 
@@ -211,6 +217,7 @@ class _Round:
                 # scale, and both or neither recomputed.
                 key = (node.scale, node.again, *slices.values())
                 parts.setdefault(key, []).append((place, node))
+            # Slices 0 and 1 are one coarse slice; a rank that has 0 alone could compute half of it.
             if any(len(part) != factor for part in parts.values()):
                 return []
             groups += [_Group(known.line, part) for part in parts.values()]

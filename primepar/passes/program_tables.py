@@ -42,6 +42,8 @@ class Tables:
 
     def _sign(self, shape: dict[str, int]) -> None:
         for name, phase in Meaning(self.program).phases.items():
+            # M of 8 elements in 4 slices is cut at 0 2 4 6 8; without M's size there are no cuts to
+            # join.
             if phase.grid is None or not phase.grid.keys() <= shape.keys():
                 continue
             templates = (*phase.reads, phase.writes)

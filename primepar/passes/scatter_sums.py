@@ -53,6 +53,8 @@ def scatter_sums(program: Program) -> Program:
         owners = _owners(members, wide)
         if owners is None:
             continue
+        # Every member uses one part, and all parts are equal: that is a reduce-scatter. Else each
+        # part is reduced to whoever uses it.
         is_even = len(owners) == len(members) and len({size(name) for name in owners}) == 1
         for rank, member in zip(call.members, members, strict=True):
             if member is not None:
@@ -83,6 +85,7 @@ def _member(line: RankList, place: int, final: tuple[str, ...]) -> _Member | Non
         return None
     if not _is_unused(line, call.block, cut_place):
         return None
+    # What is only freed is used by nobody, and need not be there.
     used = [name for name in cut.blocks if name in final or not _is_unused(line, name, cut_place)]
     return _Member(line.rank.rank, place, call, cut_place, cut, tuple(used))
 

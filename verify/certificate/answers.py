@@ -32,6 +32,8 @@ def answers(holds: Callable[[Case], bool]) -> tuple[Answer, ...]:
     given: list[Answer] = []
     starts: list[list[Decision]] = [[]]
     while starts:
+        # The checker reads answers in this order: a case to its end, then the newest one that is
+        # open.
         case = _SampledCase(starts.pop(), given, starts)
         if not holds(case):
             raise CertificateError("expected a claim that holds in every case, got one that fails")
@@ -89,6 +91,7 @@ class _SampledCase(Case):
         self.given.append(answer)
         if len(self.given) > MAX_ANSWERS:
             raise CertificateError(f"expected at most {MAX_ANSWERS} answers to one claim")
+        # This case goes on with yes. The one with no starts again, with the decisions up to here.
         if answer.outcome == "both":
             self.starts.append([*case.decisions, (False, True)])
         return answer.outcome != "no", answer.outcome == "both"
@@ -106,6 +109,8 @@ class _SampledCase(Case):
             factors = contradiction([*facts, form.tightened()])
             if factors is not None:
                 return Answer("no", factors)
+        # Neither outcome is contradicted, so both are followed. A case without any point costs
+        # answers, not soundness.
         return Answer("both")
 
 
@@ -167,6 +172,7 @@ def _factors(
         for row, owner in zip(rows, basis, strict=True)
         if owner is not None and row[-1]
     }
+    # A certificate has whole factors: 1/2 and 1/3 become 3 and 2, which contradict as well.
     scale = lcm(*(value.denominator for value in values.values()))
     factors = {-1 if index == count - 1 else index: value for index, value in values.items()}
     return tuple((index, int(value * scale)) for index, value in sorted(factors.items()))

@@ -30,11 +30,13 @@ def certificate(
         side=side,
         transport=transport,
         program=digest(program),
+        # Also after `--solver z3`: every order proves the same, and this one is there at once.
         levels=tuple(levels(Judge(program, transport).graph)),
         proved=() if refuted else tuple(result.name for result in report.properties),
         refuted=refuted,
     )
     try:
+        # By the checker that its reader will run: what that refuses is never written.
         certify_program(given, program)
     except ClaimError as error:
         raise CertificateError(f"no certificate, as its checker asks more: {error}") from None

@@ -99,6 +99,8 @@ class _Search:
         done = False
         try:
             self._focus()
+            # Until nothing goes any more: without its last send, a rank's block of `initial` is
+            # needless.
             while self._passes():
                 pass
             done = True
@@ -115,6 +117,7 @@ class _Search:
         counterexample = result.details if result is not None else None
         named = {*counterexample.ranks} if counterexample else set()
         others = [rank for rank in range(self.program.ranks) if rank not in named]
+        # Most of a large program is ranks that have nothing to do with it: they go in one question.
         if named and others and self._try(lambda: without_ranks(self.program, others)):
             result = self._result()  # the other ranks have other numbers now
             counterexample = result.details if result is not None else None
@@ -122,6 +125,7 @@ class _Search:
         for event in counterexample.events if counterexample else ():
             end = len(self.program.programs[event.rank]) if event.index is None else event.index
             last[event.rank] = max(last.get(event.rank, 0), end)
+        # What comes behind the last place that the counterexample names has not caused it.
         late = [
             unit
             for unit in units(self.program)
@@ -173,8 +177,10 @@ class _Search:
             raise _TimeIsUpError
         try:
             program = make()
+        # No valid program is left, as where a collective loses all of its members.
         except ValueError:
             return False
+        # Right, or wrong in another way: a send whose receive went is no smaller deadlock.
         if self._way(program) != self.way:
             return False
         self.program = program

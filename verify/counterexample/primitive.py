@@ -53,6 +53,7 @@ def of_map(sequence: Sequence, fault: MapFault) -> Counterexample:
     """Return what a fault of a sequence involves."""
     kind, devices, blocks = _parts(fault)
     mesh = sequence.mesh
+    # A picture of 100 x 100 devices shows nothing; the sentence names the one that matters.
     is_drawn = prod(mesh.axes.values()) <= MOST_DEVICES
     return Counterexample(
         kind,
@@ -78,6 +79,8 @@ def _parts(fault: MapFault) -> tuple[Kind, tuple[InvolvedDevice, ...], tuple[str
         case OutOfRange(device=device):
             return "outside-the-grid", (device,), ()
         case Nowhere(device=device, block=block, home=home):
+            # Without homes somebody else would have to have it; with homes its own home is at
+            # fault.
             return "nowhere" if home is None else "homeless", (device,), (block,)
         case Homeless(device=device, block=block):
             return "homeless", () if device is None else (device,), (block,)

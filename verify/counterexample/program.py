@@ -68,6 +68,8 @@ class _Drawing:
             if term is not None and term.phase is not None and violation.of == "completion":
                 phase, cell = phase or term.phase, cell or term.sub_operator
                 origin = violation.origin
+                # A product that nobody computes is a hole in the grid, so the grid is drawn. One
+                # that was lost on its way is in the grid.
                 nowhere = term.got == 0 and (origin is None or origin.sent_from is None)
                 if nowhere and term.sub_operator is not None:
                     plane = self._plane(term.phase, term.sub_operator)
@@ -216,6 +218,7 @@ class _Drawing:
     def _fix(self, violation: WrongRead | WrongEnd, besides: Place | None = None) -> None:
         """Add the instruction that made a sum wrong, or that has what is missing."""
         origin = violation.origin
+        # Where a term is missing the place to fix is where it is: a message from there is lacking.
         place = None if origin is None else origin.fix or origin.sent_from
         if place is not None and place != besides:
             self._add(place, "to fix", wrong=True)
@@ -235,6 +238,7 @@ class _Drawing:
             self.events.append(
                 InvolvedInstruction(violation.holders[0], f"at the end {block}", role="it is here")
             )
+        # The other rank has the term and did nothing wrong; it is its way that is missing.
         elif never:
             self.events = [replace(event, role="has it", wrong=False) for event in self.events]
         if self.events:
@@ -291,6 +295,8 @@ class _Drawing:
         rank, end = before
         for index in reversed(range(min(end, len(self.program.programs[rank])))):
             of = self.matches.effects[rank][index]
+            # A receive writes at its wait and not at its post: `irecv x; wait; read x` came by the
+            # wait.
             for side in reversed(self.matches.awaited((rank, index))):
                 post = self.matches.post(side)
                 written = self.matches.effects[side[0]][side[1]].writes
@@ -310,6 +316,7 @@ class _Drawing:
         post = self.matches.post(writer)
         if isinstance(post, Recv | IRecv):
             return partners[0] if partners else None
+        # Of a sum no one member is the source; of a broadcast it is the root.
         if isinstance(post, Broadcast):
             return next((call for call in partners if call[0] == post.root != writer[0]), None)
         return None

@@ -88,6 +88,8 @@ def without_ranks(program: Program, removed: Collection[int]) -> Program:
     """
     if len(set(removed)) == program.ranks:
         raise ValueError("a program needs a rank")
+    # A message to a rank that goes has lost its other end, and goes too. An all-reduce goes on
+    # among the others.
     dropped = {
         item for unit in units(program) if _is_affected(program, unit, removed) for item in unit
     }
@@ -142,6 +144,7 @@ def _renumbered(node: Instruction, new: dict[int, int]) -> Instruction:
 
 
 def _picked(items: tuple[Any, ...], places: Iterable[int]) -> tuple[Any, ...]:
+    # A wrong program may list fewer blocks than its group has members.
     return tuple(items[place] for place in places if place < len(items))
 
 
@@ -172,6 +175,7 @@ def without_fields(program: Program) -> Iterator[Program]:
     """Remove one field, one phase of the grid, or the last slice of a dim with its products."""
     for base, fields in _changes(program):
         try:
+            # `grid` may name a phase whose signature went: that is no program, and no step.
             rest = replace(base, **fields)
         except ValueError:
             continue
@@ -190,6 +194,7 @@ def _changes(program: Program) -> Iterator[tuple[Program, dict[str, Any]]]:
     for phase, grid in (program.grid or {}).items():
         for dim, slices in grid.items():
             if slices > 1:
+                # The last slice, so that all others keep their numbers, and every name its meaning.
                 base = without_items(program, list(_of_slice(program, phase, dim, slices - 1)))
                 smaller = {**(program.grid or {}), phase: {**grid, dim: slices - 1}}
                 yield base, {"grid": smaller}

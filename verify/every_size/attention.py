@@ -100,12 +100,15 @@ def ring_lemmas(ring: RingOfKeys) -> list[Lemma]:
     ]
     return [
         Lemma(
+            # Not *other steps have other keys* but the reverse: where it fails, Z3's numbers are
+            # two steps at which a device has the same keys.
             "once", ("coverage", "completion", "races"), over, k == j, [keys(r, k) == keys(r, j)]
         ),
         Lemma("alone", ("completion", "races"), over, r == q, [keys(r, k) == keys(q, k)]),
         Lemma("first", ("placement", "alignment"), over, keys(r, 0) == r),
         Lemma(
             "arrives", ("placement", "completion"), over,
+            # There is no step p: what the source has at the last step is for `home`.
             keys(source(r), k) == keys(r, k + 1), [k < p - 1],
         ),
         Lemma("home", ("completion",), over, keys(source(r), p - 1) == r),
@@ -115,6 +118,7 @@ def ring_lemmas(ring: RingOfKeys) -> list[Lemma]:
         ),
         Lemma(
             "others", ("deadlock-freedom", "races"), over,
+            # A device alone is its own neighbour, and sends nothing.
             (source(r) != r) & (target(r) != r), [p > 1],
         ),
         Lemma(
@@ -133,6 +137,7 @@ def exchange_lemmas(exchange: HeadExchange) -> list[Lemma]:
         expected, sent = exchange.received(r, i, to_heads), exchange.sent(i, r, to_heads)
         another = exchange.received(r, j, to_heads)
         pieces += [expected[0] == sent[0], expected[1] == sent[1]]
+        # Two pieces are one only if they are from one member.
         fills.append((expected[0] != another[0]) | (expected[1] != another[1]) | (i == j))
         whole.append((expected[1] if to_heads else expected[0]) == r)
     return [

@@ -114,6 +114,7 @@ def lemmas(order: RingOrder) -> list[Lemma]:
         Lemma("once", ("coverage", "races"), over, k == j, [tile(r, k) == tile(r, j)]),
         Lemma(
             "matched", ("placement", "completion", "deadlock-freedom"), over,
+            # Of p tiles in a ring p - 1 arrive: the last step posts nothing.
             (target(source(r, k), k) == r) & (source(target(r, k), k) == r), [k < last],
         ),
         Lemma(
@@ -135,15 +136,19 @@ def lemmas(order: RingOrder) -> list[Lemma]:
         arrives = (source(r, k) == tile(r, k + 1)) & before(awaited, (k + 1, order.product))
         return [
             *of_both,
+            # In both directions: a second product of the own part would read a buffer that by then
+            # holds another one.
             Lemma("own", ("placement", "races"), over, same(tile(r, k) == r, k == 0)),
             Lemma("arrives", ("placement", "completion", "races"), over, arrives, [k < last]),
         ]
+    # The reverse of `arrives`: what is sent at step k has been multiplied at step k.
     departs = (target(r, k) == tile(r, k)) & before((k, order.product), posted)
     return [
         *of_both,
         Lemma("own", ("completion", "races"), over, same(tile(r, k) == r, k == last)),
         Lemma("departs", ("placement", "completion"), over, departs, [k < last]),
         Lemma(
+            # From each of the p - 1 others at one step, in p - 1 steps: so from each exactly once.
             "summed", ("completion",), over,
             k == j, [k < last, j < last, source(r, k) == source(r, j)],
         ),

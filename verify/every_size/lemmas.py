@@ -130,6 +130,8 @@ def results(
             if name in lemma.properties and failed is None:
                 needed.append(lemma.name)
                 if number not in failures:
+                    # Where plain integers are searched anyway, Z3 need not bisect for a small
+                    # number.
                     sizes = [] if smallest else [lemma.over[0].term]
                     failures[number] = failure(lemma, end, sizes)
                 failed = failures[number]
@@ -137,6 +139,8 @@ def results(
         if not needed:
             raise ValueError(f"expected a lemma of {name}, got none")
         if failed is not None and failed.is_refuted:
+            # A lemma is stronger than its property: what fails it may do no harm, so a fault has to
+            # be met.
             fault = failed.sentence if smallest is None else _searched(smallest, name, end)
         took = perf_counter() - start
         if failed is None:

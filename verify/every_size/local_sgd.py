@@ -66,7 +66,9 @@ def period_lemmas(count_after: Count) -> list[Lemma]:
     c, q, r = z3.Ints("c q r")
     (period,) = space.sides
     H, after = period.term, space.of(count_after(space.below(c, space.side("H")), period)).term
+    # The count starts again exactly where an average follows; it is read from nothing else.
     averages = after == 0
+    # An average adds the H steps since the one before. In between neither changes.
     q_after, r_after = q + z3.If(averages, H, 0), r + z3.If(averages, 1, 0)
     over = (Variable.side("H"), Variable(c, 0, H), Variable(q), Variable(r))
     about = ("period",)

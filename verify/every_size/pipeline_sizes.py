@@ -99,6 +99,7 @@ def _stashes(order: Order) -> int:
     """The most micro-batches between their F and their W."""
     kept = most = 0
     for action in order:
+        # F keeps an activation until W has used it: F0 F1 B0 W0 keeps 2 at the most.
         kept += (action.kind == "F") - (action.kind == "W")
         most = max(most, kept)
     return most
@@ -107,6 +108,7 @@ def _stashes(order: Order) -> int:
 def _idle(starts: dict[Position, int], pipeline: PipelineOrders) -> Iterator[int]:
     for stage, order in enumerate(pipeline.orders):
         own_starts = [starts[Position(stage, place)] for place in (0, len(order) - 1)]
+        # F, B and W at 0, 3 and 4 take 5 units for 3 actions: 2 are idle.
         yield own_starts[1] + 1 - own_starts[0] - len(order)
 
 

@@ -102,11 +102,13 @@ class _Schedule:
             yield Lemma(f"{kind}(k) has one of the 3 M places", (COVERAGE,), OVER, inside)
         for kind, other in combinations_with_replacement(KINDS, 2):
             apart = self.place(kind, s, k) != self.place(other, s, j)
+            # F(k) and F(j) are one action where k = j; F(k) and B(k) never are.
             claim = implies(k != j, apart) if kind == other else apart
             yield Lemma(f"{kind}(k) and {other}(j) have different places", (COVERAGE,), OVER, claim)
 
     def message_order(self) -> Iterator[Lemma]:
         """Two stages send activations one way and gradients the other, each in one order."""
+        # A gradient is sent after W, and B of the stage before uses it: so W is the one that sends.
         for sends, uses, step in (("F", "F", 1), ("W", "B", -1)):
             there = s + step
             sent = self.place(sends, s, k) < self.place(sends, s, j)

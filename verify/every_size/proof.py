@@ -39,6 +39,8 @@ def _joined(
         if general is None and every and result.verdict == "proved":
             note = f"of the program of {text}{': ' if result.reason else ''}{result.reason or ''}"
             yield replace(result, reason=note)
+        # A lemma for every size is about formulas. If the program made of them is wrong, that
+        # counts.
         elif general is None or result.verdict != "proved":
             yield result
         else:

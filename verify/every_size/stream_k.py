@@ -49,6 +49,7 @@ class Line:
     def sizes(self) -> list[Term]:
         """What makes the share the rounded quotient, besides the ranges of the sizes."""
         g, p = self.workers, self.share
+        # p is T n / g rounded up: 7 iterations on 3 workers are p = 3, as 3 * 3 >= 7 > 3 * 2.
         return [g * p >= self.total, g * (p - 1) < self.total]
 
     def lemma(
@@ -89,6 +90,7 @@ def _coverage(line: Line) -> Iterator[Lemma]:
         "coverage",
         "every iteration has a worker",
         "$0 <= i < T n$, $i = x p + r$, $0 <= r < p$: $x$ is a worker and takes $i$",
+        # x and r are quotient and remainder of i by p, given as an equation: Z3 needs no division.
         [*line.sizes, i >= 0, i < line.total, i == x * p + r, r >= 0, r < p],
         z3.And(x >= 0, x < g, line.takes(x, i)),
     )
@@ -110,6 +112,7 @@ def _whole_tiles(line: Line) -> Iterator[Lemma]:
         "coverage",
         "no whole tile has two workers",
         "$v g + x = w g + y$, $0 <= x, y < g$: $x = y$ and $v = w$",
+        # v g + x is a number of two digits in base g, so the digits are unique.
         [x >= 0, x < g, y >= 0, y < g, one == other],
         z3.And(x == y, v == w),
     )
@@ -157,6 +160,7 @@ def _completion(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "completion",
         "no worker is skipped",
+        # So the owner knows whom it waits for: all workers from x + 1 up to the last one of t.
         "$x$ owns $t$, $y > x$ takes an iteration of $t$, $x < z < y$: $z$ takes iterations of "
         "$t$ too",
         [*line.sizes, line.owns(x, t), *line.part(y, i, t), x < z, z < y],
@@ -166,6 +170,7 @@ def _completion(line: Line) -> Iterator[Lemma]:
 
 def _waiting(line: Line) -> Iterator[Lemma]:
     x, y, i, j, t, u = z3.Ints("x y i j t u")
+    # Waits go to later workers, so a cycle of waits would have to come back to an earlier one.
     owned = [*line.sizes, line.owns(x, t), *line.part(y, i, t), x != y]
     yield line.lemma(
         "deadlock-freedom",
@@ -184,6 +189,8 @@ def _waiting(line: Line) -> Iterator[Lemma]:
     yield line.lemma(
         "deadlock-freedom",
         "a worker posts first",
+        # The part for another owner is computed before anything is waited for: whoever waits for x
+        # gets it.
         "$x$ does not own $t$ but takes an iteration of it, and one of $u$: $u >= t$",
         [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t)), *line.part(x, j, u)],
         u >= t,
@@ -199,6 +206,8 @@ def _waiting(line: Line) -> Iterator[Lemma]:
 
 def _races(line: Line) -> Iterator[Lemma]:
     x, y, i, j, k, t, u = z3.Ints("x y i j k t u")
+    # One tile is posted by a worker at the most, and it receives none of that tile: two buffers are
+    # enough.
     posted = [*line.sizes, *line.part(x, i, t), z3.Not(line.owns(x, t))]
     yield line.lemma(
         "races",

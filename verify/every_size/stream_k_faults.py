@@ -30,6 +30,7 @@ class Numbers:
     @property
     def share(self) -> int:
         """Iterations of a worker."""
+        # Rounded up: 7 iterations on 3 workers are 3, 3 and 1.
         return -(-self.tiles * self.iterations // self.workers)
 
     def takers(self, iteration: int) -> list[int]:
@@ -65,6 +66,7 @@ def smallest_fault(rule: WorkRule, property_: str) -> str | None:
     """A sentence with the smallest sizes at which a property fails, None if there are none."""
     some = range(1, LARGEST_SUM - 1)
     sizes = [numbers for numbers in product(some, repeat=3) if sum(numbers) <= LARGEST_SUM]
+    # By their sum: the first one that fails is small enough to draw.
     for workers, tiles, iterations in sorted(sizes, key=lambda chosen: (sum(chosen), chosen)):
         numbers = Numbers(rule, workers, tiles, iterations)
         fault = next(FAULTS[property_](numbers), None)
@@ -100,6 +102,8 @@ def _crowded(numbers: Numbers) -> Iterator[str]:
     share, iterations = numbers.share, numbers.iterations
     for tile in range(numbers.tiles):
         workers = numbers.workers_of(tile)
+        # Workers between the first and the last take whole shares of the tile, and these two take
+        # at least one iteration each.
         if workers and (workers[-1] - workers[0] - 1) * share > iterations - 2 >= 0:
             yield f"few workers on tile {tile}, got {_workers(workers)}"
 
@@ -120,6 +124,7 @@ def _waiting(numbers: Numbers) -> Iterator[str]:
                     f"worker {worker} to wait for later workers only, got {_workers(earlier)} "
                     f"for tile {tile}"
                 )
+            # A post behind a wait: the worker that waits for it may be the one that is waited for.
             if any(posted >= tile for posted in numbers.posted(worker)):
                 yield f"worker {worker} to post before it waits for tile {tile}, got it after"
 

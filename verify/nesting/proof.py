@@ -40,6 +40,8 @@ def verify_nesting(nesting: Nesting, target: str | None = None, timeout: float =
     target, wrong = target or ",".join(nesting.names), dict[str, MeshFault]()
     with deadline(timeout):
         try:
+            # What the proofs leave open may be wrong on a small mesh: the last quarter is for
+            # these.
             with share_of_time(3 / 4):
                 proofs = list(_members(nesting))
         except (SymbolicError, UnansweredError) as error:
@@ -68,6 +70,7 @@ def _members(nesting: Nesting) -> Iterator[Proof]:
 def _certificate(proofs: list[Proof]) -> SequenceCertificate | None:
     members = tuple(proof.certificate for proof in proofs)
     certified = tuple(member for member in members if member is not None)
+    # Each member relies on all others: one that Z3 alone has proved leaves the sequence so.
     if not members or len(certified) < len(members):
         return None
     return SequenceCertificate("primepar-certificate", 3, certified)
@@ -80,6 +83,7 @@ def _failing(nesting: Nesting, proofs: list[Proof]) -> dict[str, str]:
         for decision in proof.decisions:
             if not decision.is_proved:
                 claim, reason = decision.claim, decision.reason or f"fails at {decision.place}"
+                # A member without a step leaves the whole nesting without one.
                 for property_ in PROPERTIES if claim.is_precondition else claim.properties:
                     failing.setdefault(property_, f"{name}: {claim.name}: {reason}")
     return failing
@@ -106,5 +110,6 @@ def _meshes(nesting: Nesting) -> Iterator[Sequence]:
     """Yield the meshes to search, fewest devices first."""
     short = product(range(1, LONGEST_SIDE + 1), repeat=len(nesting.side_names))
     devices = {sides: prod(nesting.of(sides).axis_lengths) for sides in short}
+    # P,P with sides up to 4 would have 256 devices, and most mistakes are on 2 x 2.
     few = [sides for sides, count in devices.items() if count <= MOST_DEVICES]
     yield from map(nesting.of, sorted(few, key=lambda sides: (devices[sides], sides)))

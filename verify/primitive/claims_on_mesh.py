@@ -103,6 +103,7 @@ def _are_held(
     held = [witnesses[name] for name in shared]
     held += [column(match.held, {**sides, **witnesses}, size(witnesses))
              for match in claim.matches]  # fmt: skip
+    # Nothing has to match, so any device will do, if there is one.
     if not needed:
         return np.full(size(given), size(witnesses) > 0)
     # All digits as one number, so that *is it held anywhere?* is a search in one array: (need_r,

@@ -55,6 +55,7 @@ def decisions(subject: Subject) -> Iterator[Decision]:
     """Yield the decision of every claim; after the deadline it has only a reason."""
     names = subject.primitive.side_names
     questions = Questions(names)
+    # Three sides up to 5 are 125 meshes, the largest of them of 125 devices.
     longest = LONGEST if len(names) < 3 else 3
     lengths = product(range(1, longest + 1), repeat=len(names))
     meshes = [dict(zip(names, mesh, strict=True)) for mesh in lengths]
@@ -71,6 +72,8 @@ def decisions(subject: Subject) -> Iterator[Decision]:
             point = next(filter(None, (failing(claim, sides) for sides in in_time(meshes))), None)
             if point is None:
                 witnesses, point = _decided(claim, questions, meshes)
+            # Where no step is left, `steps` is wrong and nothing else: the other claims are about
+            # nothing.
             elif not is_idle(subject, point):
                 wrong |= set(claim.properties)
         except (SymbolicError, UnansweredError, ClaimError) as error:
@@ -98,6 +101,7 @@ def _decided(
         # The loop of counterexample-guided synthesis: expressions for the points so far, Z3's point
         # where they are wrong, and again. Each round adds a point, so none comes twice.
         wrong = questions.counterexample(claim, witnesses)
+        # At Z3's point no device at all has the block: then no expressions help.
         if wrong is None or not choices(claim, wrong):
             return witnesses, wrong
         points = points.with_rows([wrong])

@@ -100,6 +100,7 @@ class _Maps:
     def meshes(self) -> list[Sequence]:
         """The primitive on the small meshes on which mistakes are looked for."""
         names = self.primitive.side_names
+        # 3 as well as 2: on two devices one step to the left is one to the right.
         return [Sequence.of(self.primitive, *(side for _ in names)) for side in (2, SIDE)]
 
     @cached_property
@@ -127,6 +128,7 @@ class _Maps:
 
         def edited(self: Primitive, *args: Value) -> Slices:
             slices, length = before(self, *args), args[-1]
+            # There is one side, and a map takes its sides last.
             moved = {one: slices[other], other: slices[one]}
             return {**slices, **{dim: (moved[dim] + offset) % length for dim in moved}}
 
@@ -151,6 +153,8 @@ def _unwrapped(asked: _Maps) -> Iterator[str]:
               for factors in combinations_with_replacement((1, SIDE, steps), length)}  # fmt: skip
     for phase, dims in asked.digits.items():
         for dim, index in dims.items():
+            # On side 3 with 3 steps, 1, 3 and 9 are products of sides and steps; 5, of r + t, is
+            # none.
             if asked.count(index) <= SIDE or asked.count(index) in counts:
                 continue
             largest, place = max(asked.values(index, asked.side), key=lambda known: known[0])
@@ -179,6 +183,7 @@ def _other_slices(asked: _Maps) -> Iterator[str]:
                 )
             elif have and (index := asked.digits[phase].get(dim)) is not None:
                 count, more = asked.count(index), asked.count(others[have[0]][dim])
+                # Two slices in forward and three in backward: the one with fewer forgets some.
                 if count < more:
                     yield (
                         f"{asked.at(phase)}: {dim}={index} has {count} slices on side {SIDE}, and "
@@ -212,6 +217,8 @@ def _unused(asked: _Maps) -> Iterator[str]:
 def _few_steps(asked: _Maps) -> Iterator[str]:
     """Fewer sub-operators than the grid has, though none is computed twice."""
     for phase, fault in asked.miscomputed.items():
+        # Such a fault is met only where nothing is computed twice: more steps would compute the
+        # rest.
         if fault.computed is not None:
             yield (
                 f"{asked.at('steps')}: {maps_of(asked.primitive).steps} steps are too few, as "
@@ -224,7 +231,9 @@ def _strides(asked: _Maps) -> Iterator[str]:
     """A device that moves along a dim by more than one slice, and is back too early."""
     for phase in asked.own:
         for dim, index in asked.digits[phase].items() if phase in asked.miscomputed else ():
+            # The step runs fastest: these are the steps 0 and 1 of the first device.
             first, second = (value for value, _ in list(asked.values(index, WALK))[:2])
+            # Either way round: (r - 2 * t) % 12 moves by 2, and not by 10.
             stride = min((second - first) % WALK, (first - second) % WALK)
             if 1 < stride < WALK // 2 and gcd(stride, WALK) > 1:
                 yield (

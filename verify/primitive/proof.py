@@ -111,6 +111,7 @@ def verify_primitive(
     scope = Nesting((primitive,), (target,)).scope
     if proof is None:
         return Report.of(target, list(_without_claims(reason, wrong)), scope)
+    # Races are of the lowering, which is defined for maps that are right.
     results = [_result(proof, name, wrong.get(name)) for name in PROPERTIES
                if name != "races" or not proof.open_names]  # fmt: skip
     return Report.of(target, [*results, *formulas], scope, proof.certificate)
@@ -138,6 +139,8 @@ def _certified(decision: Decision) -> tuple[Answer, ...] | None:
     """Answers that the checker accepts; None if there are none."""
     claim, witnesses = decision.claim, decision.witnesses
     try:
+        # The checker is stricter than Z3, which knows more arithmetic. What only Z3 proves stays
+        # so.
         given = answers(lambda case: holds(claim, witnesses, case))
         texts = {name: str(node) for name, node in witnesses.items()}
         certify_claim(claim, texts, given)
@@ -157,6 +160,7 @@ def _result(proof: Proof, name: str, fault: MeshFault | None) -> PropertyResult:
     if fault is not None:
         return refuted(name, fault, seconds)
     is_steps = failed.claim.name == "steps" and failed.point is not None
+    # `where(s == 7, 0, s)` steps: no device does anything at side 7, so no block is misplaced.
     if is_steps and is_idle(proof.subject, failed.point or {}):
         reason = f"a phase has no step at {failed.place}, so that nothing is done there"
         return PropertyResult(name, "not asked", seconds, reason=reason)

@@ -135,6 +135,7 @@ def _meshes(subject: Subject, largest: tuple[int, ...]) -> Iterator[tuple[int, .
         length = dict(zip(names, sides, strict=True))
         return prod(length[side] for side in axes)
 
+    # A heap of neighbours: from 2 x 3 come 3 x 3 and 2 x 4. So no list of all meshes is made.
     first = (1,) * len(names)
     waiting, known = [(devices(first), first)], {first}
     while waiting:
@@ -174,6 +175,7 @@ def _of_claim(subject: Subject, claim: Claim, point: Point) -> MapFault:
         if not claim.witnesses:
             return Misaligned(then[1], device, block, phase)
         return Nowhere(then[1], device, block, after=phase)
+    # The claim is read at step t, and the block is missed at t + 1.
     return Nowhere(phase, _device(subject, point, point.get("t", 0) + 1), block)
 
 
@@ -181,6 +183,7 @@ def _device(subject: Subject, point: Point, step: int | None = None) -> Involved
     """The device at a point; several places of a virtual axis are on one device."""
     coordinates = {axis: point.get(axis, 0) for axis in subject.primitive.axis_sides}
     sequence = Sequence.of(subject.primitive, *_sides(subject, point))
+    # Places along a virtual axis are one device, so its coordinate is left out.
     device = tuple(coordinates[axis] for axis in sequence.elements[0].axes)
     return InvolvedDevice(sequence.coordinates.index(device), coordinates, step)
 
@@ -201,5 +204,6 @@ def _cell(
         flat = 0
         for place, count in enumerate(subject.slices.get(dim, ())):
             digit = evaluate(needed.get((dim, place), 0), point)
+            # Major digit first: (1, 2) of 2 x 3 slices is slice 1 * 3 + 2 = 5.
             flat = flat * int(evaluate(count, point)) + int(digit)
         yield dim, flat

@@ -113,6 +113,7 @@ def _rule(
         )
         if rule is not None and (first == 1 or len(sides) == 1):
             for before in reversed(range(1, first)):
+                # From the last exception on: where(s == 1, 3, where(s == 2, 3, s + 1)).
                 rule = where(name(sides[0]) == before, numbers[before,], rule)
             return rule
     raise SymbolicError(
@@ -177,6 +178,7 @@ def _above(digit: Number, limits: Mapping[str, Number], sides: frozenset[str]) -
             continue
         limit: Number | None = None
         if node.operator == "name":
+            # An axis r is below its side s. The side itself is not: of it the limit is s + 1.
             limit = limits.get(node.parts[0], node + 1)
         # Whatever is on the left: a remainder is below its divisor.
         elif node.operator == "%" and names(node.parts[1]) <= sides:

@@ -61,11 +61,13 @@ def smallest_faults(
     open_names = [name for name in FAULTS if name in set(properties)]
     wrong: set[str] = set()
     for sequence in in_time(meshes):
+        # There is a counterexample already; more of them are worth small meshes alone.
         if wrong and sequence.ranks > MOST_DEVICES_AFTER:
             break
         movement = Movement(sequence)
         large = prod(sequence.grid.values()) > MOST_SUB_OPERATORS
         for name in open_names:
+            # Blocks are sets for each device and step; coverage only visits the sub-operators.
             if name in wrong or (large and name != "coverage"):
                 continue
             clock = perf_counter()
@@ -111,6 +113,8 @@ def coverage_faults(movement: Movement) -> Iterator[MapFault]:
 def placement_faults(movement: Movement) -> Iterator[MapFault]:
     """Yield operand blocks that a device needs at a step and no device has at the step before."""
     sequence = movement.sequence
+    # With homes the operands of step 0 come from there. Without, they are where the phase before
+    # left them, which is a question of alignment.
     first = 0 if sequence.has_homes else 1
     for phase in PHASES:
         for step, tensor in in_time(product(range(first, sequence.steps), PRODUCTS[phase].reads)):

@@ -70,6 +70,7 @@ class Questions:
         return self.space.below(terms.Int(text), room.high)
 
     def _model(self, question: Term, values: Mapping[str, Symbol]) -> Point | None:
+        # Both sides were one and the same term, so the claim is true without a question.
         if terms.FALSE.eq(question):
             return None
         self.solver.push()

@@ -220,6 +220,7 @@ class Symbol:
         return SymbolCondition(self.space, compare(self.term, self.space.of(other).term))
 
     def _ordered(self, compare: Any, other: Any) -> SymbolCondition:
+        # A product of sides under `<` would leave linear arithmetic: refused, not asked.
         self._linear()
         return self._compared(compare, other)
 
@@ -259,6 +260,7 @@ def _from_1(form: Form) -> dict[tuple[str, ...], int]:
 
 def is_never_negative(form: Form) -> bool:
     """Whether it is 0 or more for all sides."""
+    # With s = 1 + u and u >= 0 every term is 0 or more if no factor is negative: 2s - 2 is 2u.
     return min(_from_1(form).values()) >= 0
 
 

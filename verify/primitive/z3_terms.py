@@ -46,6 +46,7 @@ def _joined(make: Any, parts: Sequence[Term], neutral: Term, decides: Term) -> T
     left = []
     for part in parts:
         term = part if not isinstance(part, bool) else TRUE if part else FALSE
+        # Z3 has one address for each term, so FALSE is known by it: And(x, FALSE) is FALSE.
         if term.ast.value == decides.ast.value:
             return decides
         if term.ast.value != neutral.ast.value:

@@ -219,6 +219,7 @@ class _Search:
             if changed is not None:
                 later[other] = changed
                 places.append((other, first, second))
+        # Where the place of the counterexample cannot move, moves elsewhere are no repair of it.
         return (Edit(tuple(places), before), tuple(later)) if wanted in places else None
 
     def _alike_pairs(
@@ -229,6 +230,7 @@ class _Search:
                         self._key(rank, orders[rank][target])), target - source  # fmt: skip
         for other in ranks:
             order = orders[other]
+            # A pair that is 2 apart begins 2 places before the end at the latest.
             for place in range(max(0, -offset), len(order) - max(0, offset)):
                 pair = order[place], order[place + offset]
                 if keys == (self._key(other, pair[0]), self._key(other, pair[1])):
@@ -243,6 +245,7 @@ class _Search:
 def _kind(node: Instruction) -> str:
     """An instruction without its peer and without the numbers in its names."""
     text = instruction_line(node)
+    # `send I[0,1] to 2` of one round and `send I[0,2] to 3` of the next are one line of a loop.
     return "".join(letter for letter in text if not letter.isdigit())
 
 

@@ -123,7 +123,9 @@ def chunk_sizes(
     sized = []
     for capacity in capacities:
         layout = packed(sizes, capacity)
+        # Four copies of the layout are somewhere: what is not on the device is on the host.
         fits = host is None or COPIES * layout.elements <= device + host
+        # Two chunks at least, or none could come while another is in use.
         sized.append(ChunkSize(layout=layout, valid=fits and 2 * capacity <= device))
     return sized
 

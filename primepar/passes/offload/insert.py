@@ -225,6 +225,7 @@ class Moments:
         host_final = (program.host_final or ((),) * program.ranks)[rank]
         self.final = tuple(name for name in final if name not in chunks)
         self.host_final = (*host_final, *(name for name in final if name in chunks))
+        # Tokens are read once and thrown away: to evict them would be two transfers for nothing.
         self.stays = frozenset(self.initial) - frozenset(self.final)
         """Data of the step, which never moves."""
         self.trace = list(self._moments(program.programs[rank]))
@@ -310,6 +311,8 @@ class Residency:
 
     def _access(self, place: int, moment: TraceMoment) -> None:
         """Fetch the chunks of an instruction, after evictions that make room, and run it."""
+        # A chunk comes whole, with blocks that this instruction does not name: its next uses are
+        # near.
         missing = sorted((key for key in moment.chunks if self._host.get(key)), key=str)
         needed = self._growth(moment, missing)
         # This ends: with everything evicted but what `least` counts, the total is at most the
@@ -350,6 +353,7 @@ class Residency:
         return max(
             movable,
             key=lambda key: (
+                # States first: they end on the host anyway, so an eviction of one may be its last.
                 key in self.moments.states, self.policy(uses, count, key, place), str(key)
             ),
         )  # fmt: skip
