@@ -313,14 +313,6 @@ class ModelConfig:
         return small + sum(prod(shape) for shape in self.parameter_shapes.values())
 
     @property
-    def active_parameters(self) -> int:
-        """Number of parameters that one token meets: of routed experts, the chosen ones."""
-        experts = self.experts
-        idle = experts.count - experts.chosen if experts else 0
-        routed = (shape for name, shape in self.parameter_shapes.items() if "routed" in name)
-        return self.parameters - sum(idle * prod(shape[1:]) for shape in routed)
-
-    @property
     def layer_weights(self) -> dict[str, tuple[float, float]]:
         """Linear operator of the mean layer -> elements of its weights, and those a token meets.
 

@@ -7,13 +7,17 @@ key that transformers would give a default has the same one here, unless it is a
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from primepar.errors import ConfigError
-from primepar.models.config import ModelConfig
+import msgspec
+
+from primepar.errors import ConfigError, nearest
+from primepar.models.config import KINDS, Activation, ModelConfig
 from primepar.reading import read_json
+from primepar.schedule.program_method import allowed
 
 CONFIG = "config.json"
 _TORCH = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -26,7 +30,7 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 """Their name -> ours; the first of a name is written."""
-_KINDS = {int: "an integer", float: "a number", bool: "true or false", str: "a string"}
+THEIRS = "take the config.json that came with the weights"
 
 
 class Keys(NamedTuple):
@@ -150,12 +154,7 @@ def load_config(path: str | Path) -> ModelConfig:
 
 def read_config(content: Any) -> ModelConfig:
     """Model that the content of a `config.json` describes; raises what `load_config` raises."""
-    if not isinstance(content, dict):
-        got = "a list" if isinstance(content, list) else json.dumps(content)
-        raise ConfigError(f"expected a JSON object, got {got}")
-    family = _field("model_type", ("model_type",), content, {})
-    if family not in FAMILIES:
-        raise ConfigError(f"model_type: expected one of {', '.join(FAMILIES)}, got {family!r}")
+    family = model_type(content, FAMILIES)
     keys, flat = FAMILIES[family], dict(content)
     for part in _ROPE:
         inner = content.get(part)
@@ -178,31 +177,53 @@ def read_config(content: Any) -> ModelConfig:
     return ModelConfig.of(**{"family": family, **given})
 
 
+def model_type(content: Any, known: Collection[str]) -> str:
+    """The type of model of a `config.json`. Raises `ConfigError` for one that is not known."""
+    if not isinstance(content, dict):
+        raise ConfigError(f"expected a JSON object, got {json.dumps(content):.40}")
+    name = content.get("model_type")
+    if isinstance(name, str) and name in known:
+        return name
+    got = json.dumps(name) if "model_type" in content else "none"
+    write = nearest(str(name), known) or ": write that of a model with the same operators"
+    raise ConfigError(f"model_type: expected one of {', '.join(known)}, got {got}{write}")
+
+
 def _field(
     field: str, spellings: tuple[str, ...], content: dict[str, Any], defaults: dict[str, object]
 ) -> Any:
     """The value of a field under any of its keys; null is as absent."""
-    kind = get_type_hints(ModelConfig).get(field)
-    kind = kind if kind in (int, bool, float) else str
-    present = [key for key in spellings if content.get(key) is not None]
-    if not present:
-        if field in defaults:
-            return defaults[field]
+    values = {
+        key: read_value(KINDS[field], key, content[key])
+        for key in spellings
+        if content.get(key) is not None
+    }
+    if not values and field in defaults:
+        return defaults[field]
+    if not values:
+        raise ConfigError(f"expected the key {' or '.join(spellings)}, got none: {THEIRS}")
+    first, *_ = values
+    for key, value in values.items():
+        if value != values[first]:
+            raise ConfigError(f"{key}: expected {content[first]!r} as in {first}, got {value!r}")
+    return values[first]
+
+
+def read_value(kind: Any, key: str, value: Any) -> Any:
+    """A value of its key's type; an activation by our name. Raises `ConfigError`."""
+    if kind is Activation and isinstance(value, str) and value in ACTIVATIONS:
+        return ACTIVATIONS[value]
+    if kind is Activation:
+        near = nearest(str(value), ACTIVATIONS) or ": write the nearest of them"
         raise ConfigError(
-            f"expected the key {' or '.join(spellings)}, got none: take the config.json that came "
-            "with the weights"
+            f"{key}: expected one of {', '.join(ACTIVATIONS)}, got {json.dumps(value)}{near}"
         )
-    for key in present:
-        value, first = content[key], content[present[0]]
-        if type(value) not in ((int, float) if kind is float else (kind,)):
-            raise ConfigError(f"{key}: expected {_KINDS[kind]}, got {json.dumps(value)}")
-        if value != first:
-            raise ConfigError(f"{key}: expected {first!r} as in {present[0]}, got {value!r}")
-        if field == "activation" and value not in ACTIVATIONS:
-            names = ", ".join(ACTIVATIONS)
-            raise ConfigError(f"{key}: expected one of {names}, got {value!r}")
-    value = content[present[0]]
-    return ACTIVATIONS[value] if field == "activation" else kind(value)
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        raise ConfigError(
+            f"{key}: expected {allowed(kind)}, got {json.dumps(value)}: {THEIRS}"
+        ) from None
 
 
 def config_content(config: ModelConfig, code: str = "F32") -> dict[str, Any]:

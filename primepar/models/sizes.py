@@ -19,16 +19,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
-from primepar.errors import ConfigError, nearest
+from primepar.errors import ConfigError
 from primepar.models.config import FAMILIES as OF_FAMILY
 from primepar.models.config import KINDS, Count, Experts, Latent, ModelConfig, PricedParts
-from primepar.models.config_json import ACTIVATIONS, CONFIG, read_config
+from primepar.models.config_json import CONFIG, THEIRS, model_type, read_config, read_value
 from primepar.models.config_json import FAMILIES as SPELT
 from primepar.reading import read_json
-from primepar.schedule.program_method import allowed
 
 PUBLISHED: Final = Path(__file__).parent / "published.json"
 """Published models: of each its name, and the keys of its `config.json` that are sizes."""
@@ -76,7 +74,7 @@ KEYS: Final = dict(_keys())
 _TYPES: Final[dict[str, Any]] = {
     **dict.fromkeys(KEYS, Count), "windows": bool, "norms_before": bool,
     "kinds": list[str], "dense_layers": list[int],
-    **{name: KINDS[name] for name in KEYS if name in KINDS}, "activation": str,
+    **{name: KINDS[name] for name in KEYS if name in KINDS},
 }  # fmt: skip
 
 _STATED = ("norm", "gated", "positions", "activation", "attention_bias", "mlp_bias", "tied")
@@ -148,30 +146,21 @@ def read_sizes(content: Any) -> ModelConfig:
     variant that is not known, a missing key, a value that is none of its key, and sizes that do not
     fit one another.
     """
-    if not isinstance(content, dict):
-        raise ConfigError(f"expected a JSON object, got {json.dumps(content):.40}")
-    if isinstance(content.get("text_config"), dict):
+    if isinstance(content, dict) and isinstance(content.get("text_config"), dict):
         content = content["text_config"]
-    kind = content.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
-        got = json.dumps(kind) if "model_type" in content else "none"
-        write = nearest(str(kind), FAMILIES) or ": write that of a model with the same operators"
-        raise ConfigError(f"model_type: expected one of {', '.join(FAMILIES)}, got {got}{write}")
+    kind = model_type(content, FAMILIES)
     values = dict(FAMILIES[kind])
     small = values.pop("small", ())
     used = {size: next((key for key in keys if content.get(key) is not None), keys[0])
             for size, keys in KEYS.items()}  # fmt: skip
     for size, key in used.items():
         if content.get(key) is not None:
-            values[size] = _value(size, key, content[key])
+            values[size] = read_value(_TYPES[size], key, content[key])
     if FAMILIES[kind]["norm"] == "layer" and "hidden" in values:
         values.setdefault("ffn", 4 * values["hidden"])
     for size in _REQUIRED:
         if size not in values:
-            raise ConfigError(
-                f"expected the key {' or '.join(KEYS[size])}, got none: take the config.json that "
-                "came with the weights"
-            )
+            raise ConfigError(f"expected the key {' or '.join(KEYS[size])}, got none: {THEIRS}")
     expected = {"projected": values["hidden"], "norms_before": True, "sparse_step": 1}
     for size, only in expected.items():
         if values.get(size, only) != only:
@@ -189,26 +178,6 @@ def read_sizes(content: Any) -> ModelConfig:
     return model if parts == PricedParts() else dataclasses.replace(model, priced=parts)
 
 
-def _value(size: str, key: str, value: Any) -> Any:
-    """A value of its key's type. Raises `ConfigError`."""
-    kind = _TYPES[size]
-    try:
-        value = msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        raise ConfigError(
-            f"{key}: expected {allowed(kind)}, got {json.dumps(value)}: take the config.json that "
-            "came with the weights"
-        ) from None
-    if size != "activation":
-        return value
-    if value not in ACTIVATIONS:
-        raise ConfigError(
-            f"{key}: expected one of {', '.join(ACTIVATIONS)}, got {value!r}"
-            f"{nearest(value, ACTIVATIONS) or ': write the nearest of them'}"
-        )
-    return ACTIVATIONS[value]
-
-
 def _parts(values: Mapping[str, Any], used: Mapping[str, str]) -> PricedParts:
     """Experts, latent attention and windows of a model. Raises `ConfigError` for a missing key.
 
@@ -219,7 +188,7 @@ def _parts(values: Mapping[str, Any], used: Mapping[str, str]) -> PricedParts:
         if size not in values:
             raise ConfigError(
                 f"expected the key {' or '.join(KEYS[size])} with {used[because]}, got none: "
-                "take the config.json that came with the weights"
+                f"{THEIRS}"
             )
         return int(values[size])
 
