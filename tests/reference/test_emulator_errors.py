@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator_cases import GRID, OPERANDS, product, refusal, refused
+from emulator_cases import OPERANDS, product, refusal, refused
 
 from primepar.errors import (
     MeshError,
@@ -13,7 +13,6 @@ from primepar.errors import (
 )
 from primepar.reference import emulate
 from primepar.schedule.program import (
-    AllReduce,
     Compute,
     Evict,
     Fetch,
@@ -24,26 +23,6 @@ from primepar.schedule.program import (
 )
 
 # Placement
-
-
-def test_a_product_of_a_block_that_is_elsewhere_is_refused() -> None:
-    error = refusal((product(0),), (), initial=(("I[0,0]",), ("W[0,0]",)))
-    refused(
-        error,
-        MissingBlockError,
-        "device 0, programs[0][0], forward: expected W[0,0] in this device's memory, got I[0,0]: "
-        "receive or compute it before this instruction",
-    )
-
-
-def test_a_block_is_gone_after_it_was_freed() -> None:
-    error = refusal((Free("x"), Compute(("x",), "y")), initial=(("x",),))
-    refused(
-        error,
-        MissingBlockError,
-        "device 0, programs[0][1]: expected x in this device's memory, got nothing: "
-        "receive or compute it before this instruction",
-    )
 
 
 def test_a_block_that_is_not_there_cannot_be_freed() -> None:
@@ -88,28 +67,6 @@ def test_every_rank_needs_a_memory() -> None:
 # Data
 
 
-def test_a_block_under_the_name_of_another_one_is_refused_where_it_is_read() -> None:
-    error = refusal(
-        (Recv(1, "W[0,0]"), product(0)),
-        (Send(0, "W[1,0]"),),
-        initial=(("I[0,0]",), ("W[1,0]",)),
-    )
-    refused(
-        error,
-        WrongDataError,
-        "device 0, programs[0][1], forward: expected W[0,0] under the name W[0,0], got W[1,0]",
-    )
-
-
-def test_operands_of_another_sub_operator_are_refused() -> None:
-    refused(
-        refusal((product(0, "O[0,0]", "I[0,0]", "W[1,0]"),), initial=(OPERANDS,)),
-        WrongDataError,
-        "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to read I[0,0] and "
-        "W[0,0], got I[0,0] and W[1,0]",
-    )
-
-
 def test_operands_in_another_order_are_refused() -> None:
     refused(
         refusal((product(0, "O[0,0]", "W[0,0]", "I[0,0]"),), initial=(OPERANDS,)),
@@ -125,74 +82,6 @@ def test_data_without_meaning_is_no_operand() -> None:
         WrongDataError,
         "device 0, programs[0][0], forward: expected forward M=0 N=0 K=0 to read I[0,0] and "
         "W[0,0], got x holding x of device 0 and W[0,0]",
-    )
-
-
-def test_a_sub_operator_outside_the_grid_is_refused() -> None:
-    error = refusal((product(2),), initial=(("I[0,2]", "W[2,0]"),), grid=GRID)
-    refused(
-        error,
-        WrongDataError,
-        "device 0, programs[0][0], forward: expected a sub-operator of the grid M=1 N=2 K=1, "
-        "got forward M=0 N=2 K=0",
-    )
-
-
-def test_a_term_is_not_added_twice() -> None:
-    refused(
-        refusal((product(0), product(0)), initial=(OPERANDS,), final=(("O[0,0]",),)),
-        WrongDataError,
-        "device 0, programs[0][1], forward: expected every term once in a sum, "
-        "got forward M=0 N=0 K=0 a second time",
-    )
-
-
-def test_a_term_that_comes_from_two_devices_is_not_added_twice() -> None:
-    ring = (product(0), AllReduce((0, 1), block="O[0,0]"))
-    refused(
-        refusal(ring, ring, initial=(OPERANDS, OPERANDS), final=(("O[0,0]",),) * 2),
-        WrongDataError,
-        "device 1, programs[1][1]: expected every term once in a sum, "
-        "got forward M=0 N=0 K=0 a second time",
-    )
-
-
-def test_terms_of_two_blocks_are_not_added() -> None:
-    other = Compute(("I[1,0]", "W[0,0]"), "O[1,0]", "forward", {"M": 1, "N": 0, "K": 0})
-    error = refusal(
-        (product(0), other, Compute(("O[1,0]",), "O[0,0]")),
-        initial=(("I[0,0]", "I[1,0]", "W[0,0]"),),
-        final=(("O[0,0]",),),
-    )
-    refused(
-        error,
-        WrongDataError,
-        "device 0, programs[0][2]: expected terms of one block in a sum, "
-        "got terms of O[0,0] and O[1,0]",
-    )
-
-
-def test_a_product_is_not_written_under_the_name_of_another_block() -> None:
-    refused(
-        refusal((product(0, "O[1,0]"),), initial=(OPERANDS,), final=(("O[1,0]",),)),
-        WrongDataError,
-        "device 0, programs[0][0], forward: expected terms of O[1,0] to write into O[1,0], "
-        "got forward M=0 N=0 K=0",
-    )
-
-
-def test_partial_sums_have_no_maximum() -> None:
-    group = (0, 1)
-    error = refusal(
-        (product(0), AllReduce(group, block="O[0,0]", reduction="max")),
-        (product(1), AllReduce(group, block="O[0,0]", reduction="max")),
-        initial=(OPERANDS, OPERANDS),
-    )
-    refused(
-        error,
-        WrongDataError,
-        "device 1, programs[1][1]: expected a sum of the terms of O[0,0], got their max: "
-        "write reduction sum, or a name without meaning",
     )
 
 

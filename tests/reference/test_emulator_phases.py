@@ -73,18 +73,6 @@ def joined(*blocks: str) -> Json:
 # Reads
 
 
-def test_a_sum_that_is_not_finished_is_not_read() -> None:
-    asked = norm()
-    for nodes in asked["programs"]:
-        del nodes[3]
-    refused(
-        refusal(asked),
-        IncompleteError,
-        "device 0, programs[0][3], norm.update: expected the 2 terms of norm.weight.grad[0], "
-        "got it without norm.gradient M=1 K=0: finish the sum before this instruction",
-    )
-
-
 def test_a_part_of_an_unfinished_sum_is_not_read() -> None:
     asked = rows(
         compute("f", ["x[0]", "w[0]"], "y[0]", M=0, N=0),
@@ -101,14 +89,6 @@ def test_a_part_of_an_unfinished_sum_is_not_read() -> None:
         IncompleteError,
         "device 0, programs[0][2], g: expected the 2 terms of y.ones[1], got it without "
         "f part 1 of y.ones[1]: finish the sum before this instruction",
-    )
-
-
-def test_operands_of_another_sub_operator_are_refused() -> None:
-    refused(
-        refusal(rows(f(0, "y[0]", "x[1]", "w[0]"))),
-        WrongDataError,
-        "device 0, programs[0][0], f: expected f M=0 to read x[0] and w[0], got x[1] and w[0]",
     )
 
 
@@ -151,14 +131,6 @@ def test_a_statistic_that_nobody_computed_is_missed() -> None:
     )
 
 
-def test_a_sub_operator_outside_the_grid_is_refused() -> None:
-    refused(
-        refusal(rows(f(1), grid={"f": {"M": 1}})),
-        WrongDataError,
-        "device 0, programs[0][0], f: expected a sub-operator of the grid M=1, got f M=1",
-    )
-
-
 def test_arrays_with_other_dims_do_not_fit() -> None:
     made = built(rows(f(0)))
     held = memories(made)
@@ -185,18 +157,6 @@ def test_an_array_has_the_shape_of_the_cuts() -> None:
 # Sums
 
 
-def test_a_gradient_that_is_summed_twice_is_refused() -> None:
-    asked = norm()
-    for nodes in asked["programs"]:
-        nodes.insert(4, dict(nodes[3]))
-    refused(
-        refusal(asked),
-        WrongDataError,
-        "device 0, programs[0][4]: expected every term once in a sum, "
-        "got norm.gradient M=0 K=0 a second time",
-    )
-
-
 def test_a_copy_of_a_sub_operator_is_the_same_term() -> None:
     asked = norm()
     for nodes in asked["programs"]:
@@ -206,14 +166,6 @@ def test_a_copy_of_a_sub_operator_is_the_same_term() -> None:
         WrongDataError,
         "device 1, programs[1][8]: expected every term once in a sum, got norm.update K=0 "
         "a second time",
-    )
-
-
-def test_a_product_is_not_written_under_the_name_of_another_block() -> None:
-    refused(
-        refusal(rows(f(0, "y[1]"), final=[["y[1]"]])),
-        WrongDataError,
-        "device 0, programs[0][0], f: expected terms of y[1] to write into y[1], got f M=0",
     )
 
 
