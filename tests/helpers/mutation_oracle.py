@@ -25,8 +25,10 @@ from mutation_maps import MAP_WAYS
 from oracle.explore import explore
 from phase_programs import sums
 from phased import everything
+from pipeline_cases import small
 from scaled_programs import scaled_program
 from step_cases import passed
+from stream_k_cases import WITH_FIX_UP
 
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
@@ -44,8 +46,11 @@ STEPS: dict[str, Callable[[], Json]] = {
     "data-parallel step": lambda: msgspec.to_builtins(passed("data", 2, "llama")),
     "megatron-sp step": lambda: msgspec.to_builtins(passed("megatron-sp", 2, "llama")),
     "sums in one call": sums,
+    "stream-k": lambda: msgspec.to_builtins(WITH_FIX_UP.program()),
+    "pipeline 1f1b": lambda: msgspec.to_builtins(small("1f1b", 2, 3)),
+    "pipeline zbv": lambda: msgspec.to_builtins(small("zbv", 2, 2)),
 }
-"""Programs with phases of their own: small ones, and training steps of one layer."""
+"""Programs with phases of their own: small ones, training steps of one layer, and of methods."""
 BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},

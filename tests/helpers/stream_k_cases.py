@@ -1,20 +1,17 @@
-"""Generated sizes of Stream-K, wrong divisions of its work, and wrong programs of it."""
+"""Generated sizes of Stream-K, and wrong divisions of its work."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from random import Random
 
-from msgspec.structs import replace
-
 from primepar.partition.stream_k import StreamK
 from primepar.partition.work_ranges import VARIANTS, Variant, WorkRule
 from primepar.schedule.primitive import Value
-from primepar.schedule.program import Compute, Free, Instruction, ISend, Program, Recv, Wait
 
-Rank = list[Instruction]
+WITH_FIX_UP = StreamK(workers=5, M=3, N=4, K=2, tile_m=1, tile_n=1, tile_k=1)
+"""Workers that share tiles."""
 
 
 def generated(count: int, seed: int = 0) -> list[StreamK]:
@@ -38,42 +35,11 @@ def generated(count: int, seed: int = 0) -> list[StreamK]:
     return methods
 
 
-class ShortShares(WorkRule):
-    """The last iteration of every share is left out."""
-
-    def end(self, worker: Value, share: Value) -> Value:
-        return (worker + 1) * share - 1
-
-
-class LongShares(WorkRule):
-    """A share ends with the first iteration of the next one."""
-
-    def end(self, worker: Value, share: Value) -> Value:
-        return (worker + 1) * share + 1
-
-
-class LateShares(WorkRule):
-    """All shares begin one iteration late."""
-
-    def begin(self, worker: Value, share: Value) -> Value:
-        return worker * share + 1
-
-    def end(self, worker: Value, share: Value) -> Value:
-        return (worker + 1) * share + 1
-
-
 class LastOwns(WorkRule):
     """The worker of the last iteration owns a tile: it sends after it has waited."""
 
     def decisive(self, tile: Value, iterations: Value) -> Value:
         return (tile + 1) * iterations - 1
-
-
-class SecondOwns(WorkRule):
-    """The worker of the second iteration owns a tile, whether it has one or not."""
-
-    def decisive(self, tile: Value, iterations: Value) -> Value:
-        return tile * iterations + 1
 
 
 class ExtraWave(WorkRule):
@@ -125,16 +91,16 @@ def shifted_rules() -> list[Shifted]:
 
 WRONG_RULES: dict[str, tuple[WorkRule, str]] = {
     "short shares": (
-        ShortShares(),
+        Shifted(at_end=-1),
         "coverage: workers=1, tiles=1, iterations=1: expected iteration 0 on one worker, got none",
     ),
     "long shares": (
-        LongShares(),
+        Shifted(at_end=1),
         "coverage: workers=2, tiles=1, iterations=2: expected iteration 1 on one worker, "
         "got workers 0, 1",
     ),
     "late shares": (
-        LateShares(),
+        Shifted(at_begin=1, at_end=1),
         "coverage: workers=1, tiles=1, iterations=1: expected iteration 0 on one worker, got none",
     ),
     "last worker owns": (
@@ -143,7 +109,7 @@ WRONG_RULES: dict[str, tuple[WorkRule, str]] = {
         "workers only, got worker 0 for tile 0",
     ),
     "second worker owns": (
-        SecondOwns(),
+        Shifted(at_decisive=1),
         "completion: workers=1, tiles=1, iterations=1: expected one owner of tile 0 out of "
         "worker 0, got none",
     ),
@@ -159,126 +125,3 @@ WRONG_RULES: dict[str, tuple[WorkRule, str]] = {
     ),
 }
 """Kind -> a wrong rule, and the first property that is refuted, with its smallest sizes."""
-
-
-def wrong_programs(program: Program) -> Iterator[tuple[str, str, Program]]:
-    """Yield the kind of every wrong program, the property that it breaks, and the program."""
-    for rank, instructions in enumerate(program.programs):
-        for place, node in enumerate(instructions):
-            for kind, (property_, change) in CHANGES.items():
-                changed = change(list(instructions), place, node)
-                if changed is not None:
-                    yield kind, property_, with_rank(program, rank, changed)
-
-
-def with_rank(program: Program, rank: int, instructions: Rank) -> Program:
-    """Replace the instructions of a rank."""
-    programs = [*program.programs]
-    programs[rank] = tuple(instructions)
-    return replace(program, programs=tuple(programs))
-
-
-def _no_flag(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Leave out a post, and the wait for it."""
-    if not isinstance(node, ISend):
-        return None
-    return [other for other in nodes if other not in (node, Wait(node.request))]
-
-
-def _no_wait_for_it(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Leave out a receive; what is added was never written."""
-    return nodes[:place] + nodes[place + 1 :] if isinstance(node, Recv) else None
-
-
-def _early_read(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Add a partial tile before it is received."""
-    if not isinstance(node, Recv):
-        return None
-    return [*nodes[:place], nodes[place + 1], node, *nodes[place + 2 :]]
-
-
-def _early_post(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Post a partial tile before its last product."""
-    if not isinstance(node, ISend):
-        return None
-    return [*nodes[: place - 1], node, nodes[place - 1], *nodes[place + 1 :]]
-
-
-def _left_out(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Leave out an iteration of a tile that has others on the same worker."""
-    if not _is_product(node) or not _has_neighbour(nodes, place):
-        return None
-    return nodes[:place] + nodes[place + 1 :]
-
-
-def _twice(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Compute an iteration twice."""
-    return [*nodes[:place], node, *nodes[place:]] if _is_product(node) else None
-
-
-def _added_twice(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Add a partial tile twice."""
-    if not isinstance(node, Compute) or _is_product(node):
-        return None
-    return [*nodes[:place], node, *nodes[place:]]
-
-
-def _never_added(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Receive a partial tile and drop it."""
-    if not isinstance(node, Compute) or _is_product(node):
-        return None
-    return nodes[:place] + nodes[place + 1 :]
-
-
-def _freed_early(nodes: Rank, place: int, node: Instruction) -> Rank | None:
-    """Free a partial tile while its message is in flight."""
-    if not isinstance(node, Wait):
-        return None
-    return [*nodes[:place], nodes[place + 1], node, *nodes[place + 2 :]]
-
-
-def _is_product(node: Instruction) -> bool:
-    return isinstance(node, Compute) and node.phase is not None
-
-
-def _has_neighbour(nodes: Rank, place: int) -> bool:
-    node = nodes[place]
-    assert isinstance(node, Compute)
-    near = [nodes[index] for index in (place - 1, place + 1) if 0 <= index < len(nodes)]
-    return any(_is_product(one) and one.accumulates == node.accumulates  # type: ignore[union-attr]
-               for one in near)  # fmt: skip
-
-
-CHANGES: dict[str, tuple[str, Callable[[Rank, int, Instruction], Rank | None]]] = {
-    "no flag": ("deadlock-freedom", _no_flag),
-    "no wait": ("deadlock-freedom", _no_wait_for_it),
-    "early read": ("placement", _early_read),
-    "early post": ("races", _early_post),
-    "left out": ("coverage", _left_out),
-    "twice": ("coverage", _twice),
-    "added twice": ("completion", _added_twice),
-    "never added": ("completion", _never_added),
-    "freed early": ("races", _freed_early),
-}
-"""Kind -> the property that it breaks, and the change of one rank; None where it has no place."""
-
-
-def right_programs(program: Program) -> Iterator[tuple[str, Program]]:
-    """Yield programs in another order that are as right."""
-    for rank, instructions in enumerate(program.programs):
-        nodes = list(instructions)
-        posts = [node for node in nodes if isinstance(node, ISend)]
-        if posts:
-            rest = [node for node in nodes if node not in posts]
-            end = next(index for index, node in enumerate(rest) if isinstance(node, Wait))
-            yield "post late", with_rank(program, rank, [*rest[:end], *posts, *rest[end:]])
-        for place in range(len(nodes) - 1):
-            first, second = nodes[place : place + 2]
-            if _is_product(first) and _is_product(second):
-                swapped = [*nodes[:place], second, first, *nodes[place + 2 :]]
-                yield "products swapped", with_rank(program, rank, swapped)
-                break
-        frees = [node for node in nodes if isinstance(node, Free)]
-        if frees:
-            kept = [node for node in nodes if node not in frees[-1:]]
-            yield "not freed", replace(with_rank(program, rank, kept), memory=None)

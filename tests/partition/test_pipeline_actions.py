@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from command import run
-from pipeline_mutants import SCHEDULES
+from pipeline_cases import SCHEDULES
 
 from primepar.errors import MethodError
 from primepar.partition.pipeline.actions import (

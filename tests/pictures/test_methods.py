@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from pipeline_mutants import SCHEDULES
+from pipeline_cases import SCHEDULES
 
 from primepar.api.drawings import method_drawing
 from primepar.partition import METHODS

@@ -45,7 +45,10 @@ def test_every_way_every_property_and_every_method_is_kept() -> None:
     assert len({mutant.method for mutant in KEPT}) >= 12
 
 
-@pytest.mark.parametrize("method", ["by-output", "sequence-row", "step in rows"])
+@pytest.mark.parametrize(
+    "method",
+    ["by-output", "sequence-row", "step in rows", "stream-k", "pipeline 1f1b", "pipeline zbv"],
+)
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(method: str) -> None:
     ways = [way for way in PROGRAM_WAYS if changes(method, way, 1)]
     assert len(ways) >= 17
