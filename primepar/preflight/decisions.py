@@ -48,6 +48,7 @@ from primepar.preflight.meaning.gradients import gradients
 from primepar.preflight.meaning.replicas import ReplicaQuestions
 from primepar.preflight.recording import MarkedDecision, RankRecording, Turns, program_of
 from primepar.schedule.evidence import Counterexample, InvolvedInstruction
+from primepar.schedule.matching import Matches
 from primepar.schedule.program import Barrier, Collective, Group, Instruction, Message
 from primepar.schedule.transport import Transport
 from primepar.verify.program import verify_program
@@ -268,7 +269,7 @@ def _judged(
     terms = [of_rank.terms for of_rank in others if of_rank.terms is not None]
     if result.verdict == "proved" and len(terms) == len(others):
         if any(of_rank.claims for of_rank in terms):
-            result = gradients(ReplicaQuestions(TermValues(program, terms), terms))
+            result = gradients(ReplicaQuestions(TermValues(Matches(program), terms), terms))
         result = result if result.verdict == "refuted" else PropertyResult("", "proved", 0.0)
     if result.verdict == "proved":
         return None

@@ -84,7 +84,7 @@ def captured_properties(program: Program, terms: Sequence[RankTerms]) -> Iterato
     Gradients are asked if an optimizer reads some or a parameter was changed, replication if a
     tensor is labelled so, the adjoint if a gradient comes back from another rank.
     """
-    values = TermValues(program, terms)
+    values = TermValues(Matches(program), terms)
     parameters = ReplicaQuestions(values, terms)
     if any(
         of_rank.claims

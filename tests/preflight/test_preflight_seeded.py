@@ -28,7 +28,7 @@ SHORT = (
 SENTENCES = {
     "a row-parallel bias that every rank adds": (
         "        dist.all_reduce(x)",
-        "rank 0, instruction 4 (all_reduce x2 over 0,1) {}: expected what ranks 0,1 all have, "
+        "rank 0, instruction 0 (all_reduce x0 over 0,1) {}: expected what ranks 0,1 all have, "
         "computed of parameter 3, to count once in the sum of their parts, got it 2 times: add it "
         "after the sum, or on one rank alone\n",
     ),

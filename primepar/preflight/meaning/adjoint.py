@@ -23,6 +23,7 @@ from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 
+from primepar.preflight.meaning.copied import copied_parts
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
 from primepar.preflight.meaning.faults import DataFault
 from primepar.preflight.meaning.replay import ReplayedGradient, replays
@@ -57,7 +58,7 @@ def adjoint(
     asked = _AdjointQuestions(program, values, terms)
     done = replays(values, terms)
     replayed = (_of_replay(program, values, one) for one in done.wrong)
-    wrong = next(chain(asked.wrong(), replayed), None)
+    wrong = next(chain(asked.wrong(), copied_parts(values, terms), replayed), None)
     if wrong is not None:
         return wrong.result(NAME, start)
     reasons = asked.reasons()

@@ -6,11 +6,13 @@ leaves up, without recursion, as the terms of a deep model are long chains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
 from primepar.preflight.meaning.terms import (
+    MOVES,
     Added,
     Applied,
     Cotangent,
@@ -49,7 +51,6 @@ from primepar.schedule.program import (
     IRecv,
     ISend,
     Message,
-    Program,
     Recv,
     Reduce,
     ReduceScatter,
@@ -79,6 +80,17 @@ def _opaque(name: str, inputs: Sequence[Value], length: int) -> Value:
 VALUES: ValueAlgebra[Value] = ValueAlgebra(joined, part, total, scaled, size, _opaque)
 
 
+class AtomOperation(NamedTuple):
+    """An operation that is not looked into, with what it is computed of."""
+
+    name: str
+    inputs: list[Value]
+    pointwise: bool
+
+
+NO_OPERATION = AtomOperation("", [], False)
+
+
 class TermPlace(NamedTuple):
     """One term of one rank."""
 
@@ -87,10 +99,19 @@ class TermPlace(NamedTuple):
 
 
 class TermValues:
-    """The values of the terms of all ranks of one program."""
+    """The values of the terms of all ranks of one program.
 
-    def __init__(self, program: Program, terms: Sequence[RankTerms]) -> None:
-        self.matches = Matches(program)
+    `parts` are terms whose values are no others', however equal their numbers are, each with the
+    place of its rank in a group.
+    """
+
+    def __init__(
+        self,
+        matches: Matches,
+        terms: Sequence[RankTerms],
+        parts: Mapping[TermPlace, int] = MappingProxyType({}),
+    ) -> None:
+        self.matches, self.parts = matches, parts
         self.nodes = [of_rank.nodes for of_rank in terms]
         self.calls = [of_rank.calls for of_rank in terms]
         self._by_index = [{call.instruction: call for call in of_rank} for of_rank in self.calls]
@@ -98,8 +119,10 @@ class TermValues:
         """An atom after linear operations -> what it was before them."""
         self.weights: dict[str, tuple[str, ...]] = {}
         """An atom after linear operations -> the computed numbers that it was multiplied by."""
-        self.made_of: dict[str, tuple[list[Value], bool]] = {}
-        """The atom of an operation -> its inputs, and whether it is pointwise."""
+        self.moves: dict[str, frozenset[str]] = {}
+        """An atom whose elements are not in their first order -> the operations that moved them."""
+        self.made_of: dict[str, AtomOperation] = {}
+        """The atom of an operation -> how it is computed."""
         self._values: dict[TermPlace, Value] = {}
         self._alike: dict[tuple[int, int, int, int], Value] = {}
         """A slot of the call of a first member, and a length -> what all members receive in it."""
@@ -158,19 +181,26 @@ class TermValues:
                 return opaque(name, length)
             case Applied(digest=name, length=length, pointwise=pointwise):
                 atom = digest_of(name, *map(self._digest, inputs))
-                self.made_of.setdefault(atom, (inputs, pointwise))
+                self.made_of.setdefault(atom, AtomOperation(name, inputs, pointwise))
                 return opaque(atom, length)
             case Mapped(digest=name, length=length):
                 return self._mapped(name, inputs[0], length)
             case WeightedTerm(divides=divides):
                 name = digest_of(f"divided {divides}", self._digest(inputs[1]))
                 return self._mapped(name, inputs[0], size(inputs[0]), weighs=True)
+            case Scaled() if place in self.parts:
+                part_of = digest_of("part", str(self.parts[place]), self._digest(inputs[0]))
+                return opaque(part_of, size(inputs[0]))
             case Scaled(factor=factor):
                 return scaled(inputs[0], Fraction(factor))
             case Added():
                 return total(inputs)
             case Gradient(length=length):
-                return opaque(digest_of("gradient", self._digest(inputs[0])), length)
+                gradient = digest_of("gradient", self._digest(inputs[0]))
+                of_input = [self.moves.get(atom) for _, form in inputs[0] for (atom, _), _ in form]
+                if len(of_input) == 1 and of_input[0]:  # in a hook, or of a weight that is moved
+                    self.moves[gradient] = of_input[0]
+                return opaque(gradient, length)
             case Cotangent(length=length):
                 return opaque(digest_of("cotangent", *map(self._digest, inputs)), length)
             case Joined(parts=parts):
@@ -193,6 +223,10 @@ class TermValues:
             for atom, _ in segment.form:
                 after = mapped_atom(name, atom)
                 self.origins[after] = self.origins.get(atom[0], atom[0])
+                moves = self.moves.get(atom[0], frozenset())
+                moves ^= {name} if name.startswith(MOVES) else frozenset()
+                if moves:
+                    self.moves[after] = moves
                 self.weights[after] = self.weights.get(atom[0], ()) + (name,) * weighs
         return mapped(name, value, length)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import NamedTuple
 
-from primepar.schedule.evidence import Counterexample
+from primepar.preflight.meaning.terms import GradientClaim
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.verify.report import PropertyResult
 
 
@@ -35,3 +36,21 @@ def worst(faults: Iterable[DataFault]) -> DataFault | None:
         if fault.certain:
             return fault
     return first
+
+
+def place_of(rank: int, name: str, claim: GradientClaim) -> str:
+    """Where an optimizer reads a gradient."""
+    line = f" at {claim.source}" if claim.source else ""
+    return f"rank {rank}, gradient of {name}{line}"
+
+
+def details_of(name: str, claims: dict[int, GradientClaim]) -> Counterexample:
+    """Where the optimizers of several ranks read a gradient, of which the first one is wrong."""
+    events = tuple(
+        InvolvedInstruction(
+            rank, f"the optimizer reads the gradient of {name}", role="reads it",
+            wrong=place == 0, source=claim.source,
+        )
+        for place, (rank, claim) in enumerate(claims.items())
+    )  # fmt: skip
+    return Counterexample("unfinished-sum", tuple(claims), (name,), events=events)

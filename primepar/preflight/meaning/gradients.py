@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, combinations
 from time import perf_counter
 
-from primepar.preflight.meaning.faults import DataFault, worst
+from primepar.preflight.meaning.faults import DataFault, details_of, place_of, worst
 from primepar.preflight.meaning.replicas import ReplicaHolder, ReplicaQuestions, Replicas
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf
-from primepar.preflight.meaning.values import Value, digest, part, size
-from primepar.schedule.evidence import Counterexample, InvolvedInstruction
+from primepar.preflight.meaning.updates import UpdateQuestions
+from primepar.preflight.meaning.values import Value, digest, size
 from primepar.schedule.words import ranks_text
 from primepar.verify.report import PropertyResult, Verdict
 
@@ -89,8 +89,8 @@ class _GradientQuestions:
     def wrong(self) -> Iterator[DataFault]:
         """Yield all that is wrong, or may be."""
         return chain(
-            self.unequal(), self.exchanged(), self.misplaced(), self.apart(), self.wrong_scale(),
-            self.lost(), self.left_out(), self.weighed(),
+            self.unequal(), self.moved(), self.exchanged(), self.apart(), self.wrong_scale(),
+            UpdateQuestions(self.replicas, self.made).wrong(),
         )  # fmt: skip
 
     def unequal(self) -> Iterator[DataFault]:
@@ -105,7 +105,7 @@ class _GradientQuestions:
                 pair = holders[one], holders[other]
                 if self.replicas.sharded(*pair):
                     continue
-                if self._reunited(*pair):
+                if self.replicas.reunited(*pair):
                     if self._first_difference(*pair) is not None:
                         self.averaged |= {holder.parameter.name for holder in pair}
                     continue
@@ -127,11 +127,6 @@ class _GradientQuestions:
         """The steps of a replica, with names of its gradients."""
         claims = sorted(holder.claims.items())
         return tuple((step, digest(self._gradient(holder.rank, claim))) for step, claim in claims)
-
-    def _reunited(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
-        """Whether two replicas were changed and are equal at the end."""
-        ends = self.replicas.end(one), self.replicas.end(other)
-        return ends[0] == ends[1] != self.replicas.start(one)
 
     def _first_difference(self, one: ReplicaHolder, other: ReplicaHolder) -> int | None:
         """The first step whose gradients differ, of those that both ranks take."""
@@ -164,84 +159,6 @@ class _GradientQuestions:
                 ):
                     yield self._started_apart(one, other, step)
 
-    def lost(self) -> Iterator[DataFault]:
-        """Yield parameters whose update a communication has overwritten with the data of before."""
-        for holder in self.replicas.holders:
-            rank, parameter = holder.rank, holder.parameter
-            if parameter.updated is None or parameter.updated == parameter.end:
-                continue
-            claim = holder.last
-            before, end = claim.parameter, parameter.end
-            names = [digest(self.values.of(rank, node)) for node in (before, end)]
-            sources = [members for members in self.replicas.sources(rank, end) if len(members) > 1]
-            if names[0] == names[1] != digest(self.values.of(rank, parameter.updated)) and sources:
-                sentence = (
-                    f"rank {rank}, {claim.name} after step {claim.step + 1} at {claim.source}: "
-                    "expected the data that the optimizer has written, got those of before the "
-                    "step: send it from the rank that updates it"
-                )
-                yield DataFault(sentence, _details(claim.name, {rank: claim}))
-
-    def left_out(self) -> Iterator[DataFault]:
-        """Yield replicas of which some elements lack the gradients of ranks that are in others.
-
-        As where each rank updates the part that it sends by its own gradient, unreduced.
-        """
-        made = {rank for ranks in self.made.values() for rank in ranks}
-        by_ranks: dict[tuple[int, ...], list[tuple[ReplicaHolder, int, int, set[int]]]] = {}
-        for holders in self.replicas.groups:
-            first = holders[min(holders)]
-            if not all(self._reunited(first, other) for other in holders.values()):
-                continue
-            place = 0
-            for segment in self.values.of(first.rank, first.parameter.end):
-                used = self._updates((segment,), self.made.keys())
-                ranks = {rank for atom, _ in used for rank in self.made[atom]} & holders.keys()
-                known = by_ranks.setdefault(tuple(sorted(holders.keys() & made)), [])
-                known.append((first, place, place + segment.length - 1, ranks))
-                place += segment.length
-        for parts in by_ranks.values():
-            every = {rank for *_, ranks in parts for rank in ranks}
-            for holder, start, end, ranks in parts:
-                if ranks and ranks != every:
-                    name = holder.parameter.name
-                    claims = {holder.rank: holder.last} if holder.claims else {}
-                    line = "".join(f" at {claim.source}" for claim in claims.values())
-                    sentence = (
-                        f"rank {holder.rank}, {name}{line}: expected elements {start} to {end} to "
-                        f"be updated by the gradients of ranks {ranks_text(sorted(every))}, as "
-                        f"others are, got those of ranks {ranks_text(sorted(ranks))} alone: reduce "
-                        "the gradients before each rank updates its part"
-                    )
-                    yield DataFault(sentence, _details(name, claims))
-
-    def weighed(self) -> Iterator[DataFault]:
-        """Yield parameters that are a sum over ranks where a mean is meant.
-
-        Two replicas `p - g0` and `p - g1` make `2 p - g0 - g1`, in which `p` counts twice.
-        """
-        starts: dict[str, set[str]] = {}
-        for holder in self.replicas.holders:
-            if not self.replicas.constant(holder):
-                start = self.values.of(holder.rank, holder.parameter.start)
-                names = {name for _, form in start for (name, _), _ in form}
-                starts.setdefault(holder.parameter.name, set()).update(names)
-        for holder in self.replicas.holders:
-            rank, name, end = holder.rank, holder.parameter.name, holder.parameter.end
-            if self.replicas.constant(holder) or not any(self.replicas.sources(rank, end)):
-                continue
-            for _, form in self.values.of(rank, end):
-                of_start = [number for (atom, _), number in form if atom in starts[name]]
-                times = sum(of_start, Fraction(0))
-                if times >= Fraction(3, 2):
-                    sentence = (
-                        f"rank {rank}, {name} at the end: expected a mean over ranks, in which the "
-                        f"data of before the steps count once, got a sum in which they count "
-                        f"{float(times):.3g} times: divide by the number of ranks"
-                    )
-                    yield DataFault(sentence, _details(name, {}))
-                    break
-
     def exchanged(self) -> Iterator[DataFault]:
         """Yield gradients that an optimizer reads for a parameter and that are of other ones.
 
@@ -264,79 +181,38 @@ class _GradientQuestions:
                 if known and not right:
                     names = sorted({name for one in known for name in self.made_for[one[0]]})
                     sentence = (
-                        f"{_place(rank, claim.name, claim)}: expected elements {place} to "
+                        f"{place_of(rank, claim.name, claim)}: expected elements {place} to "
                         f"{place + length - 1} to be gradients of the same elements, got those of "
                         f"{' and '.join(names)} or of other elements: take the gradients apart as "
                         "they were put together"
                     )
-                    yield DataFault(sentence, _details(claim.name, {rank: claim}))
+                    yield DataFault(sentence, details_of(claim.name, {rank: claim}))
                     break
                 place += length
 
-    def misplaced(self) -> Iterator[DataFault]:
-        """Yield parameters that were updated by gradients of other elements or parameters.
+    def moved(self) -> Iterator[DataFault]:
+        """Yield gradients that are summed in another order of elements than they were computed.
 
-        Followed through what an optimizer computes, element by element where it is pointwise.
+        What a hook moves on all ranks may be meant, also of a weight that is used in that order.
         """
-        for rank in range(len(self.terms)):
-            holders = [holder for holder in self.replicas.holders if holder.rank == rank]
-            sums = {
-                holder.parameter.name: self.values.of(rank, holder.parameter.gradient)
-                for holder in holders
-                if holder.parameter.gradient is not None
-            }
-            known = {atom for value in sums.values() for atom, _ in self._updates(value, set())}
-            for holder in holders if known else ():
-                name, place = holder.parameter.name, 0
-                # Without a gradient it is a copy, as what FSDP has gathered for a pass.
-                of_end = self.values.of(rank, holder.parameter.end) if name in sums else ()
-                for segment in of_end:
-                    length = segment.length
-                    right = self._updates(part(sums[name], place, place + length), set())
-                    used = self._updates((segment,), known)
-                    exact = {atom for atom in used if atom[1] is not None}
-                    names = {atom for atom, _ in right}
-                    others = exact - right if exact else {a for a in used if a[0] not in names}
-                    if length > 1 and others and (exact or len(others) == len(used)):
-                        elements = f"elements {place} to {place + length - 1}"
-                        last = self.terms[rank].claims[-1:]
-                        claims = dict(zip([rank], last, strict=False))
-                        line = "".join(f" at {claim.source}" for claim in claims.values())
-                        sentence = (
-                            f"rank {rank}, {name}{line}: expected {elements} to be updated by "
-                            "their own gradients, got gradients of other elements: let each rank "
-                            "update the part that it sends"
-                        )
-                        yield DataFault(sentence, _details(name, claims))
-                        break
-                    place += length
-
-    def _updates(self, value: Value, known: Set[str]) -> set[tuple[str, int | None]]:
-        """The gradients that a value is computed from, with the element that is its first one.
-
-        For example, what Adam writes is `p - lr * m / (sqrt(v) + eps)`, of the same elements of `m`
-        and `v`, and these of the same ones of the gradient. A number, as a clip's, is left out.
-        """
-        atoms: set[tuple[str, int | None]] = set()
-        seen: set[tuple[str, int | None, int]] = set()
-        ready = [(segment, True) for segment in value]
-        while ready:
-            (length, form), exact = ready.pop()
-            for (name, first), _ in form:
-                origin = self.values.origins.get(name, name)
-                here = first if exact and origin == name else None
-                if origin in known or not known:
-                    atoms.add((origin, here))
-                elif (name, here, length) not in seen:
-                    seen.add((name, here, length))
-                    inputs, pointwise = self.values.made_of.get(origin, ([], False))
-                    for given in inputs:
-                        if pointwise and size(given) == size(inputs[0]):
-                            some = given if here is None else part(given, first, first + length)
-                            ready += [(segment, here is not None) for segment in some]
-                        elif not pointwise and size(given) > 1:
-                            ready += [(segment, False) for segment in given]
-        return atoms
+        none, moves, origins = frozenset[str](), self.values.moves, self.values.origins
+        claims = [(rank, one) for rank, of_rank in enumerate(self.terms) for one in of_rank.claims]
+        for rank, claim in claims:
+            atoms = {atom for _, form in self._gradient(rank, claim) for (atom, _), _ in form}
+            computed = {atom: origins.get(atom, atom) for atom in atoms}
+            hooked = {moves.get(one, none) for one in computed.values() if one in self.made}
+            later = {moves.get(atom, none) ^ moves.get(one, none)
+                     for atom, one in computed.items() if one in self.made}  # fmt: skip
+            certain = bool(later - {none})
+            if certain or len(hooked) > 1:
+                kinds = (later if certain else hooked) - {none}
+                how = " and ".join(sorted(min(kinds, key=sorted)))
+                sentence = (
+                    f"{place_of(rank, claim.name, claim)}: expected gradients in the order in "
+                    f"which they are computed, got one that {how}: sum all as they are"
+                )
+                sentence += "" if certain else ", unless the weight of its rank is in that order"
+                yield DataFault(sentence, details_of(claim.name, {rank: claim}), certain)
 
     def wrong_scale(self) -> Iterator[DataFault]:
         """Yield parameters whose gradients have other coefficients than most, or several."""
@@ -353,12 +229,12 @@ class _GradientQuestions:
             rank, claim = next((rank, terms.claims[0]) for rank, terms in enumerate(self.terms)
                                if terms.claims)  # fmt: skip
             sentence = (
-                f"{_place(rank, claim.name, claim)}: each rank scales by its own factor: "
+                f"{place_of(rank, claim.name, claim)}: each rank scales by its own factor: "
                 f"{_listed(weights)}, which sum to {sum(weights.values())} and not to 1, as the "
                 "weights of a mean do, such as its share of all tokens: scale all ranks alike, if "
                 "they are meant alike"
             )
-            yield DataFault(sentence, _details(claim.name, {rank: claim}), False)
+            yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
             return
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         model = ""
@@ -485,7 +361,7 @@ class _GradientQuestions:
             factors = {self.values.weights.get(name, ()) for name in atoms}
             numbers.setdefault(claim.step, set()).update(factors)
             if len(factors) > 1:
-                where = _place(rank, claim.name, claim)
+                where = place_of(rank, claim.name, claim)
                 notes.append(
                     f"{where}: each rank scales its part by a number of its own before the sum, "
                     "such as a clip by its own norm: clip after the sum, if all are meant alike"
@@ -534,7 +410,7 @@ class _GradientQuestions:
             other = "one of other terms or factors"
         name = claims[rank].name
         sentence = (
-            f"{_place(rank, name, claims[rank])}: expected the gradient of rank {first}, which "
+            f"{place_of(rank, name, claims[rank])}: expected the gradient of rank {first}, which "
             f"holds a replica, that is {one}, got {other}: reduce it over ranks "
             f"{ranks_text(sorted(replicas))}"
         )
@@ -581,16 +457,16 @@ class _GradientQuestions:
                 ", if they are replicas: only equal data at the start speak for it, and these "
                 f"ranks {why if linked else 'sum no gradients with one another'}"
             )
-        return DataFault(sentence, _details(holder.parameter.name, claims), certain)
+        return DataFault(sentence, details_of(holder.parameter.name, claims), certain)
 
     def _started_apart(self, one: ReplicaHolder, other: ReplicaHolder, step: int) -> DataFault:
         claims = {holder.rank: holder.claims[step] for holder in (other, one)}
         sentence = (
-            f"{_place(other.rank, other.parameter.name, claims[other.rank])}: expected the data of "
-            f"rank {one.rank}, as both get one sum of gradients, got other data from the start: "
+            f"{place_of(other.rank, other.parameter.name, claims[other.rank])}: expected the data "
+            f"of rank {one.rank}, as both get one sum of gradients, got other data from the start: "
             "seed both alike, or broadcast the parameters before the first step"
         )
-        return DataFault(sentence, _details(other.parameter.name, claims))
+        return DataFault(sentence, details_of(other.parameter.name, claims))
 
     def _summed(self, gradient: Value) -> str:
         ranks = self._ranks_of(gradient)
@@ -615,7 +491,7 @@ class _GradientQuestions:
         if not model:
             fix = "reduce every gradient once, and scale all ranks alike"
         sentence = (
-            f"{_place(rank, claim.name, claim)}: expected {expected}, "
+            f"{place_of(rank, claim.name, claim)}: expected {expected}, "
             f"got {' and '.join(map(str, sorted(ranks)))}: {fix}"
         )
         times = {number / common: count for number, count in ranks.items()}
@@ -624,24 +500,8 @@ class _GradientQuestions:
         )
         if not certain:
             sentence += ", unless ranks compute equal gradients from different data"
-        return DataFault(sentence, _details(claim.name, {rank: claim}), certain)
+        return DataFault(sentence, details_of(claim.name, {rank: claim}), certain)
 
 
 def _listed(weights: dict[int, Fraction]) -> str:
     return ", ".join(f"{number} on rank {rank}" for rank, number in weights.items())
-
-
-def _place(rank: int, name: str, claim: GradientClaim) -> str:
-    line = f" at {claim.source}" if claim.source else ""
-    return f"rank {rank}, gradient of {name}{line}"
-
-
-def _details(name: str, claims: dict[int, GradientClaim]) -> Counterexample:
-    events = tuple(
-        InvolvedInstruction(
-            rank, f"the optimizer reads the gradient of {name}", role="reads it",
-            wrong=place == 0, source=claim.source,
-        )
-        for place, (rank, claim) in enumerate(claims.items())
-    )  # fmt: skip
-    return Counterexample("unfinished-sum", tuple(claims), (name,), events=events)

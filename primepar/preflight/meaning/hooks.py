@@ -18,11 +18,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import _disable_current_modes, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import local_part
-from primepar.preflight.meaning.terms import Pullback
+from primepar.preflight.meaning.terms import CopiedInput, Pullback
 from primepar.preflight.meaning.traces import MOST_APPLICATIONS, FunctionTrace, TracedCall
 
 
@@ -149,6 +149,8 @@ class GradientHooks:
                 application.returned(outputs)
                 node.register_prehook(application.arrives)
                 node.register_hook(application.returns)
+                if not application.trace.calls:
+                    result = tree_map(application.distinguished, result)
             return result
 
         return apply
@@ -207,6 +209,9 @@ class _Application:
     def __init__(self, recorder: TermRecorder, name: str, inputs: Sequence[torch.Tensor]) -> None:
         """Note the inputs, which the forward pass may overwrite."""
         self.recorder, self.trace = recorder, FunctionTrace(name)
+        self.inputs = {one.untyped_storage()._cdata for one in inputs}
+        self.outputs: list[int] = []
+        """Terms of outputs, where the forward pass does not communicate."""
         self.needed = [one.requires_grad for one in inputs]
         with _disable_current_modes():
             for one in inputs:
@@ -231,6 +236,14 @@ class _Application:
                 self.trace.named(one.detach(), self.recorder.held(one)) for one in outputs
             ]
 
+    def distinguished(self, output: Any) -> Any:
+        """An output in memory of its own, so that its uses and those of an input are distinct."""
+        if isinstance(output, torch.Tensor) and output.grad_fn is not None:
+            if output.untyped_storage()._cdata in self.inputs:
+                output = output.clone()
+            self.outputs.append(self.recorder.distinguished(output.detach()))
+        return output
+
     def arrives(self, gradients: Sequence[torch.Tensor | None]) -> Any:
         """Note the gradients of the outputs, in memory of their own."""
         if torch.is_grad_enabled():  # A second derivative is asked: leave the graph alone.
@@ -251,14 +264,22 @@ class _Application:
             return
         self.recorder.trace = None
         self.trace.source = self.recorder.source()
+        pairs = zip(gradients, self.needed, strict=False)
+        needed = [gradient for gradient, is_needed in pairs if is_needed]
         with _disable_current_modes():
             self.trace.gradients = [
-                None if one is None else self.trace.tensor(one)
-                for one, needed in zip(gradients, self.needed, strict=False)
-                if needed
+                None if one is None else self.trace.tensor(one) for one in needed
             ]
         if any(isinstance(one, TracedCall) for one in self.trace.backward):
             self.recorder.entered.update(dict.fromkeys(one.term for one in self.trace.inputs))
+            for given, gradient in zip(self.trace.inputs, needed, strict=False):
+                if gradient is not None and self.outputs:
+                    self.recorder.copied.append(
+                        CopiedInput(
+                            given.term, self.recorder.held(gradient), tuple(self.outputs),
+                            self.trace.name, self.trace.source,
+                        )
+                    )  # fmt: skip
         of_name = [one for one in self.recorder.traces if one.name == self.trace.name]
         if self.trace.calls and len(of_name) < MOST_APPLICATIONS:
             self.recorder.traces.append(self.trace)

@@ -27,9 +27,11 @@ from primepar.preflight.meaning.storages import (
     span,
 )
 from primepar.preflight.meaning.terms import (
+    MOVES,
     Added,
     Applied,
     CapturedCall,
+    CopiedInput,
     Cotangent,
     Gradient,
     GradientClaim,
@@ -82,6 +84,9 @@ class LinearTerms:
             return self._product(args, output, name in _QUOTIENTS)
         if name in _SUMS:
             return self._sum(args, kwargs, output, _SUMS[name])
+        if name == "aten::flip" and args[0].is_contiguous():
+            moves = f"{MOVES}{sorted(dim % args[0].dim() for dim in args[1])}"
+            return self.storages.add(Mapped(moves, self.storages.read(args[0]), output.numel()))
         if name == "aten::cat" and (args[1:] or (0,))[0] == 0:
             return self._joined([(tensor, 0, tensor.numel()) for tensor in args[0]])
         if name == "fsdp::split_with_sizes_copy":
@@ -182,6 +187,7 @@ class TermRecorder:
         self.traces: list[FunctionTrace] = []
         self.entered: dict[int, None] = {}
         """Inputs of functions that communicate in their backward pass."""
+        self.copied: list[CopiedInput] = []
         self.idle = ""
         """The first step of an optimizer that found no gradient."""
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
@@ -302,6 +308,14 @@ class TermRecorder:
         self.claims.append(GradientClaim(name, step, data, sums, self.source()))
         return True
 
+    def distinguished(self, tensor: torch.Tensor) -> int:
+        """Give what a tensor holds a term that no other tensor has; return it."""
+        with _disable_current_modes():
+            local = local_part(tensor)
+            node = self.storages.add(Scaled(self.storages.read(local), "1"), anew=True)
+            self.storages.write(local, node)
+        return node
+
     def replica(self, group: tuple[int, ...], tensor: torch.Tensor) -> None:
         """Note that a tensor is labelled as replicated over a group of ranks."""
         self.replicas.append(ReplicaClaim(group, self.held(tensor), self.source()))
@@ -319,7 +333,7 @@ class TermRecorder:
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
             tuple([trace.packed() for trace in self.traces if trace.gradients]),
-            tuple(self.entered), self.idle, tuple(self.backward),
+            tuple(self.entered), tuple(self.copied), self.idle, tuple(self.backward),
         )  # fmt: skip
 
     def tracked(self, tensor: torch.Tensor) -> bool:

@@ -84,6 +84,11 @@ class ReplicaQuestions:
         """A name of what a parameter holds at the end."""
         return digest(self.values.of(holder.rank, holder.parameter.end))
 
+    def reunited(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
+        """Whether two replicas were changed and are equal at the end."""
+        ends = self.end(one), self.end(other)
+        return ends[0] == ends[1] != self.start(one)
+
     @cached_property
     def groups(self) -> list[Replicas]:
         """Parameters that start with the same data on two ranks or more.

@@ -121,9 +121,9 @@ class Storages:
         self._held: dict[int, tuple[StorageWeakRef, list[Held]]] = {}
         """Address of a storage -> a reference that keeps the address from being used again."""
 
-    def add(self, node: Term) -> int:
-        """The number of a term; equal terms have one."""
-        number = self._numbers.setdefault(node, len(self.nodes))
+    def add(self, node: Term, anew: bool = False) -> int:
+        """The number of a term; equal terms have one, if not `anew`."""
+        number = len(self.nodes) if anew else self._numbers.setdefault(node, len(self.nodes))
         if number == len(self.nodes):
             self.nodes.append(node)
             self.depends.append(both(self.depends[one] for one in inputs_of(node)))

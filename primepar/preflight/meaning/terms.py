@@ -48,6 +48,10 @@ class Applied(TermNode, frozen=True):
     """Inputs that it adds to what it makes of the others, as a layer its bias to a product."""
 
 
+MOVES = "moves elements along "
+"""Begins the name of a linear operation that is its own inverse, as to turn rows round."""
+
+
 class Mapped(TermNode, frozen=True):
     """A linear operation of one input, such as a transposition or a change of type."""
 
@@ -150,6 +154,20 @@ class Pullback(Struct, frozen=True, array_like=True):
     source: str
 
 
+class CopiedInput(Struct, frozen=True, array_like=True):
+    """An input of a function of autograd that communicates in its backward pass alone."""
+
+    data: int
+    """The term of the input."""
+    gradient: int
+    """The term of the gradient that the function returns for it."""
+    outputs: tuple[int, ...]
+    """The terms of what it returns, which no other tensor has."""
+    name: str
+    source: str
+    """Where `backward` is called, `train.py:42`."""
+
+
 class GradientClaim(Struct, frozen=True, array_like=True):
     """A parameter and its gradient as an optimizer of one rank reads them."""
 
@@ -204,6 +222,7 @@ class RankTerms(Struct, frozen=True, array_like=True):
     """What functions of autograd that communicate did, packed."""
     entered: tuple[int, ...] = ()
     """Inputs of functions of autograd that communicate in their backward pass."""
+    copied: tuple[CopiedInput, ...] = ()
     idle: str = ""
     """The first step of an optimizer that found no gradient, though a backward pass had run."""
     backward: tuple[tuple[int, int], ...] = ()
