@@ -9,7 +9,6 @@ first device of the first node.
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -198,11 +197,10 @@ def read_cluster(text: str | bytes) -> Cluster:
         values = toml_of(text if isinstance(text, bytes) else text.encode())
     except TextError as error:
         raise ClusterError(str(error)) from None
-    read = partial(msgspec.convert, type=Cluster, str_keys=True)
     try:
-        cluster: Cluster = read(values)
+        cluster = msgspec.convert(values, Cluster, str_keys=True)
     except msgspec.ValidationError as error:
-        raise refusal(str(error), values, read) from None
+        raise refusal(str(error), values, Cluster) from None
     refuse_rates(cluster.rates)
     refuse_kinds(cluster.operators)
     refuse_links(cluster.links, cluster.nodes, cluster.devices_per_node)

@@ -7,13 +7,14 @@ checked here.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, get_args
 
 import msgspec
+from msgspec import Struct
 
 from primepar.errors import ClusterError, nearest
-from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Points, Rate
+from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Points, Rate, Ring
 
 EXPECTED: Final = {
     "name": ("a name without control characters", '"8 x H200"'),
@@ -47,6 +48,9 @@ EXPECTED: Final = {
     "gap": ("the seconds between two messages of a port, 0 or more", "1e-6"),
 }  # fmt: skip
 """Field -> what it holds, and an example."""
+STRUCTS: Final[dict[str, type[Struct]]] = {
+    "all_reduce": Ring, "all_gather": Ring, "rates": Rate, "operators": Passing, "links": Link,
+}  # fmt: skip
 TABLES: Final = {"rates": BYTES, "operators": KINDS, "curves": get_args(Moved)}
 """Field whose tables have names -> those names."""
 
@@ -61,22 +65,20 @@ def wrong(place: str, got: object) -> ClusterError:
     return ClusterError(f"{place}: expected {expected}, got {got}: write {write}")
 
 
-def refusal(message: str, values: dict[str, Any], read: Callable[[object], object]) -> ClusterError:
-    """An error of msgspec, rewritten as expected, got, where and what to write.
-
-    `read` converts some values, and raises what it raised for these.
-    """
+def refusal(message: str, values: dict[str, Any], cluster: type[Struct]) -> ClusterError:
+    """An error of msgspec, rewritten as expected, got, where and what to write."""
     match = re.search(r" - at `(?:(key)` in `)?([^`]*)`", message)
     place = match[2] if match else "$"
     while "[...]" in place:  # msgspec reports no keys of tables
-        place = place.replace("[...]", f".{_first_wrong(values, place, read)}", 1)
+        place = place.replace("[...]", f".{_first_wrong(values, place, cluster)}", 1)
     missing = re.match(r"Object missing required field `(\w+)`", message)
     if missing:
         return wrong(f"{place}.{missing[1]}", "none")
     unknown = re.match(r"Object contains unknown field `([^`]*)`", message)
     if unknown or (match and match[1]):
-        name = unknown[1] if unknown else _first_wrong(values, f"{place}[...]", read)
-        names = _fields(place) if unknown else TABLES.get(place.rpartition(".")[2])
+        name = unknown[1] if unknown else _first_wrong(values, f"{place}[...]", cluster)
+        table = next((table for key, table in STRUCTS.items() if f".{key}" in place), cluster)
+        names = table.__struct_fields__ if unknown else TABLES.get(place.rpartition(".")[2])
         if names is None:  # a group of devices
             return wrong(place, repr(name))
         write = nearest(name, names) or (": leave it out" if unknown else ": write one of these")
@@ -87,25 +89,14 @@ def refusal(message: str, values: dict[str, Any], read: Callable[[object], objec
     return wrong(place, repr(got))
 
 
-def _fields(place: str) -> Sequence[str]:
-    """Names of the fields of the table at a place."""
-    from primepar.plan.cluster import Cluster
-    from primepar.plan.cluster_parts import Ring
-
-    tables = {"all_reduce": Ring, "all_gather": Ring, "rates": Rate, "operators": Passing,
-              "links": Link}  # fmt: skip
-    return next((table for name, table in tables.items() if f".{name}" in place),
-                Cluster).__struct_fields__  # fmt: skip
-
-
-def _first_wrong(values: Any, place: str, read: Callable[[object], object]) -> str:
+def _first_wrong(values: Any, place: str, cluster: type[Struct]) -> str:
     """The first wrong table of those at a place, up to its `[...]`: that which fails alone."""
     path = re.findall(r"\.([\w-]+)|\[(\d+)\]", place.partition("[...]")[0])
     tables = _value_at(values, place.partition("[...]")[0])
     for name in tables:
         alone = _with(values, path, {name: tables[name]})
         try:
-            read(alone)
+            msgspec.convert(alone, cluster, str_keys=True)
         except msgspec.ValidationError:
             return str(name)
     raise AssertionError("one of the tables is wrong")
