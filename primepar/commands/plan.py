@@ -9,6 +9,7 @@ import typer
 
 from primepar.commands.options import JsonOption, file_option, json_text
 from primepar.commands.plan_objective import Goal, Question, Recompute, Shard, Space
+from primepar.commands.plan_several import answers, counts
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError
 from primepar.plan.cluster import shipped_clusters
@@ -36,16 +37,19 @@ def plan(
         int | None, typer.Option(help="Nodes of the cluster.", show_default="those of the file")
     ] = None,
     devices: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            help="Devices of the plan.",
+            metavar="INTEGERS",
+            help="Devices of the plan; several, as 8,16,32, are a table.",
             show_default="all of the nodes",
         ),
     ] = None,
     batch: Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=1, help="Sequences of a training step.", show_default="8, or those of the plan"
+            metavar="INTEGERS",
+            help="Sequences of a training step; several, as 8,16,32, are a table.",
+            show_default="8, or those of the plan",
         ),
     ] = None,
     positions: Annotated[
@@ -136,7 +140,12 @@ def plan(
     ] = None,
     output: Annotated[
         Path | None,
-        file_option("Write the plan, plan.json.", "--output", "-o", metavar="FILE"),
+        file_option(
+            "Write the plan, plan.json; of several the picture, plans.svg.",
+            "--output",
+            "-o",
+            metavar="FILE",
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -151,14 +160,17 @@ def plan(
     """
     if tokens is not None and not 0 < tokens < float("inf"):
         raise ConfigError(f"--tokens: expected more than 0 tokens, got {tokens:g}: write 1e12")
+    batches, sizes = counts("--batch", batch), counts("--devices", devices)
     question = Question(
-        target=target, model=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
+        target=target, model=model, cluster=cluster, nodes=nodes, devices=sizes[0],
+        batch=batches[0],
         positions=positions, dtype=dtype, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, shard=shard,
         recompute=recompute, space=space, goal=objective,
         memory=memory, within=within, explain=explain, tokens=tokens, output=output,
     )  # fmt: skip
     with progress() as tick:
-        answer = question.answer(tick)
+        several = len(batches) * len(sizes) > 1
+        answer = answers(question, batches, sizes, tick) if several else question.answer(tick)
     if json:
         typer.echo(json_text(answer.data), nl=False)
     else:

@@ -17,6 +17,7 @@ from planner_cases import simulated_once
 from profiles import IS_LONG
 
 import primepar
+from primepar.commands.plan_several import Point, frontier
 from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
@@ -466,3 +467,27 @@ def test_a_model_that_fits_no_plan_is_refused_with_what_it_lacks(tmp_path: Path)
         "primepar: error: --explain: expected none where stages, micro-batches and options are "
         "searched, as their sequences have no price one by one: leave it out\n"
     )
+
+
+def test_several_batches_and_devices_are_one_table_and_a_picture(tmp_path: Path) -> None:
+    path = tmp_path / "plans.svg"
+    done = run(*PLAN, "--batch", "2,4", "--devices", "1,2", "--tokens", "1e9", "-o", str(path))
+    assert (done.code, done.err) == (0, "")
+    head, *rows = [line.split() for line in done.out.splitlines()[:5]]
+    assert head[:4] == ["devices", "batch", "p", "x"]
+    assert [row[:2] for row in rows] == [["1", "2"], ["1", "4"], ["2", "2"], ["2", "4"]]
+    assert any(row[-1] == "*" for row in rows)
+    assert path.read_text().count("<circle") == 4
+    for wrong, text in (
+        (("--batch", "2,x"), "--batch: expected a number from 1, or several as 8,16,32, got '2,x': "
+         "write --batch 8"),
+        (("--batch", "2,4", "-o", "plan.json"), "--output: expected a picture of several batches "
+         "or devices, got plan.json: write plan.svg, or ask for one of them"),
+    ):  # fmt: skip
+        assert run(*PLAN, *wrong).err == f"primepar: error: {text}\n"
+
+
+def test_the_frontier_has_what_no_other_is_better_than() -> None:
+    known = [Point(1, 1, tokens_per_second=speed, memory=memory)
+             for speed, memory in ((3.0, 5.0), (2.0, 4.0), (2.0, 6.0), (3.0, 5.0))]  # fmt: skip
+    assert frontier([*known, Point(1, 1, refusal="none fits")]) == [known[0], known[1], known[3]]
