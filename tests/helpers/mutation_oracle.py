@@ -27,7 +27,7 @@ from phase_programs import sums
 from phased import everything
 from pipeline_cases import small
 from scaled_programs import scaled_program
-from step_cases import passed
+from step_cases import passed, recomputed, sharded
 from stream_k_cases import WITH_FIX_UP
 
 from primepar.errors import PrimeParError
@@ -49,6 +49,8 @@ STEPS: dict[str, Callable[[], Json]] = {
     "stream-k": lambda: msgspec.to_builtins(WITH_FIX_UP.program()),
     "pipeline 1f1b": lambda: msgspec.to_builtins(small("1f1b", 2, 3)),
     "pipeline zbv": lambda: msgspec.to_builtins(small("zbv", 2, 2)),
+    "recomputed step": lambda: msgspec.to_builtins(recomputed()),
+    "sharded step": lambda: msgspec.to_builtins(sharded()),
 }
 """Programs with phases of their own: small ones, training steps of one layer, and of methods."""
 BASES = {

@@ -88,6 +88,22 @@ def passed(name: str, ranks: int, family: str) -> Program:
     return lower_step(preset_plan(name, SMALL[family], ranks), BATCH, POSITIONS)
 
 
+@cache
+def recomputed() -> Program:
+    """A step of two devices whose layer is computed again."""
+    plan = preset_plan("megatron", SMALL["llama"], 2)
+    again = msgspec.structs.replace(plan, recompute="full")
+    return lower_step(again, 1, 2, passes=["free-early"])
+
+
+@cache
+def sharded() -> Program:
+    """A step of two devices whose optimizer is in shards."""
+    plan = preset_plan("data", SMALL["llama"], 2)
+    shards = msgspec.structs.replace(plan, sharded_optimizer=True)
+    return lower_step(shards, 2, 2, passes=["free-early"])
+
+
 def by_rank(rank_calls: Iterable[tuple[int, Call]], ranks: int) -> list[list[Call]]:
     """The calls of every rank."""
     lists: list[list[Call]] = [[] for _ in range(ranks)]

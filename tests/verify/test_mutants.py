@@ -47,8 +47,9 @@ def test_every_way_every_property_and_every_method_is_kept() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    ["by-output", "sequence-row", "step in rows", "stream-k", "pipeline 1f1b", "pipeline zbv"],
-)
+    ["by-output", "sequence-row", "step in rows", "recomputed step", "sharded step", "stream-k",
+     "pipeline 1f1b", "pipeline zbv"],
+)  # fmt: skip
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(method: str) -> None:
     ways = [way for way in PROGRAM_WAYS if changes(method, way, 1)]
     assert len(ways) >= 17
