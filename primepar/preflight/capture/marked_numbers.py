@@ -26,6 +26,8 @@ from torch.overrides import TorchFunctionMode
 from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
 
 _recorder: RankRecorder
+_exist = False
+"""Whether there is a marked number yet: before, no argument has to be looked at."""
 
 
 class MarkedFloat(float):
@@ -98,6 +100,8 @@ def marked(value: Any, mark: Mark | None) -> Any:
     else:
         return value
     number.mark = mark
+    global _exist
+    _exist = True
     return number
 
 
@@ -280,7 +284,7 @@ class MarkedArguments(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch, and note the marks of its arguments in what it makes."""
         kwargs = kwargs or {}
-        marks = list(marks_in((*args, *kwargs.values()), 2))
+        marks = list(marks_in((*args, *kwargs.values()), 2)) if _exist else []
         if not marks:
             return func(*args, **kwargs)
         values = [plain(value) for value in args]

@@ -256,9 +256,11 @@ class _StandIns:
         backend: Any = None, pg_options: Any = None, use_local_synchronization: bool = False,
         *rest: Any, **named: Any,
     ) -> Any:  # fmt: skip
+        members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
         if not use_local_synchronization:
-            members = tuple(range(self.ranks)) if ranks is None else tuple(ranks)
             self.recorder.recording.groups.append(GroupCreation(members, source_line()))
+        if self.rank not in members:  # a mesh of many ranks has many groups of others
+            return dist.GroupMember.NON_GROUP_MEMBER
         group = original(ranks, None, None, None, use_local_synchronization, *rest, **named)
         if isinstance(group, RecordedGroup) and backend:
             group.asked_backend = str(backend).lower()

@@ -151,8 +151,11 @@ class Storages:
         return any(self._within(tensor))
 
     def _within(self, tensor: torch.Tensor) -> Iterator[Held]:
+        several = self._of(tensor)
+        if not several:  # as of most tensors
+            return iter(())
         start, end = byte_range(tensor)
-        return (held for held in self._of(tensor) if held.start < end and start < held.end)
+        return (held for held in several if held.start < end and start < held.end)
 
     def read(self, tensor: torch.Tensor) -> int:
         """The term of what a tensor spans."""
