@@ -126,7 +126,7 @@ class MicroBatches:
     def instruction(self, node: Instruction, number: int, first_rank: int) -> Instruction:
         """Return an instruction for micro-batch `number`, on ranks from `first_rank` on."""
         changes = blocks_renamed(node, lambda name: self.block(name, number))
-        changes |= _on_ranks(node, lambda rank: rank + first_rank)
+        changes |= on_ranks(node, lambda rank: rank + first_rank)
         request = getattr(node, "request", None)
         if request is not None:
             # Micro-batches overlap, so each of them needs names of its own for what is in flight.
@@ -140,7 +140,7 @@ class MicroBatches:
         return msgspec.structs.replace(node, **changes)
 
 
-def _on_ranks(node: Instruction, rank: Callable[[int], int]) -> dict[str, Any]:
+def on_ranks(node: Instruction, rank: Callable[[int], int]) -> dict[str, Any]:
     """Return the fields of an instruction that name ranks, with other ranks."""
     changes: dict[str, Any] = {
         field: rank(getattr(node, field))

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from primepar.errors import ConfigError
 from primepar.operators.averaging import lower_average
+from primepar.operators.pipeline import on_ranks
 from primepar.operators.step import lower_step
 from primepar.passes import PASSES, apply
 from primepar.plan.cluster import Cluster
@@ -29,18 +30,7 @@ from primepar.plan.simulator.account import UNIFORM, Shortened, account_of
 from primepar.plan.simulator.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.events import Communication
-from primepar.schedule.program import (
-    Broadcast,
-    Collective,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Program,
-    Recv,
-    Reduce,
-    Send,
-)
+from primepar.schedule.program import Group, Instruction, Program
 from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
 
@@ -103,16 +93,9 @@ def copied_to_next_ranks(program: Program, copies: int) -> Program:
 
 def _shifted(node: Instruction, first: int) -> Instruction:
     """Return an instruction with ranks counted from `first` on."""
-    match node:
-        case Send() | Recv() | ISend() | IRecv():
-            return replace(node, peer=node.peer + first)
-        case Group(body=body):
-            return replace(node, body=tuple(_shifted(message, first) for message in body))
-        case _ if isinstance(node, Collective):
-            root = {"root": node.root + first} if isinstance(node, Reduce | Broadcast) else {}
-            return replace(node, group=tuple(rank + first for rank in node.group), **root)
-        case _:
-            return node
+    if isinstance(node, Group):
+        return replace(node, body=tuple(_shifted(message, first) for message in node.body))
+    return replace(node, **on_ranks(node, first.__add__))
 
 
 def is_large(plan: Plan) -> bool:
