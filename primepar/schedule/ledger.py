@@ -68,29 +68,42 @@ class Live(NamedTuple):
     held: dict[str, Any]
 
 
-def live(
-    program: Program, rank: int, memory: Memory, elements: Callable[[str], Any]
-) -> Iterator[Live]:
-    """Yield what is live before the first instruction of a rank, and whenever a block appears."""
+def changes(
+    program: Program, rank: int, memory: Memory = "device"
+) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Yield each instruction of a rank with the blocks that go there, and then those that appear.
+
+    `BEFORE` is the first. A block that is written again takes no more memory. In place, what goes
+    makes room first: a join of two halves adds nothing.
+    """
     on_device = memory == "device"
-    start = initial_blocks(program) if on_device else host_blocks(program)
-    held = {block: elements(block) for block in start[rank]}
-    now = sum(held.values())
-    yield Live(BEFORE, now, held)
+    start = (initial_blocks(program) if on_device else host_blocks(program))[rank]
+    held = set(start)
+    yield BEFORE, [], list(start)
     for index, node in enumerate(in_time(program.programs[rank])):
         _, appears, goes, *_ = effects(node, rank)
         if not on_device:
             appears = (node.block,) if isinstance(node, Evict) else ()
             goes = (node.block,) if isinstance(node, Fetch) else ()
-        for block in goes:
-            now = now - held.pop(block, 0)
-        # A block that is written again takes no more memory. In place, what goes makes room first:
-        # a join of two halves adds nothing.
+        gone = [block for block in goes if block in held]
+        held.difference_update(gone)
         fresh = [block for block in appears if block not in held]
+        held.update(fresh)
+        yield index, gone, fresh
+
+
+def live(
+    program: Program, rank: int, memory: Memory, elements: Callable[[str], Any]
+) -> Iterator[Live]:
+    """Yield what is live before the first instruction of a rank, and whenever a block appears."""
+    held, now = dict[str, Any](), 0
+    for index, gone, fresh in changes(program, rank, memory):
+        for block in gone:
+            now = now - held.pop(block)
         for block in fresh:
             held[block] = elements(block)
             now = now + held[block]
-        if fresh:
+        if fresh or index == BEFORE:
             yield Live(index, now, held)
 
 

@@ -31,8 +31,8 @@ from primepar.plan.cluster import BYTES
 from primepar.plan.kernels import BlockBytes, step_options
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan
-from primepar.plan.simulator.work import Size, live_changes
-from primepar.schedule.ledger import sends
+from primepar.plan.simulator.work import Size
+from primepar.schedule.ledger import changes, sends
 from primepar.schedule.program import Program
 from primepar.schedule.sharing import sharing
 from primepar.without_cycles import without_cycles
@@ -147,8 +147,9 @@ def account_of(short: Shortened, program: Program, dtype: str) -> tuple[StepAcco
     late, after = made_late(program, elements)
     held = []
     for rank, of_rank in enumerate(after):
-        grown = (sum(more for _, more in changes) for _, changes in live_changes(late, rank, size))
-        live = accumulate(grown)
+        live = accumulate(
+            sum(map(size, fresh)) - sum(map(size, gone)) for _, gone, fresh in changes(late, rank)
+        )
         held.append(max(now + item * added for now, added in zip(live, of_rank, strict=True)))
     is_equal = all(rank.is_equal(run) for rank in ranks for run in short.runs)
     sent = tuple(ceil(rank.all_sent(short.runs)) for rank in ranks)
@@ -175,16 +176,18 @@ class _RankCount:
         live: dict[int, list[int]] = {layer: [] for layer in layers}
         sent_by: defaultdict[int | None, Fraction] = defaultdict(Fraction)
         layer: int | None = None
-        for node, changes in live_changes(program, rank, size):
-            for block, grown in changes:
-                owner = layer_of(block)
-                if owner in now:
-                    now[owner] += grown
-                layer = owner if grown > 0 else layer
+        for _, gone, fresh in changes(program, rank):
+            for sign, blocks in ((-1, gone), (1, fresh)):
+                for block in blocks:
+                    owner = layer_of(block)
+                    if owner in now:
+                        now[owner] += sign * size(block)
+                    layer = owner if sign > 0 else layer
             running.append(layer)
             for known, amounts in live.items():
                 amounts.append(now[known])
-            for block, times in () if node is None else sends(node, rank):
+        for node in program.programs[rank]:
+            for block, times in sends(node, rank):
                 sent_by[layer_of(block)] += times * size(block)  # a coalesced sum is of several
         return cls(running, live, sent_by)
 

@@ -16,17 +16,16 @@ block that an instruction names passes once through the memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import isqrt, prod
 from types import MappingProxyType
 from typing import Any
 
 from primepar.errors import ProgramError
-from primepar.passes.block_uses import Rank
 from primepar.plan.cluster import Cluster, Passing
 from primepar.plan.kernels import NO_ATTENTION, Attention, BlockBytes
-from primepar.schedule.effects import effects, initial_blocks
+from primepar.schedule.effects import effects
 from primepar.schedule.ledger import peak, sends
 from primepar.schedule.program import (
     Collective,
@@ -42,26 +41,6 @@ from primepar.schedule.signature import Signature, multiplies
 
 Size = Callable[[str], int]
 """Bytes of a block."""
-
-
-def live_changes(
-    program: Program, rank: int, size: Size
-) -> Iterator[tuple[Instruction | None, list[tuple[str, int]]]]:
-    """Yield each instruction of a rank with the blocks that come and go there, and their bytes.
-
-    Bytes of blocks that go are negative. The start of the program comes first, without instruction.
-    """
-    blocks = {block: size(block) for block in initial_blocks(program)[rank]}
-    touched = Rank(rank).touched
-    yield None, list(blocks.items())
-    for node in program.programs[rank]:
-        used = touched(node)
-        changes = [(block, -blocks.pop(block)) for block in used.gone if block in blocks]
-        for block in used.made:
-            if block not in blocks:
-                blocks[block] = size(block)
-                changes.append((block, blocks[block]))
-        yield node, changes
 
 
 def sent(node: Instruction, rank: int, size: Size) -> Fraction | int:
