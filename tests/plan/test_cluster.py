@@ -160,9 +160,6 @@ def test_the_sizes_of_a_cluster() -> None:
         ("memory = 1e9\n", "",
          "$.memory: expected the bytes of a device's memory, above 0, got none: "
          "write memory = 3.2e10"),
-        ("bandwidth = 1e9", "bandwidth = -1e9",
-         "$.links[1].bandwidth: expected bytes per second one way, above 0, got -1000000000.0: "
-         "write bandwidth = 2.5e10"),
         ("bandwidth = 1e9", 'bandwidth = "1 GB/s"',
          "$.links[1].bandwidth: expected bytes per second one way, above 0, got '1 GB/s', and "
          "numbers have no units here: write bandwidth = 2.5e10"),
@@ -172,32 +169,15 @@ def test_the_sizes_of_a_cluster() -> None:
         ("latency = 1e-6", "latencey = 1e-6",
          "$.links[0]: expected one of joins, latency, bandwidth, shared, stream, all_reduce, "
          "all_gather, curves, gap, got 'latencey': write latency"),
-        ("[[links]]\njoins = 4", "[links.all_gather]\nlatency = 1\n[[links]]\njoins = 4",
-         "$.links[0].all_gather.bandwidth: expected bytes per second one way, above 0, got none: "
-         "write bandwidth = 2.5e10"),
-        ("[[links]]\njoins = 4",
-         "[links.all_reduce]\nlatency = -1\nbandwidth = 1\n[[links]]\njoins = 4",
-         "$.links[0].all_reduce.latency: expected the seconds of a message, 0 or more, got -1: "
-         "write latency = 1e-5"),
         ("[[links]]\njoins = 4",
          "[links.all_reduce]\nlatency = 1\nbandwidht = 1\n[[links]]\njoins = 4",
          "$.links[0].all_reduce: expected one of latency, bandwidth, got 'bandwidht': write "
          "bandwidth"),
-        ("nodes = 2", "nodes = 2.5",
-         "$.nodes: expected a whole number of nodes, 1 or more, got 2.5: write nodes = 8"),
         ("nodes = 2", "nodes = 0",
          "$.nodes: expected a whole number of nodes, 1 or more, got 0: write nodes = 8"),
-        ("overlap = true", "overlap = 1",
-         "$.overlap: expected whether transfers overlap products, got 1: write overlap = true"),
         ("achieved = 1e12", "achieved = 3e12",
          "$.rates.float32.achieved: expected operations per second, above 0 and at most the peak, "
          "got 3e+12 of 2e+12: write achieved = 1.1e13"),
-        ("peak = 2e12", 'peak = "2 TFLOPS"',
-         "$.rates.float32.peak: expected operations per second, above 0, got '2 TFLOPS', and "
-         "numbers have no units here: write peak = 1.57e13"),
-        ("peak = 2e12\n", "",
-         "$.rates.float32.peak: expected operations per second, above 0, got none: "
-         "write peak = 1.57e13"),
         ("rates.float32", "rates.fp32",
          "$.rates: expected one of float64, float32, float16, bfloat16, float8, got 'fp32': write "
          "one of these"),
@@ -215,19 +195,9 @@ def test_the_sizes_of_a_cluster() -> None:
         ("[rates.float32]", "[operators.normm]\nlaunch = 0\nmemory_bandwidth = 1\n[rates.float32]",
          "$.operators: expected one of embedding, norm, attention, activation, add, loss, "
          "update, join, got 'normm': write norm"),
-        ("[rates.float32]", "[operators.attention]\nlaunch = 0\nmemory_bandwidth = 1\nscores = 0\n"
-         "[rates.float32]",
-         "$.operators.attention.scores: expected scores of attention per second, above 0, got 0: "
-         "write scores = 3e8"),
         ("[rates.float32]", "[operators.norm]\nlaunch = 0\nmemory_bandwidth = 1\nscores = 1\n"
          "[rates.float32]",
          "$.operators.norm.scores: expected scores of attention alone, got 1: leave it out"),
-        ("[rates.float32]", "[operators.norm]\nlaunch = -1\nmemory_bandwidth = 1\n[rates.float32]",
-         "$.operators.norm.launch: expected the seconds that starting an operation takes, 0 or "
-         "more, got -1: write launch = 5e-6"),
-        ("[rates.float32]", "[operators.norm]\nlaunch = 0\n[rates.float32]",
-         "$.operators.norm.memory_bandwidth: expected bytes per second of a device's memory, above "
-         "0, got none: write memory_bandwidth = 9e11"),
         ("[rates.float32]", "[operators.norm]\nlanch = 0\n[rates.float32]",
          "$.operators.norm: expected one of launch, memory_bandwidth, scores, got 'lanch': "
          "write launch"),
