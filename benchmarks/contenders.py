@@ -3,6 +3,7 @@
 - the floors, plain modules that do not communicate: this rank's rows, or this rank's columns;
 - Megatron's partition by hand, in plain `torch.distributed`, without sequence parallelism and with
   it, where the gathered input of a layer is gathered again in backward, or kept;
+- DDP and FSDP2, torch's data parallelism;
 - DTensor, by `parallelize_module` with the styles of PyTorch's tutorial on tensor parallelism;
 - the presets of the library, lowered once before the ranks start.
 """
@@ -22,6 +23,7 @@ from msgspec import Struct
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -32,6 +34,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.problem import Between, Problem, Wholes, cross_entropy, full_name, same, turned
 from primepar.distributed import (
@@ -158,6 +161,7 @@ class ModuleContender:
     def __init__(self, problem: Problem) -> None:
         self.problem, self.rank, self.ranks = problem, dist.get_rank(), dist.get_world_size()
         self.module = self.partitioned()
+        self.called = self.wrapped()
         tensors = problem.tensors()
         first, second = ("tokens", "targets") if problem.kind == "gpt" else ("x", "dy")
         self.x, self.dy = (self.share(tensors[name]).clone() for name in (first, second))
@@ -167,6 +171,10 @@ class ModuleContender:
     def partitioned(self) -> nn.Module:
         """This rank's module."""
         return self.problem.module()
+
+    def wrapped(self) -> nn.Module:
+        """What a step calls."""
+        return self.module
 
     def share(self, whole: torch.Tensor) -> torch.Tensor:
         """This rank's part of the input or of the output gradient."""
@@ -183,10 +191,10 @@ class ModuleContender:
         self.x.grad = self.y = None
         self.module.zero_grad()
         if self.problem.kind == "gpt":
-            self.y = cross_entropy(self.module(self.x), self.dy) / self.losses
+            self.y = cross_entropy(self.called(self.x), self.dy) / self.losses
             torch.autograd.backward(self.y)
         else:
-            self.y = self.module(self.x)
+            self.y = self.called(self.x)
             torch.autograd.backward(self.y, self.dy)
 
     def wholes(self) -> Wholes:
@@ -215,6 +223,42 @@ class RowFloor(ModuleContender):
 
     def share(self, whole: torch.Tensor) -> torch.Tensor:
         return whole.chunk(self.ranks)[self.rank]
+
+
+class DdpContender(RowFloor):
+    """Data parallelism as torch has it: gradients are averaged in its buckets, of 25 MiB."""
+
+    name = "ddp"
+
+    def wrapped(self) -> nn.Module:
+        return DistributedDataParallel(self.module, gradient_as_bucket_view=True)
+
+    def restored(self, part: torch.Tensor) -> torch.Tensor:
+        return gathered(part, 0)
+
+    def gradient(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        return local_or_full(part) * (1 if self.problem.kind == "gpt" else self.ranks)
+
+    def wholes(self) -> Wholes:
+        if self.problem.kind == "gpt" and self.y is not None:
+            self.y = summed(self.y.detach()) / self.ranks
+        return super().wholes()
+
+
+class FsdpContender(DdpContender):
+    """Data parallelism with parameters in shards: FSDP2, a group of them for each layer."""
+
+    name = "fsdp2"
+
+    def wrapped(self) -> nn.Module:
+        mesh = init_device_mesh("cpu", (self.ranks,))
+        for block in getattr(self.module, "blocks", ()):
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.module, mesh=mesh)
+        return self.module
+
+    def resident(self) -> list[torch.Tensor]:
+        return [local(tensor) for tensor in super().resident()]
 
 
 class ColumnFloor(ModuleContender):
@@ -379,7 +423,7 @@ class DTensorContender(ModuleContender):
         return DTensor.from_local(part, self.mesh, [self.outside]).full_tensor()
 
     def gradient(self, name: str, part: torch.Tensor) -> torch.Tensor:
-        return part.full_tensor() if isinstance(part, DTensor) else part
+        return local_or_full(part)
 
     def resident(self) -> list[torch.Tensor]:
         return [local(tensor) for tensor in super().resident()]
@@ -403,6 +447,11 @@ class SequenceDTensorContender(DTensorContender):
 
     name = "dtensor-sp"
     sequence = True
+
+
+def local_or_full(part: torch.Tensor) -> torch.Tensor:
+    """The full tensor of a DTensor; any other as it is."""
+    return part.full_tensor() if isinstance(part, DTensor) else part
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -587,8 +636,9 @@ class ModelProgram:
 
 
 OTHERS = (
-    ColumnFloor, RowFloor, DTensorContender, SequenceDTensorContender, MegatronContender,
-    SequenceMegatronContender, KeepingMegatronContender,
+    ColumnFloor, RowFloor, DdpContender, FsdpContender, DTensorContender,
+    SequenceDTensorContender, MegatronContender, SequenceMegatronContender,
+    KeepingMegatronContender,
 )  # fmt: skip
 Ours = PartProgram | ModelProgram
 

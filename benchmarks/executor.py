@@ -122,12 +122,15 @@ METRICS: dict[str, Metric] = {
     "CPU of a step": lambda row, _: row.of_step,
     "wall": lambda row, _: row.of_wall,
     "new memory": lambda row, _: Score.exact(row.of_memory),
-    "CPU, to it by hand": lambda row, hand: step_ratio(row.cpu, hand.cpu),
-    "new memory, to it by hand": lambda row, hand: Score.exact(row.peak / hand.peak),
-    "sent, to it by hand": lambda row, hand: Score.exact(row.sent / hand.sent),
+    "CPU over the same by others": lambda row, other: step_ratio(row.cpu, other.cpu),
+    "wall over the same by others": lambda row, other: step_ratio(row.wall, other.wall),
+    "new memory over the same by others": lambda row, other: Score.exact(row.peak / other.peak),
+    "sent over the same by others": lambda row, other: Score.exact(row.sent / other.sent),
 }
-"""Of a preset, and of the same partition by hand, where there is one."""
-ABOVE, STEP, WALL, MEMORY, *BY_HAND = METRICS
+"""Of a preset, and of the same partition by others, where there is one."""
+ABOVE, STEP, WALL, MEMORY, *TO_OTHERS = METRICS
+OTHERS = {"megatron-sp": "megatron-sp by hand", "data": "ddp"}
+"""Preset -> the contender with the same partition."""
 BEST = "best plan"
 LARGE, WIDE, SMALL = ("mlp:M=4096,h=512 on 16", "mlp:M=8192,h=512 on 4", "mlp:M=64,h=64 on 4")
 GPT = "gpt:M=1024,h=192,layers=4 on 4"
@@ -143,10 +146,10 @@ TARGETS = (
     ("", WALL, BEST, 1.0),
     ("", MEMORY, BEST, 0.7),
     ("", MEMORY, "primepar", 1.0),
-    *(("", metric, "megatron-sp", 1.0) for metric in BY_HAND),
+    *(("", metric, plan, 1.0) for plan in OTHERS for metric in TO_OTHERS),
 )
 """Start of a problem's name, metric, plan, and the limit: a ratio to DTensor, or to the plan by
-hand, by the upper end of its interval. Where any plan may meet a target, the one with the lowest
+others, by the upper end of its interval. Where any plan may meet a target, the one with the lowest
 upper end counts."""
 
 
@@ -159,8 +162,8 @@ def targets(rows: Iterable[ContenderRow]) -> Iterator[dict[str, str]]:
         for problem, named in by_problem.items():
             asked = [row for row in named.values() if row.facts and plan in (BEST, row.name)]
             if asked and problem.startswith(start):
-                hand = named[f"{plan} by hand"] if metric in BY_HAND else asked[0]
-                scores = [(METRICS[metric](row, hand), row) for row in asked]
+                other = named[OTHERS[plan]] if metric in TO_OTHERS else asked[0]
+                scores = [(METRICS[metric](row, other), row) for row in asked]
                 score, best = min(scores, key=lambda pair: pair[0].high)
                 yield {
                     "problem": problem,

@@ -62,12 +62,18 @@ class ExecutorPartRow(BenchRow, frozen=True):
     @classmethod
     def notes(cls, rows: list[ExecutorPartRow]) -> Iterator[str]:  # type: ignore[override]
         for part in WITHOUT:
-            for name in ("memory", "cpu"):
-                saved = {
+            saved = {
+                name: {
                     row.problem for row in rows
                     if row.without == part and getattr(row, name) >= 1 + NEEDED
-                }  # fmt: skip
-                yield f"{part}: at least {NEEDED:.0%} of {name} on {len(saved)} problems"
+                }
+                for name in ("memory", "cpu")
+            }  # fmt: skip
+            either = len(saved["memory"] | saved["cpu"])
+            yield (
+                f"{part}: at least {NEEDED:.0%} of memory on {len(saved['memory'])} problems, of "
+                f"CPU on {len(saved['cpu'])}, of either on {either}"
+            )
 
 
 def measure(problem: Problem, plan: str, steps: int) -> Iterator[ExecutorPartRow]:
@@ -100,7 +106,7 @@ def measure(problem: Problem, plan: str, steps: int) -> Iterator[ExecutorPartRow
 
 
 def executor_parts(
-    plan: tuple[str, ...] = ("primepar", "megatron-sp", "data"), steps: int = 5
+    plan: tuple[str, ...] = ("primepar", "megatron", "megatron-sp", "data"), steps: int = 5
 ) -> Iterator[Case]:
     os.environ["KINETO_LOG_LEVEL"] = "99"
     torch.set_num_threads(1)

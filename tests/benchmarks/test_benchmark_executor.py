@@ -118,9 +118,10 @@ def test_a_plan_is_held_to_the_same_one_by_hand() -> None:
     made = rows_of("mlp:M=1,h=1 on 4 ranks", {"megatron-sp": FACTS}, measured)
     lines = [line for line in targets(made) if line["wanted of"] == "megatron-sp"]
     assert [(line["metric"], line["measured"], line["result"]) for line in lines] == [
-        ("CPU, to it by hand", "1.10 [1.10, 1.10]", "missed"),
-        ("new memory, to it by hand", "1.25 [1.25, 1.25]", "missed"),
-        ("sent, to it by hand", "1.00 [1.00, 1.00]", "met"),
+        ("CPU over the same by others", "1.10 [1.10, 1.10]", "missed"),
+        ("wall over the same by others", "1.10 [1.10, 1.10]", "missed"),
+        ("new memory over the same by others", "1.25 [1.25, 1.25]", "missed"),
+        ("sent over the same by others", "1.00 [1.00, 1.00]", "met"),
     ]
 
 
@@ -152,7 +153,7 @@ def test_a_run_on_two_ranks_is_checked_timed_and_counted(tmp_path: Path) -> None
     stored = load_run(out, ContenderRow, LeftOut)
     by_name = {row.name: row for row in stored.measured if isinstance(row, ContenderRow)}
     assert set(by_name) == {
-        "floor:columns", "floor:rows", "dtensor", "dtensor-sp", "megatron by hand",
+        "floor:columns", "floor:rows", "ddp", "fsdp2", "dtensor", "dtensor-sp", "megatron by hand",
         "megatron-sp by hand", "megatron-sp by hand, kept", "megatron", "megatron-sp",
     }  # fmt: skip
     assert all(len(row.cpu) == len(row.wall) == 2 for row in by_name.values())
