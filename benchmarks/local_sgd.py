@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench import BenchRow, BenchRun, Case, Cells, bench
-from primepar.operators import StepInputs, StepSettings
+from primepar.api.drawings import method_events
 from primepar.partition.local_sgd import LocalSGD, averaging_steps
 from primepar.pictures import svg
-from primepar.schedule.events import Event
+from primepar.pictures.methods import method_svg
 
 WORKERS, STEPS, RATE = 8, 32, 0.1
 START, DEVIATION = 10.0, 1.0
@@ -180,30 +180,9 @@ PICTURED = {
 
 def schedule_picture() -> str:
     """SVG of the emulated events of several periods."""
-    from primepar.pictures.methods import method_svg
-
-    runs = {title: emulated_events(method) for title, method in PICTURED.items()}
-    return method_svg("local-sgd", runs)
-
-
-def emulated_events(method: LocalSGD) -> list[Event]:
-    """The events of a method's program on emulated devices."""
-    from primepar.models import GPTConfig
-    from primepar.reference.emulator.executor import emulate
-    from primepar.reference.kernels import StepKernels
-    from primepar.schedule.effects import initial_blocks
-
-    program = method.program()
-    kernels = StepKernels(StepSettings(GPTConfig(), 1, 1), StepInputs(rate=RATE))
-    memories = [
-        {name: np.ones(_shape(name, method)) for name in names} for names in initial_blocks(program)
-    ]
-    return emulate(program, memories, kernels=kernels).events
-
-
-def _shape(block: str, method: LocalSGD) -> tuple[int, ...]:
-    rows, columns, results = method.rows, method.inputs, method.outputs
-    return {"m": (columns, results), "x": (1, rows, columns), "y": (1, rows, results)}[block[0]]
+    return method_svg(
+        "local-sgd", {title: method_events(method) for title, method in PICTURED.items()}
+    )
 
 
 def pictures(run: BenchRun[PeriodRow]) -> dict[str, str]:

@@ -161,8 +161,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
      "primepar: expected the length of side s, 1 or more, got none: write side=2"),
     (lambda: primepar.check("primepar", side=0),
      "side: expected the length of side s, 1 or more, got 0: write side=2"),
-    (lambda: primepar.check("primepar", side=(2, 3)),
-     "side: expected the length of side s, 1 or more, got (2, 3): write side=2"),
     (lambda: primepar.check("tesseract"),
      "tesseract: expected the lengths of sides q, d, each 1 or more, got none: write side=(2, 3)"),
     (lambda: primepar.check("P2x2", side=2),
@@ -185,8 +183,6 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: primepar.verify("primepar", buffered=True),
      "primepar: expected no buffered, as what a map moves is posted at once and needs no buffer, "
      "got buffered=True: leave it out"),
-    (lambda: primepar.verify("K2,P2x2", side=2),
-     "K2,P2x2: expected no side, as a sequence has its own mesh, got side=2: leave it out"),
     (lambda: primepar.check(Nesting((PrimePar(), PrimePar()), ("P", "P"))),
      "P,P: expected a length for each primitive, got none: write them like P2x2,P2x2"),
     (lambda: primepar.verify(NoMap),

@@ -74,7 +74,6 @@ def test_list_as_json_has_every_registered_name() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("show_primepar_2", ("primepar", "--side", "2")),
         ("show_primepar_3_forward", ("primepar", "--side", "3", "--phase", "forward")),
         ("show_K_P2x2", ("K,P2x2",)),
         ("show_summa_2", ("summa", "--side", "2")),
@@ -128,34 +127,6 @@ def test_show_writes_a_picture_and_a_trace(tmp_path: Path) -> None:
 # check
 
 
-@pytest.mark.parametrize("side", [1, 2, 3, 5])
-def test_check_finds_primepar_equal_on_every_side(side: int) -> None:
-    report = json.loads(run("check", "primepar", "--side", str(side), "--json").out)
-    assert report["outputs"] == {"O": True, "dI": True, "dW": True}
-    assert set(report["sent"]) == {report["formula"]}
-
-
-def test_check_prints_what_is_equal_sent_and_live() -> None:
-    done = run("check", "primepar", "--side", "2", "--shape", "4,8,2")
-    assert done == (
-        0,
-        "P2x2 on 4 emulated devices, M=4 N=8 K=2\n"
-        "  O    equal\n"
-        "  dI   equal\n"
-        "  dW   equal\n"
-        "  sent per device  36 elements, 36 by the formula\n"
-        "  peak per device  38 elements\n"
-        "  lower bound      10.341 elements, sent is 3.48 times that\n",
-        "",
-    )
-
-
-def test_check_runs_a_sequence_with_a_batch_and_a_program(tmp_path: Path) -> None:
-    assert run("check", "B,K", "--shape", "2,4,4,4").code == 0
-    run("show", "K,P2x2", "--program", "-o", str(tmp_path / "p.json"))
-    assert run("check", str(tmp_path / "p.json")).code == 0
-
-
 def test_check_states_that_phases_of_their_own_have_stand_ins(tmp_path: Path) -> None:
     path = "docs/examples/norm.json"
     done = run("check", path)
@@ -195,18 +166,6 @@ def test_check_ends_with_1_and_the_place_where_a_schedule_is_refused(wrong: str)
 
 
 # verify
-
-
-def test_verify_proves_primepar_for_every_side() -> None:
-    done = run("verify", "primepar")
-    assert done.code == 0
-    assert done.out.splitlines()[0] == "primepar: proved for every s >= 1 (axes r, c)"
-
-
-def test_verify_names_the_axes_of_each_side() -> None:
-    done = run("verify", "tesseract")
-    header = "tesseract: proved for every q, d >= 1 (axes r, c: q; e: d)"
-    assert done.out.splitlines()[0] == header
 
 
 def test_verify_json_has_the_agreed_form() -> None:
@@ -264,30 +223,7 @@ def test_verify_ends_with_3_where_time_is_too_short() -> None:
     assert all(each["reason"] for each in report["properties"] if each["verdict"] == "unknown")
 
 
-def test_buffered_is_the_weaker_question(tmp_path: Path) -> None:
-    path = tmp_path / "cross.json"
-    ends = [
-        [
-            {"op": "send", "peer": 1 - rank, "block": "A"},
-            {"op": "recv", "peer": 1 - rank, "block": "B"},
-        ]
-        for rank in (0, 1)
-    ]
-    path.write_text(
-        json.dumps({"format": "primepar-program", "version": 1, "ranks": 2, "programs": ends})
-    )
-    assert run("verify", str(path)).code == 1
-    assert run("verify", str(path), "--buffered").code == 0
-
-
 # all
-
-
-def test_every_command_has_an_example_in_its_help() -> None:
-    for command in ("list", "show", "check", "verify", "train"):
-        done = run(command, "--help")
-        assert done.code == 0
-        assert f"primepar {command}" in done.out.partition("Example:")[2]
 
 
 def test_no_arguments_show_the_help_and_version_is_the_package_s() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,10 +93,6 @@ def test_a_mangled_program_ends_in_a_verdict_or_one_line(
 
 HEAD = '{"format": "primepar-program", "version": 1, "ranks": '
 FILES: dict[str, tuple[str | bytes, str]] = {
-    "bom": (b"\xef\xbb\xbf{}", "expected JSON in UTF-8, got a byte order mark: save it as UTF-8 "
-            "without one"),
-    "utf16": ("{}".encode("utf-16"), "expected JSON in UTF-8, got a byte order mark: save it as "
-              "UTF-8 without one"),
     "nan": (HEAD + 'NaN, "programs": []}', "expected JSON, got broken text: JSON is malformed: "
             f"invalid character (byte {len(HEAD)})"),
     "many": (HEAD + '1000000, "programs": [[], []]}',
@@ -131,14 +126,6 @@ def test_what_is_no_program_is_refused_in_one_line(tmp_path: Path, command: str,
     file = tmp_path / f"{name}.json"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     assert run(command, str(file)) == (2, "", f"primepar: error: {file}: {message}\n")
-
-
-@pytest.mark.parametrize("command", ["show", "check", "verify"])
-def test_a_pipe_is_not_waited_for(tmp_path: Path, command: str) -> None:
-    pipe = tmp_path / "pipe.json"
-    os.mkfifo(pipe)
-    message = f"primepar: error: {pipe}: expected a program file, got a pipe or a device\n"
-    assert run(command, str(pipe)) == (2, "", message)
 
 
 def test_a_rank_that_sends_to_itself_gets_a_verdict(tmp_path: Path) -> None:

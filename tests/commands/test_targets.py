@@ -8,8 +8,6 @@ import pytest
 
 from primepar.api.target import resolve
 from primepar.errors import PlanError, PrimitiveError, ProgramError, TargetError
-from primepar.partition import PRIMITIVES, parse_sequence
-from primepar.schedule import Primitive, Sequence, lower, save_program
 
 MINE = """
 from dataclasses import dataclass
@@ -48,28 +46,6 @@ class Sides(Rows):
 def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.py").write_text(MINE)
     return f"{tmp_path}/mine.py"
-
-
-@pytest.mark.parametrize("name", PRIMITIVES)
-def test_a_registered_name_is_its_primitive(name: str) -> None:
-    assert type(resolve(name)) is PRIMITIVES[name]
-
-
-def test_a_sequence_is_read_as_the_paper_writes_it() -> None:
-    assert str(resolve("K,P2x2")) == "K2,P2x2"
-    assert isinstance(resolve("K"), Sequence)
-
-
-def test_a_class_in_a_file_is_loaded(mine: str) -> None:
-    found = resolve(f"{mine}:Rows")
-    assert isinstance(found, Primitive)
-    assert found.forward(2, 0, 4) == {"M": 2}
-
-
-def test_a_program_file_is_loaded(tmp_path: Path) -> None:
-    program = lower(parse_sequence("P2x2"))
-    save_program(program, tmp_path / "p.json")
-    assert resolve(str(tmp_path / "p.json")) == program
 
 
 @pytest.mark.parametrize(

@@ -122,15 +122,6 @@ def test_a_run_that_is_done_ends_well_and_writes_what_was_asked(
     )
 
 
-def test_a_file_of_format_version_1_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / f"{STEP_2}.safetensors"
-    path.touch()
-    assert refusal(tmp_path, tmp_path) == (
-        f"{path}: expected a folder of format version 2, got a file of version 1, without "
-        "checksums and settings: resume it with the version of primepar that wrote it"
-    )
-
-
 def test_a_missing_file_is_named(copy: Path, tmp_path: Path) -> None:
     size = (copy / STEP_2 / RANK_0).stat().st_size
     (copy / STEP_2 / RANK_0).unlink()

@@ -84,13 +84,6 @@ def test_the_default_text_is_the_standard_library() -> None:
     assert len(text.train) > 1_000_000
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "none.txt"
-    assert refusal(path) == (
-        f"{path}: expected a file of text to train on, got no such file or directory: check --data"
-    )
-
-
 def test_a_folder_and_a_pattern_are_all_of_their_files(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt", "c.md"):
         (tmp_path / name).write_text(name * 40)

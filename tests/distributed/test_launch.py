@@ -17,7 +17,6 @@ from torch.distributed import HashStore, TCPStore  # type: ignore[attr-defined]
 
 from primepar.distributed.training import launch, launchers
 from primepar.distributed.training.failures import GRACE_SECONDS
-from primepar.distributed.training.launch import check_installed
 from primepar.distributed.training.launchers import Launch, first_host, meet, srun_port
 from primepar.distributed.training.progress import READING
 from primepar.errors import LaunchError, PrimeParError
@@ -163,10 +162,6 @@ def test_a_missing_package_is_reported_with_the_line_that_installs_it(
     )
 
 
-def test_what_is_installed_is_not_missed() -> None:
-    check_installed(Launch("mpirun", 0, 4), "torch", "safetensors")
-
-
 def test_the_eight_files_from_the_command_to_a_product_are_printed_in_their_order() -> None:
     words = {"training.batch": 1, "model.layers": 1, "model.hidden": 8, "model.context": 8}
     changes = [word for key, value in words.items() for word in ("--set", f"{key}={value}")]
@@ -177,10 +172,8 @@ def test_the_eight_files_from_the_command_to_a_product_are_printed_in_their_orde
     assert all((ROOT / line.partition(": ")[2]).is_file() for line in printed)
 
 
-@pytest.mark.parametrize("ranks", ["", "--ranks=3"])
-def test_a_world_that_is_no_square_needs_a_sequence(ranks: str) -> None:
-    environment = {} if ranks else {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}
-    assert train(environment, *filter(None, [ranks])) == (
+def test_a_world_that_is_no_square_needs_a_sequence() -> None:
+    assert train({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}) == (
         2,
         "",
         "primepar: error: processes: expected a square number for the default sequence, got 3: "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,13 +135,6 @@ def test_a_resumed_run_leaves_the_same_file(four: Runs) -> None:
     assert files_of(resumed) == files_of(whole)
 
 
-def test_a_run_goes_on_under_another_sequence(four: Runs) -> None:
-    assert [answer["other"] for answer in four.answers] == [0] * 4
-    whole = cases.losses(four.folder / "straight")
-    expected = {n: whole[n] for n in range(11, 21)}
-    assert cases.losses(four.folder / "other") == pytest.approx(expected, rel=1e-9, abs=0)
-
-
 def test_a_run_goes_on_under_a_primitive_of_a_file(four: Runs) -> None:
     assert [answer["own"] for answer in four.answers] == [0] * 4
     whole = cases.losses(four.folder / "straight")
@@ -265,13 +257,3 @@ def test_a_scale_that_overflows_is_halved_until_steps_are_good(tmp_path: Path) -
     again = [row for row in read_log(tmp_path / "b" / "log.jsonl") if isinstance(row, StepRow)]
     numbers = [(row.loss, row.gradient_norm, row.loss_scale) for row in rows]
     assert [(row.loss, row.gradient_norm, row.loss_scale) for row in again] == numbers
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_other_types_train_save_and_resume(dtype: str, tmp_path: Path) -> None:
-    folder = str(tmp_path / "saved")
-    cases.train(tmp_path / "a", dtype=dtype, checkpoint=folder, checkpoint_every=3, steps=4)
-    whole = cases.losses(tmp_path / "a")
-    shutil.rmtree(Path(folder, "step-00000004"))
-    assert cases.train(tmp_path / "b", dtype=dtype, checkpoint=folder, resume=True, steps=4) == 0
-    assert cases.losses(tmp_path / "b") == {4: whole[4]}

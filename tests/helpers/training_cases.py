@@ -80,14 +80,13 @@ def four_ranks(folder: Path) -> dict[str, Any]:
     if dist.get_rank() == 0:
         keep(Path(whole), Path(half), 10)
         (folder / "mine.py").write_text(OWN)
-        for name in ("other", "torn", "own"):
+        for name in ("torn", "own"):
             shutil.copytree(half, folder / f"half-{name}")
         torn = folder / "half-torn" / "step-00000010" / "rank-00002.safetensors"
         torn.write_bytes(torn.read_bytes()[:-1000])
     dist.barrier()
-    other, torn_folder = str(folder / "half-other"), str(folder / "half-torn")
+    torn_folder = str(folder / "half-torn")
     answers["resumed"] = train(folder / "resumed", checkpoint=half, resume=True)
-    answers["other"] = train(folder / "other", checkpoint=other, resume=True, plan="M2,K2")
     own = {"checkpoint": str(folder / "half-own"), "plan": f"{folder}/mine.py:Mine2x2"}
     answers["own"] = train(folder / "own", **own, resume=True)
     answers["torn"] = train(folder / "torn", checkpoint=torn_folder, resume=True)

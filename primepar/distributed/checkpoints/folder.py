@@ -22,7 +22,7 @@ LOCK = ".lock"
 PART = ".part"
 SHOWN_SECONDS = 5.0
 """How long a file system may take to show a file that another machine has written."""
-_NAME = re.compile(r"step-(\d+)(\.safetensors)?")
+_NAME = re.compile(r"step-(\d+)")
 
 
 def step_folder(folder: Path, step: int) -> Path:

@@ -101,11 +101,6 @@ def read_whole(path: Path, rank: int = 0, ranks: int = 1) -> Manifest:
 
     Raises `CheckpointError` for what is damaged, and names the newest earlier one that is whole.
     """
-    if path.is_file():
-        raise CheckpointError(
-            f"{path}: expected a folder of format version 2, got a file of version 1, without "
-            "checksums and settings: resume it with the version of primepar that wrote it"
-        )
     try:
         return _read(path, rank, ranks)
     except CheckpointError as error:

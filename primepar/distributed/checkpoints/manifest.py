@@ -26,7 +26,6 @@ from primepar.schedule.signature import Name
 
 FORMAT = "primepar-checkpoint"
 VERSION = 2
-"""1 was a single file of full tensors, without checksums and settings."""
 MANIFEST = "checkpoint.json"
 _READ_BYTES = 1 << 22
 _Natural = Annotated[int, Meta(ge=0, le=2**63 - 1)]
