@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from difflib import unified_diff
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primepar.api.drawings import grid_drawing
 from primepar.api.target import resolve
 from primepar.commands.exercise_catalog import (
     PRIMITIVE,
@@ -25,7 +25,7 @@ from primepar.commands.options import file_option
 from primepar.commands.verify import EXIT_CODES
 from primepar.errors import TargetError
 from primepar.files import check_ending, write_text
-from primepar.pictures.space_time import grid_text, space_time
+from primepar.pictures.space_time import space_time
 from primepar.schedule import Primitive, Program, Sequence, load_program, lower
 from primepar.schedule.matching import Matches
 from primepar.schedule.program_file import instruction_text
@@ -183,18 +183,18 @@ def _write(broken: Exercise, output: Path, force: bool) -> None:
 
 def _task(broken: Exercise) -> Iterator[str]:
     """The symptom, the picture, and what may be done next."""
-    schedule, columns = broken.schedule, shutil.get_terminal_size((100, 24)).columns
+    schedule = broken.schedule
     mine = answer = f"mine{broken.path.suffix}"
     yield f"{broken.number}. {broken.title}"
     yield f"\n{broken.symptom}\n"
     if isinstance(schedule, Program):
         if cycle_of(WaitGraph(Matches(schedule))) is None:  # else the picture is the diagnosis
-            yield grid_text(space_time(schedule, f"{schedule.ranks} devices"), columns)
+            yield grid_drawing(space_time(schedule, f"{schedule.ranks} devices")).text
         yield from _instructions(schedule)
     elif isinstance(schedule, Primitive):
         yield from (f"{phase:9} {text}" for phase, text in map_equations(schedule).items())
         program = lower(Sequence.of(schedule, *(2 for _ in schedule.side_names)))
-        yield "\n" + grid_text(space_time(program, f"{program.ranks} devices"), columns)
+        yield "\n" + grid_drawing(space_time(program, f"{program.ranks} devices")).text
         answer = f"{mine}:{PRIMITIVE}"
     else:
         yield broken.path.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +18,7 @@ from primepar.api.target import (
 )
 from primepar.api.target import MOST_DEVICES as MOST_DEVICES
 from primepar.errors import TargetError
-from primepar.files import check_ending, write_text
-from primepar.plan import Plan, save_plan
-from primepar.plan.description import describe, plan_svg, words
+from primepar.plan import Plan
 from primepar.schedule.program_method import ProgramMethod
 from primepar.schedule.sequence import Nesting
 
@@ -157,18 +154,3 @@ class Making:
                         if (value := getattr(self, field.name)) is not None)  # fmt: skip
         write = f"primepar show {target}{given} --program -o step.json"
         return f"{write} && primepar check step.json"
-
-
-def show_plan(plan: Plan, output: Path | None, json: bool) -> None:
-    """Print a plan operator by operator, or write it or its picture into a file."""
-    if output is None:
-        description = describe(plan)
-        columns = shutil.get_terminal_size((100, 24)).columns
-        typer.echo(json_text(description) if json else words(description, columns), nl=False)
-        return
-    check_ending("--output", output, json="the plan", svg="the picture")
-    if output.suffix == ".json":
-        save_plan(plan, output)
-    else:
-        write_text(output, plan_svg(describe(plan)))
-    typer.echo(f"wrote {output}")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from primepar.api.drawings import emulated_events, grid_of, method_drawing, method_events
+from primepar.api.drawings import (
+    emulated_events,
+    grid_drawing,
+    grid_of,
+    method_drawing,
+    method_events,
+    plan_drawing,
+)
 from primepar.api.target import COMMAND_LINE, OF_A_METHOD, OF_A_PLAN, AskedTarget, TrainingStep
 from primepar.commands.options import (
     BatchOption,
@@ -22,15 +29,15 @@ from primepar.commands.options import (
     SideOption,
     file_option,
     json_text,
-    show_plan,
 )
 from primepar.errors import TargetError
 from primepar.files import check_ending, write_text
-from primepar.pictures.grid_svg import grid_svg
-from primepar.pictures.space_time import grid_text
+from primepar.pictures.drawing import Drawing
 from primepar.pictures.timeline import chrome_trace
-from primepar.plan import Plan
+from primepar.plan import Plan, save_plan
+from primepar.plan.description import describe
 from primepar.schedule import Program, Sequence, program_text, save_program
+from primepar.schedule.events import Event
 from primepar.schedule.program_file import program_json
 from primepar.schedule.program_method import ProgramMethod
 
@@ -97,12 +104,22 @@ def show(
             step = making.step(resolved)
             _show_program(step.program, output, json, f": {step}")
         else:
-            show_plan(resolved, output, json)
+            check_ending("--output", output, json="the plan", svg="the picture")
+            plan = resolved
+            _show_drawing(
+                lambda: plan_drawing(plan), lambda: describe(plan), partial(save_plan, plan),
+                output, json,
+            )  # fmt: skip
         return
     if isinstance(resolved, ProgramMethod) and not (passes or program):
         _check_output(output, program)
         asked.refuse(OF_A_METHOD, side=side, phase=phase)
-        _show_method(resolved, output, json)
+        method = resolved
+        _show_drawing(
+            lambda: method_drawing(method),
+            lambda: {"target": method.text, "facts": method.facts()},
+            lambda path: _write_trace(method_events(method), path), output, json,
+        )  # fmt: skip
         return
     if passes:
         raise TargetError(
@@ -115,16 +132,32 @@ def show(
         _show_program(lowered, output, json)
         return
     placed = asked.on_mesh(side)
+    sequence = placed if isinstance(placed, Sequence) else None
+    _show_drawing(
+        lambda: grid_drawing(grid_of(target, placed, lowered, phase)),
+        lambda: grid_of(target, placed, lowered, phase),
+        lambda path: _write_trace(emulated_events(lowered, sequence), path), output, json,
+    )  # fmt: skip
+
+
+def _show_drawing(
+    draw: Callable[[], Drawing], data: Callable[[], object], save: Callable[[Path], None],
+    output: Path | None, json: bool,
+) -> None:  # fmt: skip
+    """A drawing as text, its data as JSON, or its picture into a file; `save` writes a `.json`."""
     if output is None:
-        columns = shutil.get_terminal_size((100, 24)).columns
-        grid = grid_of(target, placed, lowered, phase)
-        typer.echo(json_text(grid) if json else grid_text(grid, columns), nl=False)
+        typer.echo(json_text(data()) if json else draw().text, nl=False)
         return
     if output.suffix == ".svg":
-        write_text(output, grid_svg(grid_of(target, placed, lowered, phase)))
+        write_text(output, draw().svg)
     else:
-        write_text(output, json_text(_trace(placed, lowered)))
+        save(output)
     typer.echo(f"wrote {output}")
+
+
+def _write_trace(events: list[Event], path: Path) -> None:
+    """Write the Chrome trace of a run as `check` makes it; a unit of its clock is a second."""
+    write_text(path, json_text(chrome_trace(events)))
 
 
 def _show_page(
@@ -173,20 +206,6 @@ def _show_passes(
     )
 
 
-def _show_method(method: ProgramMethod, output: Path | None, json: bool) -> None:
-    """The facts and the timeline of a method, as text, as JSON or into a file."""
-    if output is not None and output.suffix == ".json":
-        write_text(output, json_text(chrome_trace(method_events(method))))
-    elif output is not None:
-        write_text(output, method_drawing(method).svg)
-    elif json:
-        typer.echo(json_text({"target": method.text, "facts": method.facts()}), nl=False)
-    else:
-        typer.echo(method_drawing(method).text, nl=False)
-    if output is not None:
-        typer.echo(f"wrote {output}")
-
-
 def _show_program(program: Program, output: Path | None, json: bool, what: str = "") -> None:
     """A program as text, as JSON or into a file."""
     if output is not None:
@@ -201,9 +220,3 @@ def _check_output(output: Path | None, program: bool) -> None:
         check_ending("--output", output, json="the program")
     else:
         check_ending("--output", output, svg="the picture", json="the trace")
-
-
-def _trace(placed: Sequence | Program, program: Program) -> dict[str, object]:
-    """The Chrome trace of a run as `check` makes it; a unit of its clock is a second."""
-    sequence = placed if isinstance(placed, Sequence) else None
-    return chrome_trace(emulated_events(program, sequence))

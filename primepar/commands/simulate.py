@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from primepar.api.drawings import in_readable_unit
+from primepar.api.drawings import in_readable_unit, timeline_drawing
 from primepar.api.questions import simulate_target
 from primepar.api.target import COMMAND_LINE, OF_A_PLAN, AskedTarget, TrainingStep
 from primepar.commands.amounts import amount, amounts
@@ -132,9 +131,8 @@ def simulate(
     for path in written:
         typer.echo(f"wrote {path}")
     if output is None:
-        columns = shutil.get_terminal_size((100, 24)).columns
-        events, unit = in_readable_unit(run.events, float(run.seconds))
-        typer.echo("\n" + timeline_text(events, columns, unit), nl=False)
+        drawing = timeline_drawing(*in_readable_unit(run.events, float(run.seconds)))
+        typer.echo("\n" + drawing.text, nl=False)
 
 
 def _chunks(text: str | None) -> AskedChunks:

@@ -243,7 +243,7 @@ def test_an_output_that_cannot_be_written_leaves_nothing_behind(
 
 def test_a_full_disk_behind_standard_output_is_reported_in_one_line() -> None:
     with patch(
-        "primepar.commands.show.grid_text", side_effect=OSError(28, "No space left on device")
+        "primepar.api.drawings.grid_text", side_effect=OSError(28, "No space left on device")
     ):
         assert run("show", "P2x2") == (
             2,

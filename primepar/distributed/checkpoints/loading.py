@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from primepar import __version__
 from primepar.distributed.checkpoints.folder import check_shared, saved_path, saved_steps
 from primepar.distributed.checkpoints.manifest import (
     Identity,
@@ -24,14 +23,13 @@ from primepar.distributed.checkpoints.manifest import (
 from primepar.distributed.checkpoints.saving import Checkpoints
 from primepar.distributed.checkpoints.shards import load_part, tensor_name, to_load
 from primepar.distributed.runtime.training_state import TrainingState
-from primepar.distributed.training.alike import DIGITS
+from primepar.distributed.training.alike import DIGITS, code_version, in_words
 from primepar.distributed.training.data import Text
 from primepar.distributed.training.launch import World
 from primepar.distributed.training.settings import Settings, key_of
 from primepar.distributed.training.settings_plan import name_of, sizes_of
 from primepar.distributed.training.trainer import STATES
 from primepar.errors import CheckpointError, ConfigError
-from primepar.files import digest_of_code
 from primepar.plan import Plan
 
 SECTIONS = ("training", "optimizer", "averaging")
@@ -173,7 +171,7 @@ def check_same_run(
         (key, identity.settings[key], saved.settings.get(key, defaults.get(key))) for key in keys
     ]
     changed = [
-        f"{key}={_shown(value)} instead of {_shown(before)}"
+        f"{key}={in_words(value)} instead of {in_words(before)}"
         for key, value, before in pairs
         if value != before
     ]
@@ -203,13 +201,8 @@ def identity_of(settings: Settings, plan: Plan, text: Text) -> Identity:
     values[_BATCH] = sizes_of(settings, plan)[0]
     if settings.schedule != "constant" and settings.decay_steps is None:
         values[_DECAY] = settings.steps
-    code = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
     model = msgspec.to_builtins(plan.model)
-    return Identity(values, model, name_of(settings, plan), plan.ranks, code)
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)
+    return Identity(values, model, name_of(settings, plan), plan.ranks, code_version())
 
 
 def load_saved(saved: SavedRun, state: TrainingState) -> None:

@@ -37,7 +37,7 @@ def facts_of(settings: Settings, plan: Plan, text: Text) -> dict[str, str]:
     import torch
 
     facts = {
-        key_of(name): _shown(value is not None if name in PATHS else value)
+        key_of(name): in_words(value is not None if name in PATHS else value)
         for name, value in msgspec.structs.asdict(settings).items()
     }
     facts["plan"] = sha256(msgspec.json.encode(plan)).hexdigest()[:DIGITS]
@@ -45,11 +45,16 @@ def facts_of(settings: Settings, plan: Plan, text: Text) -> dict[str, str]:
     content = b"".join(read_bytes(file) for file in files)
     facts["primitives"] = sha256(content).hexdigest()[:DIGITS] if files else "none"
     facts["text"] = text.digest[:DIGITS]
-    facts["primepar"] = f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
-    return facts | {"torch": str(torch.__version__)}
+    return facts | {"primepar": code_version(), "torch": str(torch.__version__)}
 
 
-def _shown(value: object) -> str:
+def code_version() -> str:
+    """Return the version of primepar, with a digest of its sources."""
+    return f"{__version__} ({digest_of_code().hex()[:DIGITS]})"
+
+
+def in_words(value: object) -> str:
+    """Return the value of a setting as text."""
     return "none" if value is None else str(value)
 
 
