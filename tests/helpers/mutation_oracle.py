@@ -32,6 +32,7 @@ from stream_k_cases import WITH_FIX_UP
 
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
+from primepar.partition.patrickstar import PatrickStar
 from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.operators import HOMES, PHASES, Linear
@@ -51,6 +52,9 @@ STEPS: dict[str, Callable[[], Json]] = {
     "pipeline zbv": lambda: msgspec.to_builtins(small("zbv", 2, 2)),
     "recomputed step": lambda: msgspec.to_builtins(recomputed()),
     "sharded step": lambda: msgspec.to_builtins(sharded()),
+    "patrickstar": lambda: msgspec.to_builtins(
+        PatrickStar(layers=3, hidden=1, rows=1, chunk=2).program()
+    ),
 }
 """Programs with phases of their own: small ones, training steps of one layer, and of methods."""
 BASES = {

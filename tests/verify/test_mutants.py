@@ -48,7 +48,7 @@ def test_every_way_every_property_and_every_method_is_kept() -> None:
 @pytest.mark.parametrize(
     "method",
     ["by-output", "sequence-row", "step in rows", "recomputed step", "sharded step", "stream-k",
-     "pipeline 1f1b", "pipeline zbv"],
+     "pipeline 1f1b", "pipeline zbv", "patrickstar"],
 )  # fmt: skip
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(method: str) -> None:
     ways = [way for way in PROGRAM_WAYS if changes(method, way, 1)]
