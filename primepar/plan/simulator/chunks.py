@@ -24,7 +24,9 @@ from fractions import Fraction
 from math import isqrt
 
 from primepar.passes.chunk_transfers import ChunkCount, HidingWork, TransferPair
-from primepar.plan.cluster import BYTES, Cluster, Link
+from primepar.plan.cluster import Cluster, Link
+from primepar.plan.cost.linear import Training
+from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.simulator.links import Clock, DeviceTransfer, Network
 
 MOST_CHUNKS = 64
@@ -58,49 +60,39 @@ def counts(pair: TransferPair) -> Iterator[int]:
 def pair_seconds(pair: TransferPair, chunks: int, cluster: Cluster, dtype: str) -> float:
     """Return the predicted seconds of a transfer and its product in some chunks."""
     link = cluster.links[cluster.level_between(min(pair.ranks), max(pair.ranks))]
-    item = BYTES[dtype]
-    members = len(pair.ranks)
+    training, members = Training(ClusterLinks(cluster, 0), dtype, 1, 1), len(pair.ranks)
     if pair.transfer == "all_gather":
-        part = pair.reads[0] * item / members
-        earlier = _hiding(pair.earlier, cluster, dtype)
+        part = pair.reads[0] * training.item / members
+        earlier = _hiding(pair.earlier, training)
         if chunks < 1 or not cluster.overlap:
             gathered = _gathered(link, members, part)
             start = max(earlier, gathered) if cluster.overlap else earlier + gathered
-            return start + _product(pair, 1, cluster, dtype)
-        seconds = _product(pair, members * chunks, cluster, dtype)
+            return start + _product(pair, 1, training)
+        seconds = _product(pair, members * chunks, training)
         return earlier + _ring(pair, chunks, seconds, part / chunks, cluster)
     rounds = 2 if pair.transfer == "all_reduce" else 1
-    sent = rounds * (members - 1) / members * pair.result * item
+    sent = rounds * (members - 1) / members * pair.result * training.item
     pieces = max(1, chunks if cluster.overlap else 1)
     ring = link.collective(pair.transfer, members, sent / pieces, rounds * (members - 1))
-    seconds = _product(pair, pieces, cluster, dtype)
+    seconds = _product(pair, pieces, training)
     end = _reduced(pieces, seconds, ring.start, sent / pieces / ring.alone)
-    later = _hiding(pair.later, cluster, dtype)
+    later = _hiding(pair.later, training)
     return max(end, pieces * seconds + later) if cluster.overlap else end + later
 
 
-def _product(pair: TransferPair, pieces: int, cluster: Cluster, dtype: str) -> float:
+def _product(pair: TransferPair, pieces: int, training: Training) -> float:
     """Return the seconds of the product of one of some pieces."""
-    cut, other = pair.reads
-    result = pair.result
+    cut, other, result = *pair.reads, pair.result
     # Each dim is in two of the three blocks, so their product is the square of the operations.
     operations = 2 * isqrt(cut * other * result) / pieces
-    passed = cut / pieces + (
-        other + result / pieces if pair.cut_result else other / pieces + result
-    )
-    memory = passed * BYTES[dtype] / cluster.memory_bandwidth
-    product = cluster.rate(dtype).product()
-    return float(product.seconds(operations, cluster.launch + memory))
+    whole, apart = (other, result) if pair.cut_result else (result, other)
+    return training.seconds(operations, whole + (cut + apart) / pieces)
 
 
-def _hiding(work: HidingWork, cluster: Cluster, dtype: str) -> float:
+def _hiding(work: HidingWork, training: Training) -> float:
     """Return the seconds of what is computed before a gather is needed, or after a reduction."""
-    if not work.computes:
-        return 0.0
-    memory = work.elements * BYTES[dtype] / cluster.memory_bandwidth / work.computes
-    product = cluster.rate(dtype).product()
-    mean = product.seconds(work.operations / work.computes, cluster.launch + memory)
-    return float(work.computes * mean)
+    count = work.computes
+    return count and count * training.seconds(work.operations / count, work.elements / count)
 
 
 def _gathered(link: Link, members: int, part: float) -> float:
