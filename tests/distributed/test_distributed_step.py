@@ -1,9 +1,14 @@
-"""Step programs on real processes, every block of every gradient against the dense transformer."""
+"""Step programs on real processes, every block of every gradient against the dense transformer.
+
+On gloo some of them; under the rules of NCCL every preset plan that fits four devices, and every
+pipeline. There the host goes on at waits.
+"""
 
 from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
+from itertools import cycle
 from typing import Any
 
 import msgspec
@@ -12,6 +17,7 @@ import pytest
 from distributed_ranks import on_ranks
 from distributed_steps import BATCH, POSITIONS, Ended, Passes, run_steps
 from linear_cases import Arrays
+from nccl_rules import LAZY
 from partitioned_cases import (
     ON_FOUR,
     SHAPES,
@@ -20,10 +26,12 @@ from partitioned_cases import (
     drawn_parameters,
     plan_apart,
 )
+from pipelined_plans import pipelined
 from profiles import IS_LONG
 
 from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
+from primepar.models import ModelConfig
 from primepar.operators import Until
 from primepar.plan import Plan, preset_plan
 from primepar.plan.layouts import padded_vocabulary
@@ -33,16 +41,28 @@ from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import Collective, ISend
 
 RANKS = 4
-Case = tuple[str, str, Until, Passes]
-CASES: list[Case] = [
-    ("gpt2", "summa", "gradients", True),
-    ("llama", "megatron-sp", "gradients", True),
-    ("gpt2", "apart", "gradients", True),
-    ("bloom", "primepar", "gradients", False),
-    ("gpt2", "megatron-sp", "gradients", "chunks"),
-    ("llama", "M2,megatron-sp", "logits", True),
+Step = tuple[str, str, Until, Passes]
+Case = tuple[str, str, str, Until, Passes]
+GLOO: list[Case] = [
+    ("gloo", "gpt2", "summa", "gradients", True),
+    ("gloo", "llama", "megatron-sp", "gradients", True),
+    ("gloo", "gpt2", "1f1b:2x4,megatron", "gradients", True),
+    ("gloo", "llama", "M2,megatron-sp", "logits", True),
 ]
-LONG: list[Case] = [
+RULES: list[Case] = [
+    *(
+        (LAZY, family, name, "gradients", True)
+        for family, name in zip(cycle(SHAPES), (*ON_FOUR, "apart"), strict=False)
+    ),
+    (LAZY, "bloom", "primepar", "gradients", False),
+    (LAZY, "llama", "megatron-sp", "gradients", "chunks"),
+    (LAZY, "opt", "zbv:2x4,data", "gradients", True),
+    (LAZY, "bloom", "zb-h1:2x2,megatron-sp", "gradients", True),
+    (LAZY, "llama", "interleaved-1f1b:2x2,M2,data", "gradients", True),
+    (LAZY, "llama", "gpipe:2x2,data", "gradients", True),
+    (LAZY, "gpt2", "1f1b:2x4,megatron", "gradients", True),
+]
+LONG: list[Step] = [
     *(("gpt2", name, "gradients", True) for name in (*ON_FOUR, "M2,megatron-sp")),
     *(("llama", name, "gradients", True) for name in (*ON_FOUR[2:], "M2,megatron-sp", "apart")),
     ("bloom", "megatron-sp", "gradients", False),
@@ -51,36 +71,49 @@ LONG: list[Case] = [
     ("gpt2", "megatron", "gradients", "chunks"),
     ("gpt2", "primepar", "loss", True),
 ]
-CASES += [case for case in LONG if IS_LONG and case not in CASES]
-"""Family, plan, what the program ends with, and whether after the passes, or in chunks."""
-KEYS = ("family", "name", "until", "passes")
+CASES = [*GLOO, *RULES]
+CASES += [
+    (backend, *case)
+    for backend in ("gloo", LAZY)
+    for case in LONG
+    if IS_LONG and (backend, *case) not in CASES
+]
+"""Backend, family, plan, what the program ends with, and whether after the passes, or in chunks."""
+KEYS = ("backend", "family", "name", "until", "passes")
 
 
 def plan_of(family: str, name: str) -> Plan:
     if name == "apart":
         return plan_apart(SHAPES[family], RANKS)
-    return preset_plan(name, SHAPES[family], RANKS)
+    schedule, colon, rest = name.partition(":")
+    if not colon:
+        return preset_plan(name, SHAPES[family], RANKS)
+    sizes, _, within = rest.partition(",")
+    model = pipelined(schedule, within, RANKS, family, sizes).model
+    return preset_plan(name, model, RANKS, BATCH)
 
 
 @cache
-def results() -> list[list[Ended]]:
-    return on_ranks(RANKS, run_steps, [(plan_of(*case[:2]), *case[2:]) for case in CASES])
+def results(backend: str) -> list[list[Ended]]:
+    asked = [(plan_of(case[1], case[2]), *case[3:]) for case in CASES if case[0] == backend]
+    return on_ranks(RANKS, run_steps, asked, backend=backend)
 
 
-def ended(*case: Any) -> tuple[Program, list[Ended]]:
+def ended(backend: str, *case: Any) -> tuple[Program, list[Ended]]:
     """The program, and what every rank has."""
-    everyone = [rank_results[CASES.index(case)] for rank_results in results()]
+    number = [asked for backed, *asked in CASES if backed == backend].index([*case])
+    everyone = [rank_results[number] for rank_results in results(backend)]
     return msgspec.json.decode(everyone[0].program, type=Program), everyone
 
 
-def expected(family: str, until: Until) -> Arrays:
+def expected(config: ModelConfig, until: Until) -> Arrays:
     """Whole tensors by the names that the program has for them."""
-    loss, gradients = dense_step(SHAPES[family], BATCH, POSITIONS)
+    loss, gradients = dense_step(config, BATCH, POSITIONS)
     tensors: Arrays = {f"{name}.grad": array for name, array in gradients.items()}
-    tensors |= drawn_parameters(SHAPES[family]) | {"loss": np.array([loss])}
+    tensors |= drawn_parameters(config) | {"loss": np.array([loss])}
     if until == "logits":
-        model = Transformer(SHAPES[family], drawn_parameters(SHAPES[family]))
-        tokens, _ = drawn_batch(SHAPES[family], BATCH, POSITIONS)
+        model = Transformer(config, drawn_parameters(config))
+        tokens, _ = drawn_batch(config, BATCH, POSITIONS)
         tensors["head"] = model.logits(tokens).reshape(BATCH * POSITIONS, -1)
     return tensors
 
@@ -94,11 +127,12 @@ def part(array: Any, size: list[int], box: tuple[tuple[int, int], ...]) -> Any:
 
 @pytest.mark.parametrize(KEYS, CASES)
 def test_every_block_is_that_of_the_dense_transformer(
-    family: str, name: str, until: Until, passes: Passes
+    backend: str, family: str, name: str, until: Until, passes: Passes
 ) -> None:
-    """Of three runs; the executor makes no memory after the first, and counts what it sends."""
-    program, everyone = ended(family, name, until, passes)
-    meaning, whole = Meaning(program), expected(family, until)
+    """Of the last run; the executor counts what it sends, and leaves given blocks as they are."""
+    program, everyone = ended(backend, family, name, until, passes)
+    config = plan_of(family, name).model
+    meaning, whole = Meaning(program), expected(config, until)
     seen = set()
     for rank in everyone:
         for block, got in rank.blocks.items():
@@ -116,15 +150,17 @@ def test_every_block_is_that_of_the_dense_transformer(
         assert rank.counted == {kind: sent for kind, sent in rank.sent.items() if sent}
         assert abs(rank.traced[0] - sum(rank.sent.values())) <= len(program.programs[0])
     if until == "gradients":
-        assert seen == {"loss", *drawn_parameters(SHAPES[family]),
-                        *(f"{name}.grad" for name in drawn_parameters(SHAPES[family]))}  # fmt: skip
+        names = config.parameter_shapes
+        assert seen == {"loss", *names, *(f"{name}.grad" for name in names)}
     phases = [rank.traced[1] for rank in everyone]
     assert set[str]().union(*phases) == set(program.phases or {})
 
 
-@pytest.mark.parametrize(KEYS, [case for case in CASES if case[2] == "gradients"])
+@pytest.mark.parametrize(
+    KEYS, [case for case in CASES if case[3] == "gradients" and ":" not in case[2]]
+)
 def test_linear_operators_send_what_their_own_programs_send(
-    family: str, name: str, until: Until, passes: Passes
+    backend: str, family: str, name: str, until: Until, passes: Passes
 ) -> None:
     plan = plan_of(family, name)
     alone = [Fraction(0)] * RANKS
@@ -140,5 +176,5 @@ def test_linear_operators_send_what_their_own_programs_send(
                         alone[rank] += size(node.block)
                     elif isinstance(node, Collective):
                         alone[rank] += elements_sent(node, rank, size)
-    _, everyone = ended(family, name, until, passes)
+    _, everyone = ended(backend, family, name, until, passes)
     assert [rank.sent.get("linear", Fraction(0)) for rank in everyone] == alone

@@ -3,62 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import msgspec
 import torch
 import torch.distributed as dist
 import training_cases
-from distributed_steps import BATCH, POSITIONS, initial
-from linear_cases import Arrays
+from distributed_steps import run_ahead
 from nccl_rules import restart
-from nccl_rules.device_stream import DeviceStream
-from partitioned_cases import DRAW
 
 from primepar.distributed import Executor, Mesh
 from primepar.distributed.runtime import executor
-from primepar.distributed.runtime.running import Frame
 from primepar.errors import ProgramError
-from primepar.models import ModelConfig
-from primepar.operators import StepInputs, StepSettings
 from primepar.partition import parse_sequence
 from primepar.plan import Plan, save_plan
 from primepar.schedule import Program
-
-
-def run_ahead() -> None:
-    """Let the host of every executor go on to the end of its list; then the stream runs."""
-    run = executor.Executor._run
-
-    def ahead(self: Executor, frame: Frame) -> None:
-        with DeviceStream() as stream:
-            run(self, frame)
-            stream.synchronize()
-
-    patch.object(executor.Executor, "_run", ahead).start()
-
-
-class OrderedStep(NamedTuple):
-    """The blocks of a rank after a step, and what it sent by kind."""
-
-    blocks: Arrays
-    sent: dict[str, Any]
-
-
-def steps(asked: list[tuple[ModelConfig, bytes]]) -> list[OrderedStep]:
-    """One step of each model by its program, up to the gradients."""
-    run_ahead()
-    mesh = Mesh(parse_sequence(f"M{dist.get_world_size()}"), dtype=torch.float64)
-    assert mesh.is_ordered
-    return [_step(mesh, model, msgspec.json.decode(text, type=Program)) for model, text in asked]
-
-
-def _step(mesh: Mesh, model: ModelConfig, program: Program) -> OrderedStep:
-    execute = Executor(mesh, program, StepSettings(model, BATCH, POSITIONS))
-    blocks = execute(initial(model, program, mesh.rank), StepInputs(DRAW))
-    arrays = {name: block.numpy().copy() for name, block in blocks.items()}
-    return OrderedStep(arrays, {kind: elements for kind, elements, _ in execute.sent})
 
 
 def outcomes(texts: list[bytes], checked: bool = False) -> list[str]:

@@ -6,10 +6,11 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 import torch.distributed as dist
 import training_cases
-from distributed_steps import BATCH, POSITIONS, Ended, initial, program_of, run_step
+from distributed_steps import BATCH, POSITIONS, initial, program_of
 from partitioned_cases import DRAW, drawn_batch, drawn_parameters
 
 from primepar.distributed import Executor, Mesh, PartitionedModel
@@ -36,15 +37,16 @@ class Watched(NamedTuple):
 class Answers(NamedTuple):
     """What one rank has after all runs."""
 
-    steps: list[Ended]
+    program: bytes
+    """What was watched, from rank 0 alone."""
     watched: Watched
     trained: Any
     resumed: Any
     module: dict[str, Any]
 
 
-def watched_step(plan: Plan) -> Watched:
-    """One step with the check of every instruction."""
+def watched_step(plan: Plan) -> tuple[bytes, Watched]:
+    """One step with the check of every instruction; its program, from rank 0 alone."""
     mesh = Mesh(plan.mesh, dtype=torch.float64)
     program = lowered_by_first_rank(mesh, lambda: program_of(plan, "gradients", passes=True))
     settings = StepSettings(plan.model, BATCH, POSITIONS)
@@ -53,7 +55,8 @@ def watched_step(plan: Plan) -> Watched:
     watch = execute.watch
     assert watch is not None
     sent = sum((elements for _, elements, _ in execute.sent), Fraction(0))
-    return Watched(watch.peak, sent, watch.instructions)
+    text = b"" if mesh.rank else msgspec.json.encode(program)
+    return text, Watched(watch.peak, sent, watch.instructions)
 
 
 def module(plan: Plan) -> dict[str, Any]:
@@ -85,8 +88,8 @@ def trained(folder: Path, plan: Plan, steps: int) -> Any:
     return training_cases.train(folder / "trained", checkpoint=str(folder / "saved"), **changes)
 
 
-def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
-    """Steps of all plans; then training of one, and the same from its first checkpoint on."""
+def runs(folder: Path, watched: Plan, held: Plan, trained: Plan) -> Answers:
+    """Training of one plan, and the same from its first checkpoint on; a step, and a module."""
     file, saved = folder / "plan.json", folder / "saved"
     if dist.get_rank() == 0:
         save_plan(trained, file)
@@ -101,5 +104,4 @@ def runs(folder: Path, plans: list[Plan], trained: Plan) -> Answers:
     resumed = training_cases.train(
         folder / "resumed", checkpoint=str(folder / "half"), resume=True, **common
     )
-    steps = [run_step(plan, "gradients", True) for plan in plans]
-    return Answers(steps, watched_step(plans[0]), answer, resumed, module(plans[-1]))
+    return Answers(*watched_step(watched), answer, resumed, module(held))

@@ -7,6 +7,7 @@ random programs: with HYPOTHESIS_PROFILE=ci on 1,000 of them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
 import msgspec
@@ -16,9 +17,11 @@ from distributed_ranks import on_ranks
 from lowered_steps import lower_step
 from nccl_rules import EAGER, LAZY, SHARED
 from ordered_programs import drawn, program_of
+from partitioned_cases import SHAPES
 from pipelined_plans import POSITIONS, SCHEDULES, pipelined
 from profiles import IS_LONG, few
 
+from primepar.plan import preset_plan
 from primepar.schedule import Program
 from primepar.schedule.matching import Matches
 from primepar.schedule.one_queue import in_one_queue, out_of_order
@@ -238,6 +241,23 @@ def test_with_more_than_eight_ranks_a_batch_has_one_peer() -> None:
     ]  # fmt: skip
     assert [len(nodes) for nodes in batches(posts, 8)] == [3]
     assert [len(nodes) for nodes in batches(posts, 9)] == [1, 2]
+
+
+def test_posts_move_and_nothing_else_and_the_program_is_proved() -> None:
+    program = lower_step(preset_plan("stationary", SHAPES["gpt2"], 4), 8, 4, "gradients")
+    moved = in_one_queue(program)
+    assert moved is not program
+    assert verify_program(moved).verdict == "proved"
+    for before, after in zip(program.programs, moved.programs, strict=True):
+        assert Counter(posts(before)) == Counter(posts(after))
+        assert [node for node in before if node not in posts(before)] == [
+            node for node in after if node not in posts(before)
+        ]
+
+
+def posts(nodes: Iterable[Instruction]) -> list[Instruction]:
+    """What may move: messages, and collectives that do not block."""
+    return [node for node in nodes if isinstance(node, ISend | IRecv)]
 
 
 @few
