@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, Final, get_args
 
 import msgspec
 from msgspec import Struct
 
 from primepar.errors import ClusterError, nearest
-from primepar.plan.cluster_parts import BYTES, KINDS, Link, Moved, Passing, Points, Rate, Ring
+from primepar.plan.cluster_parts import (
+    BYTES,
+    KINDS,
+    LARGEST,
+    SMALLEST,
+    Link,
+    Moved,
+    Passing,
+    Points,
+    Rate,
+    Ring,
+)
 
 EXPECTED: Final = {
     "name": ("a name without control characters", '"8 x H200"'),
-    "nodes": ("a whole number of nodes, 1 or more", "8"),
-    "devices_per_node": ("a whole number of devices, 1 or more", "4"),
+    "nodes": ("a whole number of nodes, from 1 to 1e9", "8"),
+    "devices_per_node": ("a whole number of devices, from 1 to 1e9", "4"),
     "memory": ("the bytes of a device's memory, above 0", "3.2e10"),
     "memory_bandwidth": ("bytes per second of a device's memory, above 0", "9e11"),
     "host_bandwidth": ("bytes per second between a device and its host, above 0", "2.5e10"),
@@ -30,7 +42,7 @@ EXPECTED: Final = {
     "achieved": ("operations per second, above 0 and at most the peak", "1.1e13"),
     "operators": ("a table for each kind of operator that has its own", "[operators.norm]"),
     "links": ("a table for each level of links, innermost first", "[[links]]"),
-    "joins": ("a whole number of devices that this level joins, 1 or more", "4"),
+    "joins": ("a whole number of devices that this level joins, from 1 to 1e9", "4"),
     "latency": ("the seconds of a message, 0 or more", "1e-5"),
     "bandwidth": ("bytes per second one way, above 0", "2.5e10"),
     **dict.fromkeys(
@@ -84,6 +96,11 @@ def refusal(message: str, values: dict[str, Any], cluster: type[Struct]) -> Clus
         write = nearest(name, names) or (": leave it out" if unknown else ": write one of these")
         return ClusterError(f"{place}: expected one of {', '.join(names)}, got {name!r}{write}")
     got = _value_at(values, place)
+    if isinstance(got, int | float) and 0 < got < inf and not SMALLEST <= got <= LARGEST:
+        return ClusterError(
+            f"{place}: expected a number from {SMALLEST:g} to {LARGEST:g}, got {got!r:.24}: "
+            "correct its exponent"
+        )
     if isinstance(got, str):
         return wrong(place, f"{got!r}, and numbers have no units here")
     return wrong(place, repr(got))

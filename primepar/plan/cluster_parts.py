@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-Positive = Annotated[float, Meta(ge=1e-30, le=1e30)]
+SMALLEST, LARGEST = 1e-30, 1e30
+Positive = Annotated[float, Meta(ge=SMALLEST, le=LARGEST)]
 """Costs multiply and divide a few numbers, and no quotient may overflow: bytes over 1e-320 bytes
 per second are infinite seconds, at which a simulation never arrives."""
-Seconds = Annotated[float, Meta(ge=0, le=1e30)]
-Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(ge=0, le=LARGEST)]
+Count = Annotated[int, Meta(ge=1, le=10**9)]
 Points = Annotated[tuple[tuple[Positive, Positive], ...], Meta(min_length=2)]
 """Sizes and rates: what is done in a second of that size."""
 Number = Callable[[Any], Any]

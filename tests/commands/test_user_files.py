@@ -336,6 +336,8 @@ def test_numbers_that_no_machine_has_are_refused_in_every_field(folder: Path, nu
         if equals and key.isidentifier() and isinstance(toml_of(line.encode())[key], int | float):
             if isinstance(toml_of(line.encode())[key], bool):
                 continue
+            if number == "1e-320" and key in ("launch", "latency"):
+                continue  # seconds may be 0, and nothing is divided by them
             with pytest.raises(PrimeParError) as caught:
                 read_cluster(text.replace(line, f"{key} = {number}", 1))
             got = f"{toml_of(f'a = {number}'.encode())['a']!r}"[:24]

@@ -174,7 +174,7 @@ def test_the_sizes_of_a_cluster() -> None:
          "$.links[0].all_reduce: expected one of latency, bandwidth, got 'bandwidht': write "
          "bandwidth"),
         ("nodes = 2", "nodes = 0",
-         "$.nodes: expected a whole number of nodes, 1 or more, got 0: write nodes = 8"),
+         "$.nodes: expected a whole number of nodes, from 1 to 1e9, got 0: write nodes = 8"),
         ("achieved = 1e12", "achieved = 3e12",
          "$.rates.float32.achieved: expected operations per second, above 0 and at most the peak, "
          "got 3e+12 of 2e+12: write achieved = 1.1e13"),
