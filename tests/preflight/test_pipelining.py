@@ -77,45 +77,6 @@ def test_deferred_receives_hang_on_nccl_and_not_on_gloo(tmp_path: Path) -> None:
     assert verify_program(csv_program(path), transport=in_order).verdict == "proved"
 
 
-def test_a_send_before_its_computation_is_refuted_with_its_line(tmp_path: Path) -> None:
-    rows = actions_of("Interleaved1F1B", 2, 4, 4)
-    place = rows[0].index("0SEND_F2")
-    rows[0][place - 1], rows[0][place] = rows[0][place], rows[0][place - 1]
-    path = written(tmp_path, rows)
-    report = verify_program(csv_program(path))
-    wrong = next(each for each in report.properties if each.verdict == "refuted")
-    assert wrong.counterexample == (
-        f"rank 0, instruction 13 (isend x.1[2] -> 1) at {path}:1, field 14 (0SEND_F2): "
-        "expected x.1[2] in this rank's memory, got none there: receive or compute it before, or "
-        "list it in initial"
-    )
-
-
-def test_a_computation_before_its_receive_is_refuted_with_its_line(tmp_path: Path) -> None:
-    rows = actions_of("Interleaved1F1B", 2, 4, 4)
-    rows[1].remove("1RECV_F1")
-    rows[1].insert(rows[1].index("1F1") + 1, "1RECV_F1")
-    path = written(tmp_path, rows)
-    assert str(verify_program(csv_program(path))["placement"].counterexample) == (
-        f"rank 1, instruction 4 (stage1.forward x.2[1] += x.1[1] * w.1[0]) at {path}:2, field 6 "
-        "(1F1): expected x.1[1] in this rank's memory, got none there: receive or compute it "
-        "before, or list it in initial"
-    )
-
-
-def test_a_receive_before_that_of_an_earlier_message_is_refuted(tmp_path: Path) -> None:
-    """Messages of two ranks match in order, whatever the buffers: torch gives them no tags."""
-    rows = actions_of("LoopedBFS", 2, 4, 4)
-    rows[1].remove("1RECV_F2")
-    rows[1].insert(rows[1].index("1RECV_F1"), "1RECV_F2")
-    report = verify_program(csv_program(written(tmp_path, rows)))
-    assert refuted(report) == ["placement", "alignment"]
-    assert str(report.properties[1].counterexample).endswith(
-        "expected the data of x.1[1] in x.1[1] for the stage1.forward sub-operator (M=1), got "
-        "that of stage0.forward product (M=2): send x.1[1] here before"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

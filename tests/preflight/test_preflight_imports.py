@@ -26,11 +26,6 @@ def test_two_sends_that_meet_head_on_need_a_slot() -> None:
     assert last_lines("--slots", "any", "--order", "peer", HEAD_ON) == (0, [])
 
 
-def test_dumps_of_a_hang_are_refuted() -> None:
-    code, _ = last_lines("tests/golden/flight_recorder/absent")
-    assert code == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

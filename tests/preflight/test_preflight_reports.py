@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
-from command import run
 from msgspec.structs import replace
 
-from primepar.preflight.report import SourceLine, findings, sarif, workflow_commands
+from primepar.preflight.report import Finding, SourceLine, findings, sarif, workflow_commands
 from primepar.schedule.program import Program, Recv, Send
 from primepar.verify.program import verify_program
 
@@ -59,18 +57,8 @@ def test_annotations_escape_what_github_reads() -> None:
     assert others[0] == (
         "::notice file=app/ring%2C1.py,line=5,title=deadlock-freedom::rank 1: send x -> 0 (hangs)"
     )
-
-
-def test_what_many_ranks_do_on_one_line_is_one_notice() -> None:
-    ranks = tuple(
-        (Send(peer=1 - rank, block="x", source="a.py:4"), Recv(peer=1 - rank, block="y"))
-        for rank in (0, 1)
-    )
-    report = verify_program(Program("primepar-program", 1, 2, ranks))
-    _, *notices = workflow_commands(findings(report))
-    assert notices == [
-        "::notice file=a.py,line=4,title=deadlock-freedom::rank 1: send x -> 0 (hangs)"
-    ]
+    same = Finding("races", "warning", "a, b", (SourceLine("a", 1, "x"),) * 3)
+    assert list(workflow_commands([same]))[1:] == ["::notice file=a,line=1,title=races::x; x"]
 
 
 def test_what_is_undecided_is_a_warning_at_the_target() -> None:
@@ -103,27 +91,3 @@ def test_a_source_is_any_text(source: str, place: tuple[str, int, str] | None) -
         file, line, inside = place
         assert finding.lines[0] == (SourceLine(file, line, f"rank 0{inside}: send x -> 1 (hangs)"))
     assert json.loads(sarif([finding], "ring.py"))["runs"][0]["results"]
-
-
-@pytest.mark.parametrize(
-    ("target", "file", "line"),
-    [
-        ("docs/examples/head-on.json", "docs/examples/head-on.json", 1),
-        ("docs/examples/deferred-zbv.csv", "docs/examples/deferred-zbv.csv", 2),
-        ("tests/golden/flight_recorder/mismatch", "train.py", 11),
-    ],
-)
-def test_every_kind_of_file_has_places(target: str, file: str, line: int, tmp_path: Path) -> None:
-    path = tmp_path / "findings.sarif"
-    assert run("preflight", "--sarif", str(path), target).code == 1
-    (first, *_) = json.loads(path.read_text())["runs"][0]["results"]
-    assert first["locations"][0]["physicalLocation"] == {
-        "artifactLocation": {"uri": file},
-        "region": {"startLine": line},
-    }
-
-
-def test_what_is_proved_has_no_result() -> None:
-    right = Program("primepar-program", 1, 1, ((),))
-    log = json.loads(sarif(findings(verify_program(right)), "ring.py"))
-    assert log["runs"][0]["results"] == []

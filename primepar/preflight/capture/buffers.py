@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.meaning.storages import NUMPY
+from primepar.preflight.meaning.storages import NUMPY, ByteRange
 
 
 class PostedWork(Protocol):
@@ -31,9 +31,8 @@ class BufferFlight(NamedTuple):
 
     tensor: torch.Tensor
     block: str
-    first: int
-    end: int
-    """Its bytes in the storage, `first <= byte < end`."""
+    place: ByteRange
+    """Its bytes in the storage."""
     receives: bool
     """Whether it may change meanwhile."""
     work: PostedWork
@@ -42,7 +41,7 @@ class BufferFlight(NamedTuple):
 class _Storage:
     """One storage that communicates, or whose computation is known."""
 
-    __slots__ = ("device", "lineage", "number", "reference")
+    __slots__ = ("device", "length", "lineage", "number", "reference")
 
     def __init__(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -52,6 +51,8 @@ class _Storage:
         """The pretended GPU that it is on."""
         self.lineage: int | None = None
         """How it was computed of the rank's own data; 0 is a constant, None is not yet known."""
+        self.length: tuple[int, Any] | None = None
+        """The length in its tensors that depends on values, and its mark."""
 
 
 class BufferTable:
@@ -60,6 +61,7 @@ class BufferTable:
     def __init__(self) -> None:
         self._storages: dict[int, _Storage] = {}
         self.flights: dict[int, list[BufferFlight]] = {}
+        self.has_lengths = False
         self._count = 0
         self._limit = 1024
 
@@ -120,6 +122,17 @@ class BufferTable:
             number = hash((storage.lineage, number, place))
         storage.lineage = number
 
+    def length(self, tensor: torch.Tensor) -> tuple[int, Any] | None:
+        """The length of a tensor that depends on values, and its mark."""
+        known = self._storages.get(storage_id(tensor)) if self.has_lengths else None
+        length = known.length if known is not None and not known.reference.expired() else None
+        return length if length is not None and length[0] in tensor.shape else None
+
+    def sized(self, tensor: torch.Tensor, length: int, mark: Any) -> None:
+        """Note that a length of a tensor depends on values."""
+        if length in tensor.shape:
+            self._storage(tensor).length, self.has_lengths = (length, mark), True
+
     def device(self, tensor: torch.Tensor) -> int | None:
         """The pretended GPU that a tensor is on; None for the CPU."""
         return self.device_of(tensor.untyped_storage())
@@ -154,9 +167,3 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 def storage_id(tensor: torch.Tensor) -> int:
     """The identity of a tensor's storage, also where it has no memory."""
     return int(tensor.untyped_storage()._cdata)
-
-
-def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the one after its last."""
-    first = int(tensor.storage_offset()) * tensor.element_size()
-    return first, first + int(tensor.nbytes)

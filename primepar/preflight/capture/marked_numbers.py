@@ -148,9 +148,10 @@ def keeping(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function of numbers whose result keeps the marks of its arguments."""
 
     def kept(*args: Any, **kwargs: Any) -> Any:
-        marks = list(marks_in((*args, *kwargs.values())))
-        if not marks:
+        given = (*args, *kwargs.values())
+        if not any(True for _ in marks_in(given)):
             return function(*args, **kwargs)
+        marks = [mark for one in given for mark in _marks_of(one)]
         values = {key: plain(value) for key, value in kwargs.items()}
         mark = _recorder.mixed(name, marks)
         if name == "isfinite":
@@ -172,27 +173,17 @@ def _arithmetic(name: str) -> None:
     def method(self: Any, *others: Any) -> Any:
         if not all(isinstance(other, int | float) for other in others):
             return NotImplemented
-        return _computed(function, name, self, *others)
+        return keeping(function, name)(self, *others)
 
     def reflected(self: Any, other: Any) -> Any:
         if not isinstance(other, int | float):
             return NotImplemented
-        return _computed(function, name, other, self)
+        return keeping(function, name)(other, self)
 
     for kind in (MarkedFloat, MarkedInt):
         setattr(kind, f"__{name}__", method)
         if hasattr(float, f"__r{name}__"):
             setattr(kind, f"__r{name}__", reflected)
-
-
-def _computed(function: Callable[..., Any], name: str, *operands: Any) -> Any:
-    mark = _recorder.mixed(name, [_mark_of(operand) for operand in operands])
-    try:
-        return marked(function(*map(_number, operands)), mark)
-    except ArithmeticError:
-        if mark.unknown:
-            return marked(math.nan, mark)
-        raise
 
 
 def _number(value: Any) -> Any:
@@ -202,9 +193,9 @@ def _number(value: Any) -> Any:
     return int.__pos__(value) if isinstance(value, MarkedInt) else value
 
 
-def _mark_of(value: Any) -> Mark:
-    mark: Mark = value.mark if isinstance(value, MarkedFloat | MarkedInt) else Mark(hash(value))
-    return mark
+def _marks_of(operand: Any) -> Iterator[Mark]:
+    """The marks of an operand; a number without one is named by itself."""
+    return iter([Mark(hash(operand))]) if type(operand) in (int, float) else marks_in([operand])
 
 
 _QUESTIONS = {"lt": ("lt", False, False), "ge": ("lt", False, True), "gt": ("lt", True, False),
@@ -260,7 +251,7 @@ def _plain_int(self: Any) -> int:
 
 
 def _rounded(self: Any, *digits: Any) -> Any:
-    return _computed(round, "round", self, *digits)
+    return keeping(round, "round")(self, *digits)
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs"):
@@ -308,7 +299,7 @@ def _note_length(tensor: torch.Tensor, args: Any, mark: Mark) -> None:
     lengths = [plain(one) for one in [*given, *ends] if isinstance(one, MarkedInt)]
     named = [length for length in lengths if length in tensor.shape]
     if named or slices:
-        _recorder.sized(tensor, named[0] if named else len(tensor), mark)
+        _recorder.buffers.sized(tensor, named[0] if named else len(tensor), mark)
 
 
 def watch_numbers(recorder: RankRecorder) -> MarkedArguments:

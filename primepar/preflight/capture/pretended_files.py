@@ -20,7 +20,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,11 @@ from primepar.preflight.capture.runner import GivenValue, NeverComesError
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
-class _Entries:
-    """What `os.scandir` returns."""
+class _Entries(ExitStack):
+    """What `os.scandir` returns; nothing is open."""
 
     def __init__(self, entries: list[Any]) -> None:
+        super().__init__()
         self._entries = iter(entries)
 
     def __iter__(self) -> Iterator[Any]:
@@ -43,15 +44,6 @@ class _Entries:
 
     def __next__(self) -> Any:
         return next(self._entries)
-
-    def __enter__(self) -> _Entries:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 class PretendedFiles:

@@ -75,13 +75,8 @@ class Operand(NamedTuple):
 NOTHING = Operand((), (), ())
 Named = list[tuple[torch.Tensor, str]]
 """Tensors with the blocks that instructions name."""
-
-
-class NamedMessage(NamedTuple):
-    """One side of one message."""
-
-    instruction: Send | Recv
-    tensor: torch.Tensor
+Posted = tuple[Send | Recv, torch.Tensor]
+"""One side of one message."""
 
 
 _Group: Any = dist.ProcessGroup
@@ -371,7 +366,7 @@ class RecordedGroup(_Group):  # type: ignore[misc]
 
     def _message(
         self, kind: type[Send | Recv], tensor: torch.Tensor, place: int, tag: int
-    ) -> NamedMessage:
+    ) -> Posted:
         if kind is Recv:
             self._zero(tensor)
         name = self._recorder.reading if kind is Send else self._recorder.buffers.name
@@ -379,9 +374,9 @@ class RecordedGroup(_Group):  # type: ignore[misc]
             peer=self._members[place], block=name(tensor), tag=tag, communicator=self._name,
             source=source_line() or None, **size_of(tensor),
         )  # fmt: skip
-        return NamedMessage(message, tensor)
+        return message, tensor
 
-    def _start(self, posted: Sequence[NamedMessage], batch: bool = False) -> RecordedWork:
+    def _start(self, posted: Sequence[Posted], batch: bool = False) -> RecordedWork:
         """Record one posted message, or a batch that starts together, and return its work."""
         reads: Named = []
         writes: Named = []

@@ -10,19 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from msgspec.structs import asdict, replace
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.capture.buffers import (
-    BufferTable,
-    PostedWork,
-    extent,
-    storage_id,
-)
+from primepar.preflight.capture.buffers import BufferTable, PostedWork, storage_id
 from primepar.preflight.capture.runner import RankLink
 from primepar.preflight.capture.source_lines import by_index, by_torch_or_logging, source_line
 from primepar.preflight.meaning.recorder import TermRecorder
-from primepar.preflight.meaning.storages import Dependence, span
+from primepar.preflight.meaning.storages import Dependence, byte_range, span
 from primepar.preflight.meaning.terms import Applied
 from primepar.preflight.recording import Gap, MarkedDecision, RankRecording, Turns
 from primepar.schedule.program import Compute, Instruction, IRecv, ISend, Recv, Send, Wait
@@ -92,8 +86,6 @@ class RankRecorder:
         """Of a functional collective: what its inputs depend on; it works on copies of them."""
         self.publish: Callable[[], None] = lambda: None
         """Lets other ranks read the files that were written before a call."""
-        self.sizes: dict[int, tuple[Any, int, Mark]] = {}
-        """Storage -> a reference to it, and the length in its tensors that depends on values."""
         self.shrinks = False
         """Whether large tensors are not computed."""
         self.guards: list[Guard] = []
@@ -128,19 +120,6 @@ class RankRecorder:
         self.settle([tensor], steers=True)
         lineage, unknown = self.buffers.lineage(tensor), self.depends_on(tensor).unknown
         return Mark(lineage, unknown) if lineage or unknown else None
-
-    def size(self, tensor: torch.Tensor) -> tuple[int, Mark] | None:
-        """The length of a tensor that depends on values, and its mark."""
-        tensor = getattr(tensor, "_local_tensor", tensor)
-        reference, length, mark = self.sizes.get(storage_id(tensor), (None, 0, Mark()))
-        exists = reference is not None and not reference.expired()
-        return (length, mark) if exists and length in tensor.shape else None
-
-    def sized(self, tensor: torch.Tensor, length: int, mark: Mark) -> None:
-        """Note that a length of a tensor depends on values."""
-        reference: Any = StorageWeakRef  # torch has no types for it
-        if length in tensor.shape:
-            self.sizes[storage_id(tensor)] = reference(tensor.untyped_storage()), length, mark
 
     def mixed(self, name: str, marks: Sequence[Mark]) -> Mark:
         """The mark of what a function makes of numbers."""
@@ -293,8 +272,8 @@ class RankRecorder:
         """Record an operation on a buffer in flight: a wait where it waits, else a computation."""
         for tensor in inputs:
             for flight in tuple(self.buffers.flights.get(storage_id(tensor), ())):
-                first, end = extent(tensor)
-                if flight.end <= first or end <= flight.first:
+                first, end = byte_range(tensor)
+                if flight.place.end <= first or end <= flight.place.start:
                     continue
                 if flight.work.waits_itself:
                     flight.work.finish()

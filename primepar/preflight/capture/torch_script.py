@@ -18,16 +18,18 @@ from importlib.metadata import Distribution, DistributionFinder, MetadataPathFin
 from importlib.util import spec_from_file_location
 from linecache import getline
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import numpy.random
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, _resolve_process_group
+from torch.distributed import _symmetric_memory
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.algorithms.join import Join
+from torch.distributed.distributed_c10d import GroupName
 from torch.nn.parallel import DistributedDataParallel
 
 from primepar.preflight.capture.marked_numbers import watch_numbers
@@ -210,6 +212,10 @@ class _StandIns:
                 setattr(module, name, stand_in)
         for module in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
             vars(module)["spawn"] = self._spawn
+        # Its memory is the rank's own here. Torch's functions are found when they are called.
+        vars(_symmetric_memory).update(
+            empty=lambda *size, **named: torch.empty(*size, **named), rendezvous=self._rendezvous
+        )
         # DDP under `Join` posts these, and waits for none.
         joins: Any = Join
         joins.notify_join_context = staticmethod(self._dropping(Join.notify_join_context))
@@ -265,6 +271,19 @@ class _StandIns:
         if isinstance(group, RecordedGroup) and backend:
             group.asked_backend = str(backend).lower()
         return group
+
+    def _rendezvous(self, _: torch.Tensor, group: Any) -> SimpleNamespace:
+        """Exchange the handles of symmetric memory: all members of the group wait for one another.
+
+        What others hold in theirs is not to be read.
+        """
+        members = _resolve_process_group(GroupName(group)) if isinstance(group, str) else group
+
+        def barrier(*_: Any, **__: Any) -> None:
+            members.barrier().wait()
+
+        barrier()
+        return SimpleNamespace(rank=members.rank(), world_size=members.size(), barrier=barrier)
 
     def _spawn(
         self, fn: Callable[..., None], args: Sequence[Any] = (), nprocs: int = 1, *_: Any, **__: Any

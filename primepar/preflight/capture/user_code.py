@@ -212,7 +212,7 @@ class _Keeper:
             return partial(self._popped, bound)
         if (type(bound), name) in _GOES_THROUGH or any(function is one for one in _GO_THROUGH):
             return lambda *args, **named: function(*map(self.ordered, args), **named)
-        if function is len and self.recorder.sizes:
+        if function is len and self.recorder.buffers.has_lengths:
             return lambda value: self.size(value, len(value))
         if isinstance(bound, torch.Tensor) and name in ("size", "numel", "nelement"):
             whole = name != "size"
@@ -265,7 +265,8 @@ class _Keeper:
 
     def size(self, value: Any, number: Any, whole: bool = False) -> Any:
         """A size of a tensor; marked where it depends on values, as that of `x[x > 0]`."""
-        known = self.recorder.size(value) if isinstance(value, torch.Tensor) else None
+        value = getattr(value, "_local_tensor", value)
+        known = self.recorder.buffers.length(value) if isinstance(value, torch.Tensor) else None
         if known is None:
             return number
         if isinstance(number, tuple):

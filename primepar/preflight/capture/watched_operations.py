@@ -270,12 +270,11 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, inputs: list[torch.Tensor], written: list[torch.Tensor], result: Any, number: int
     ) -> None:
         """Note how outputs were computed, and whether their size depends on a value."""
-        lengths = filter(None, map(self._recorder.size, inputs)) if self._recorder.sizes else ()
-        length = next(iter(lengths), None)
+        length = next(filter(None, map(self._table.length, inputs)), None)
         for place, tensor in enumerate(written or _tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
             if length is not None and not written:
-                self._recorder.sized(tensor, *length)
+                self._table.sized(tensor, *length)
 
     def _number(
         self, kind: _Kind, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor]
@@ -347,7 +346,7 @@ class WatchedOperations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for place, tensor in enumerate(_tensors((result,))):
             self._table.derive(tensor, hash((number, place)) if number else 0)
             if size is not None and tensor.dim():
-                self._recorder.sized(tensor, len(tensor), size)
+                self._table.sized(tensor, len(tensor), size)
         return result
 
 

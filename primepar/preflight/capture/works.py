@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch.futures import Future
 from torch.utils._python_dispatch import _disable_current_modes
 
-from primepar.preflight.capture.buffers import BufferFlight, extent, storage_id
+from primepar.preflight.capture.buffers import BufferFlight, storage_id
 from primepar.preflight.capture.recorder import Mark, RankRecorder, ValueQuestion
 from primepar.preflight.capture.runner import GivenValue, NeverComesError
-from primepar.preflight.meaning.storages import NUMPY
+from primepar.preflight.meaning.storages import NUMPY, byte_range
 
 LARGEST_WHOLE = 1 << 26
 """Bytes of integers that are passed on."""
@@ -46,7 +46,7 @@ class RecordedWork(dist.Work):
 
     def fly(self, tensor: torch.Tensor, block: str, receives: bool) -> None:
         """Note a buffer that is in flight until the wait."""
-        flight = BufferFlight(tensor, block, *extent(tensor), receives, self)
+        flight = BufferFlight(tensor, block, byte_range(tensor), receives, self)
         self._recorder.buffers.flights.setdefault(storage_id(tensor), []).append(flight)
 
     def finish(self) -> None:

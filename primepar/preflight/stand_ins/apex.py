@@ -26,20 +26,20 @@ class FusedAdam(torch.optim.Adam):
         )
 
 
-class FusedLayerNorm(nn.LayerNorm):
-    """A layer norm over the last dims."""
+class _FusedNorm:
+    """A norm over the last dims, whatever memory it saves."""
 
     def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
-                 **_: Any) -> None:  # fmt: skip
-        super().__init__(normalized_shape, eps, elementwise_affine)
+                 memory_efficient: bool = False) -> None:  # fmt: skip
+        super().__init__(normalized_shape, eps, elementwise_affine)  # type: ignore[call-arg]
 
 
-class FusedRMSNorm(nn.RMSNorm):
+class FusedLayerNorm(_FusedNorm, nn.LayerNorm):
+    """A layer norm."""
+
+
+class FusedRMSNorm(_FusedNorm, nn.RMSNorm):
     """A norm without a mean."""
-
-    def __init__(self, normalized_shape: Any, eps: float = 1e-5, elementwise_affine: bool = True,
-                 **_: Any) -> None:  # fmt: skip
-        super().__init__(normalized_shape, eps, elementwise_affine)
 
 
 MixedFusedLayerNorm, MixedFusedRMSNorm = FusedLayerNorm, FusedRMSNorm

@@ -56,13 +56,8 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False, **named: Any,
 ) -> Any:  # fmt: skip
     """Attention of sequences in a row: (tokens, heads, width), cut at the ends in `cu_seqlens`."""
-    cuts = [cu.diff().tolist() for cu in (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k)]
-    parts = zip(*(x.split(cut) for x, cut in zip((q, k, v), cuts, strict=True)), strict=True)
-    done = [
-        flash_attn_func(*(part.unsqueeze(0) for part in one), *args, return_attn_probs=True,
-                        **named)
-        for one in parts
-    ]  # fmt: skip
+    parts = _sequences((q, k, v), (cu_seqlens_q, cu_seqlens_k, cu_seqlens_k))
+    done = [flash_attn_func(*one, *args, return_attn_probs=True, **named) for one in parts]
     out = torch.cat([out[0] for out, _, _ in done])
     lse = torch.cat([lse[0] for _, lse, _ in done], -1)
     return (out, lse, None) if return_attn_probs else out
