@@ -28,11 +28,11 @@ from primepar.commands.options import (
 from primepar.commands.progress import progress
 from primepar.errors import ConfigError, TargetError
 from primepar.files import check_ending, write_bytes, write_text
+from primepar.passes.chunk_transfers import MOST_CHUNKS
 from primepar.pictures.timeline import chrome_trace, timeline_svg, timeline_text
 from primepar.plan import Plan
 from primepar.plan.cluster import Cluster, load_cluster, shipped_clusters
 from primepar.plan.simulator.chakra import chakra_trace
-from primepar.plan.simulator.chunks import MOST_CHUNKS
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import AskedChunks, PeriodSimulation, simulate_period
 

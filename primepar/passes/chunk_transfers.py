@@ -100,6 +100,8 @@ class TransferPair(NamedTuple):
 
 ChunkCount = Callable[[TransferPair], int]
 """The chunks of the part of one device: 0 leaves a pair as it is, and so does 1 a reduction."""
+MOST_CHUNKS = 64
+"""Of the part of one device."""
 
 
 def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:

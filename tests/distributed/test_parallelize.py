@@ -242,8 +242,9 @@ def test_the_dtype_is_that_of_the_weight_or_of_autocast(plan: str, way: str) -> 
 
 
 def test_labels_that_are_left_out_unequally_are_refused_and_can_be_weighted() -> None:
-    error, refusal, by_place = results()["weighted", "M2,megatron"]
+    error, refusal, by_place, uncounted = results()["weighted", "M2,megatron"]
     assert error < 1e-6
+    assert uncounted == "accepted" * 2
     assert by_place == refusal
     assert refusal == (
         "PlanError: labels: expected equally many that are counted in each group of rows, got 6 "

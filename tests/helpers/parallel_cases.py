@@ -170,8 +170,11 @@ def in_bfloat16(plan: str, way: str) -> tuple[str, float]:
     return str(logits.dtype), max(gradient_distances(module, plain).values()) / largest
 
 
-def weighted(plan: str) -> tuple[float, str, str]:
-    """The difference of gradients where labels are left out unequally, and refusals else."""
+def weighted(plan: str) -> tuple[float, str, str, str]:
+    """The difference of gradients where labels are left out unequally, and refusals else.
+
+    The last is of labels by place that no mean of classes counts: numbers, and without gradients.
+    """
     plain = cast("Any", llama(num_hidden_layers=1))
     module = cast("Any", parallelize(deepcopy(plain), plan, 4))
     unaware = cast("Any", parallelize(deepcopy(plain), plan, 4))
@@ -184,8 +187,12 @@ def weighted(plan: str) -> tuple[float, str, str]:
     torch.autograd.backward(module(**given).loss * weight)
     refusal = message(lambda: [unaware(**given) for _ in range(2)])
     by_place = (given["input_ids"], given["labels"].clamp(-1))
+    numbers = (by_place[0], by_place[1].double())
+    uncounted = message(lambda: [positional(*numbers) for _ in range(2)])
+    with torch.no_grad():
+        uncounted += message(lambda: [positional(*by_place) for _ in range(2)])
     second = message(lambda: [positional(*by_place) for _ in range(2)])
-    return max(gradient_distances(module, plain).values()), refusal, second
+    return max(gradient_distances(module, plain).values()), refusal, second, uncounted
 
 
 def generated() -> bool:

@@ -33,6 +33,8 @@ TOLERANCE = 1e-2
 PATIENCE = 60.0
 """Seconds that ranks wait for one another before a state is gathered."""
 _meetings = count()
+LABELS = (torch.int64, torch.int32)
+"""Dtypes of classes; other labels are numbers, of which all count."""
 STATE = "_primepar_batches"
 """Attribute of a parallelized module with its `BatchCheck`."""
 SAVE = "save_pretrained"
@@ -62,11 +64,11 @@ class BatchCheck:
         if not self._are_compared and tensors:
             self._are_compared = True
             self._compare_rows(tensors)
-        # Labels by transformers' name, or what follows the tokens, as in model(tokens, targets).
-        integers = [given for given in tensors if not given.dtype.is_floating_point]
-        labels = kwargs.get("labels", integers[-1] if len(integers) > 1 else None)
+        # By place only in training: groups may generate in different numbers of calls.
+        second = args[1] if len(args) > 1 and torch.is_grad_enabled() else None
+        labels = kwargs.get("labels", kwargs.get("targets", second))
         has_groups = self.boundaries.row_groups > 1 and not self.is_weighted
-        if has_groups and isinstance(labels, torch.Tensor):
+        if has_groups and isinstance(labels, torch.Tensor) and labels.dtype in LABELS:
             self._compare_counts(labels)
 
     def _compare_rows(self, tensors: list[torch.Tensor]) -> None:

@@ -22,7 +22,7 @@ from primepar.errors import ConfigError
 from primepar.models import GPTConfig, ModelConfig
 from primepar.operators.optimizers import AdamWConstants
 from primepar.operators.step_options import StepOptions
-from primepar.plan.simulator.chunks import MOST_CHUNKS
+from primepar.passes.chunk_transfers import MOST_CHUNKS
 
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 DeviceChoice = Literal["auto", "cpu", "cuda"]

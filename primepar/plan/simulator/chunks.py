@@ -23,14 +23,11 @@ from collections.abc import Iterator
 from fractions import Fraction
 from math import isqrt
 
-from primepar.passes.chunk_transfers import ChunkCount, HidingWork, TransferPair
+from primepar.passes.chunk_transfers import MOST_CHUNKS, ChunkCount, HidingWork, TransferPair
 from primepar.plan.cluster import Cluster, Link
 from primepar.plan.cost.linear import Training
 from primepar.plan.cost.links import ClusterLinks
 from primepar.plan.simulator.links import Clock, DeviceTransfer, Network
-
-MOST_CHUNKS = 64
-"""Of the part of one device."""
 
 
 def chunk_count(cluster: Cluster, dtype: str) -> ChunkCount:

@@ -22,12 +22,12 @@ from primepar.operators.averaging import lower_average
 from primepar.operators.pipeline import on_ranks
 from primepar.operators.step import lower_step
 from primepar.passes import PASSES, apply
+from primepar.passes.chunk_transfers import MOST_CHUNKS
 from primepar.plan.cluster import Cluster
 from primepar.plan.kernels import attention_of, phases_passing, step_options
 from primepar.plan.plan import Plan
 from primepar.plan.replicas import replicas_of
 from primepar.plan.simulator.account import UNIFORM, Shortened, account_of
-from primepar.plan.simulator.chunks import MOST_CHUNKS, chunk_count
 from primepar.plan.simulator.run import Simulation, simulate
 from primepar.schedule.events import Communication
 from primepar.schedule.program import Group, Instruction, Program
@@ -64,8 +64,12 @@ def simulate_step(
             f"chunks: expected auto or a number from 1 to {MOST_CHUNKS}, got {chunks}: write auto"
         )
     if program is None:
-        chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
-        options = replace(step_options(dtype), chunks=chosen)
+        options = step_options(dtype)
+        if chunks is not None:
+            from primepar.plan.simulator.chunks import chunk_count  # NumPy is slow to import
+
+            chosen = chunk_count(cluster, dtype) if chunks == "auto" else chunks
+            options = replace(options, chunks=chosen)
         program = lower_step(plan, batch, positions, options=options)
     fused = cluster.rate(dtype).attention is not None
     attention = attention_of(plan, batch, positions, causal=fused)
