@@ -1,30 +1,18 @@
 """What the instructions of a section make and need, across ranks, before any pass.
 
 An instruction is known by its rank and its position. A collective is one instruction on each
-member, and each needs the others; a receive needs the send that it matches. Messages match in their
-order per communicator, source and destination, and collectives in theirs per group.
+member, and each needs the others; a receive needs the send that it matches (`passes.calls`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from primepar.passes.block_uses import Rank, request_of
-from primepar.schedule.program import (
-    AllGather,
-    Broadcast,
-    Collective,
-    Free,
-    Group,
-    Instruction,
-    IRecv,
-    ISend,
-    Recv,
-    Send,
-    Wait,
-)
+from primepar.passes.calls import Meeting, meetings
+from primepar.schedule.program import AllGather, Broadcast, Free, Instruction, Wait
 
 Lists = Sequence[Sequence[Instruction]]
 
@@ -63,7 +51,15 @@ class DataFlow:
     def __post_init__(self) -> None:
         for rank, nodes in enumerate(self.lists):
             self._follow(rank, nodes)
-        self._match()
+        # All that meet in a message or a call need one another.
+        sides: dict[Meeting, list[InstructionPlace]] = {}
+        for rank, nodes in enumerate(self.lists):
+            for position, met in enumerate(meetings(nodes, rank)):
+                for meeting in met:
+                    sides.setdefault(meeting, []).append(InstructionPlace(rank, position))
+        for places in sides.values():
+            for place in places:
+                self.needs[place].update(places)
 
     def _follow(self, rank: int, nodes: Sequence[Instruction]) -> None:
         """Follow the blocks of one rank."""
@@ -108,47 +104,3 @@ class DataFlow:
             isinstance(self.lists[place.rank][place.position], Free)
             for place in self.users.get(version, ())
         )
-
-    def _match(self) -> None:
-        """Let receives need their sends, and members of a collective one another."""
-        sends, receives = _messages(self.lists)
-        for channel, places in receives.items():
-            for receive, send in zip(places, sends[channel], strict=True):
-                self.needs[receive].add(send)
-                self.needs[send].add(receive)
-        for members in _collectives(self.lists):
-            for place in members:
-                self.needs[place].update(members)
-
-
-Messages = dict[tuple[str, int, int], list[InstructionPlace]]
-"""Communicator, source and destination -> the places of its messages, in order."""
-
-
-def _messages(lists: Lists) -> tuple[Messages, Messages]:
-    """Return the places of all sends, and those of all receives."""
-    sends, receives = Messages(), Messages()
-    for rank, nodes in enumerate(lists):
-        for position, node in enumerate(nodes):
-            for message in node.body if isinstance(node, Group) else (node,):
-                if isinstance(message, Send | ISend):
-                    channel = message.communicator, rank, message.peer
-                    sends.setdefault(channel, []).append(InstructionPlace(rank, position))
-                elif isinstance(message, Recv | IRecv):
-                    channel = message.communicator, message.peer, rank
-                    receives.setdefault(channel, []).append(InstructionPlace(rank, position))
-    return sends, receives
-
-
-def _collectives(lists: Lists) -> Iterator[tuple[InstructionPlace, ...]]:
-    """Yield the places of the members of each collective."""
-    calls: dict[tuple[str, tuple[int, ...]], dict[int, list[InstructionPlace]]] = {}
-    for rank, nodes in enumerate(lists):
-        for position, node in enumerate(nodes):
-            if isinstance(node, Collective):
-                key = node.communicator, tuple(sorted(node.group))
-                calls.setdefault(key, {}).setdefault(rank, []).append(
-                    InstructionPlace(rank, position)
-                )
-    for by_rank in calls.values():
-        yield from zip(*by_rank.values(), strict=True)

@@ -30,7 +30,7 @@ from primepar.models.graph import Operator
 from primepar.operators.builder import Cuts, Held, ProgramBuilder, View, even
 from primepar.operators.redistribution import held_after, indices, moved, reblocked, take_in
 from primepar.operators.step_context import StepContext
-from primepar.passes.block_uses import Rank, followed
+from primepar.passes.block_uses import Rank, RankList
 from primepar.plan.layouts import Way, table_edge
 from primepar.plan.operator_layouts import movement_of, part
 from primepar.schedule.layout import Layout
@@ -274,7 +274,8 @@ def _sums(sequence: Sequence, operator: Linear, phases: Phases) -> _Sums:
 def _last_reductions(rank: int, nodes: tuple[Instruction, ...]) -> Iterator[AllReduce]:
     """Yield the all-reduces of weight gradients that nothing uses afterwards."""
     used_later: set[str] = set()
-    for node, used in reversed(list(followed(nodes, Rank(rank)))):
+    uses = RankList(nodes, Rank(rank)).uses
+    for node, used in zip(reversed(nodes), reversed(uses), strict=True):
         names = {*used.reads, *used.changes}
         if isinstance(node, AllReduce) and _is_sum(node.block) and not names & used_later:
             yield node

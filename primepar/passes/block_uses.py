@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ LOCAL = frozenset({Compute, Alloc, Free, Fetch, Evict, Cut, Join})
 
 
 class UsedBlocks(NamedTuple):
-    """Blocks that an instruction uses. A wait has none itself: see `followed`."""
+    """Blocks that an instruction uses. A wait has none itself: see `RankList.uses`."""
 
     reads: Names
     made: Names
@@ -49,9 +49,6 @@ class UsedBlocks(NamedTuple):
     """Blocks that it makes, changes or frees."""
     names: Names
     """All of them, each once."""
-
-
-NOTHING = UsedBlocks((), (), (), (), ())
 
 
 class Rank:
@@ -88,22 +85,6 @@ def request_of(node: Instruction) -> str | None:
     """Return the request of a posted message or collective, or of a wait; else None."""
     request: str | None = getattr(node, "request", None)
     return request
-
-
-def followed(nodes: Iterable[Instruction], rank: Rank) -> Iterator[tuple[Instruction, UsedBlocks]]:
-    """Yield every instruction with the blocks that it uses; a wait uses those of its post."""
-    posted: dict[str, UsedBlocks] = {}
-    for node in nodes:
-        if type(node) is Wait:
-            # A wait without a post uses nothing: the judge refutes it, and passes leave it.
-            yield node, posted.pop(node.request, NOTHING)
-            continue
-        used = rank.touched(node)
-        if type(node) not in LOCAL:
-            request = request_of(node)
-            if request is not None:
-                posted[request] = used
-        yield node, used
 
 
 class LiveBlocks:

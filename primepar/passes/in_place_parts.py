@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import Names, Rank, RankList, followed
+from primepar.passes.block_uses import Names, Rank, RankList
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program
 
 Edits = dict[int, list[Instruction]]
@@ -55,7 +55,7 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     # The rules read only instructions that use such blocks, so the others are left out.
     uses = [
         (place, node, used.names)
-        for place, (node, used) in enumerate(followed(nodes, rank))
+        for place, (node, used) in enumerate(zip(nodes, RankList(nodes, rank).uses, strict=True))
         if not parts.isdisjoint(used.names)
     ]
     kept = list(_with_late_cuts(uses, len(nodes)))

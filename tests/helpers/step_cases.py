@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -13,7 +13,7 @@ from lowered_steps import lower_step
 from partitioned_cases import SHAPES
 
 from primepar.operators.step_options import DEFAULT, StepOptions
-from primepar.passes.block_uses import Rank, followed
+from primepar.passes.block_uses import Rank, RankList
 from primepar.plan import Plan, preset_plan
 from primepar.plan.cluster import load_cluster
 from primepar.plan.simulator.work import Work
@@ -65,14 +65,11 @@ def as_planned(plan: Plan, batch: int, positions: int, options: StepOptions = DE
     return msgspec.structs.replace(program, programs=lists)
 
 
-def _freed(rank: int, nodes: Iterable[Instruction], kept: Iterable[str]) -> Iterator[Instruction]:
-    known, last = list(followed(nodes, Rank(rank))), dict[str, int]()
-    for place, (_, used) in enumerate(known):
-        last.update(dict.fromkeys((*used.reads, *used.changes), place))
-    for place, (node, used) in enumerate(known):
+def _freed(rank: int, nodes: Sequence[Instruction], kept: Iterable[str]) -> Iterator[Instruction]:
+    line = RankList(nodes, Rank(rank))
+    for place, (node, used) in enumerate(zip(nodes, line.uses, strict=True)):
         yield node
-        names = dict.fromkeys((*used.reads, *used.changes))
-        ends = [name for name in names if last[name] == place and name not in kept]
+        ends = [name for name in used.names if line.touches[name][-1] == place and name not in kept]
         yield from map(Free, () if isinstance(node, Free) else ends)
 
 

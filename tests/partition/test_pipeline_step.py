@@ -157,10 +157,10 @@ def test_the_weight_is_at_home_after_every_phase() -> None:
 
 
 def held_at_the_end(program: Program, rank: int, nodes: tuple[object, ...]) -> set[str]:
-    from primepar.passes.block_uses import Rank, followed
+    from primepar.passes.block_uses import Rank, RankList
 
     held = set((program.initial or ())[rank])
-    for _, used in followed(nodes, Rank(rank)):  # type: ignore[arg-type]
+    for used in RankList(nodes, Rank(rank)).uses:  # type: ignore[arg-type]
         held -= set(used.gone)
         held |= set(used.made) - (set(used.gone) - set(used.made))
     return held

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from primepar.passes.block_uses import Rank, followed
+from primepar.passes.block_uses import Rank, RankList
 from primepar.schedule import Program
 from primepar.schedule.program import (
     AllGather,
@@ -73,7 +73,7 @@ class _Maker:
     def _freed(self, rank: int, nodes: list[Instruction]) -> list[Instruction]:
         last, after = dict.fromkeys(self.initial[rank], -1), dict[int, list[Instruction]]()
         gone = set[str]()
-        for place, (_, used) in enumerate(followed(nodes, Rank(rank))):
+        for place, used in enumerate(RankList(nodes, Rank(rank)).uses):
             last |= dict.fromkeys(used.names, place)
             gone = (gone | set(used.gone)) - set(used.made)
         for name, place in last.items():

@@ -23,7 +23,7 @@ from primepar.operators import StepOptions, lower_step
 from primepar.operators.optimizers import Optimizer
 from primepar.partition import parse_sequence
 from primepar.partition.patrickstar import PatrickStar
-from primepar.passes.block_uses import Rank, followed
+from primepar.passes.block_uses import Rank, RankList
 from primepar.passes.liveness import peaks
 from primepar.passes.offload import (
     Trace,
@@ -201,7 +201,8 @@ def test_whole_chunks_move_together() -> None:
     program = offload(step, least_limit(step, chunks=chunks), chunks=chunks)
     live, host = set(program.initial[0] if program.initial else ()), set[str]()
     host |= set(program.host_initial[0] if program.host_initial else ())
-    for node, used in followed(program.programs[0], Rank(0)):
+    line = RankList(program.programs[0], Rank(0))
+    for node, used in zip(line.nodes, line.uses, strict=True):
         if isinstance(node, Evict | Fetch):
             live, host = live ^ {node.block}, host ^ {node.block}
             continue

@@ -26,7 +26,7 @@ from step_cases import passed
 from primepar.models import ModelConfig
 from primepar.operators import StepPart, lower_part, lower_step
 from primepar.passes import PASSES, apply, free_early, make_late, needed_first, overlap
-from primepar.passes.block_uses import Rank, RankList, followed, request_of
+from primepar.passes.block_uses import Rank, RankList, request_of
 from primepar.passes.liveness import peaks, sizes_of
 from primepar.passes.overlap import ORDER, Carried
 from primepar.plan import preset_plan
@@ -258,7 +258,7 @@ def test_sums_of_gradients_hide_behind_the_rest_of_backward() -> None:
     wait = nodes.index(Wait(str(call.request)))
     phases = [node.phase for node in nodes[post:wait] if isinstance(node, Compute)]
     assert "embedding.backward" in phases
-    between = (used.names for _, used in followed(nodes[post + 1 : wait], Rank(0)))
+    between = (used.names for used in RankList(nodes[post + 1 : wait], Rank(0)).uses)
     assert {name for names in between for name in names}.isdisjoint(call.reduced)
 
 

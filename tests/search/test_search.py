@@ -412,14 +412,13 @@ def test_megatrons_pair_follows_on_one_axis() -> None:
     assert "CutN" in then["CutK"]
 
 
-def test_the_fast_verdict_is_that_of_small_meshes_and_proofs() -> None:
+def test_random_triples_are_proved_where_they_are_right_on_small_meshes() -> None:
     from search_attack import attack, compared_keys
 
-    counts = attack(10_000 if IS_LONG else 150, sample=12 if IS_LONG else 1)
-    assert counts["called right, right"] > 50
-    assert counts["called wrong, wrong"] > 25
-    assert counts["proved"] > 0
-    assert not counts["called right, wrong"] + counts["called wrong, right"] + counts["refuted"]
+    counts = attack(2_000 if IS_LONG else 40, sample=12 if IS_LONG else 1)
+    assert counts["right, proved"] > 0
+    assert counts["wrong, refuted"] > 0
+    assert not counts["right, refuted"] + counts["wrong, proved"]
     keys = compared_keys(100 if IS_LONG else 6)
     assert set(keys) == {"keys equal, programs equal", "keys differ, programs differ"}
 

@@ -40,7 +40,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from primepar.errors import MemoryLimitError, ProgramError
-from primepar.passes.block_uses import Names, Rank, followed, request_of
+from primepar.passes.block_uses import Names, Rank, RankList, request_of
 from primepar.passes.liveness import sizes_of
 from primepar.passes.offload.chunks import Chunks, largest_state, state_chunks
 from primepar.schedule.effects import frees, host_blocks, initial_blocks
@@ -244,7 +244,7 @@ class Moments:
 
     def _moments(self, nodes: tuple[Instruction, ...]) -> Iterator[TraceMoment]:
         pending = Counter[str]()
-        for node, used in followed(nodes, self._rank):
+        for node, used in zip(nodes, RankList(nodes, self._rank).uses, strict=True):
             request = request_of(node)
             blocks = tuple(dict.fromkeys(chain(used.reads, used.made, used.gone)))
             if isinstance(node, Wait):
