@@ -24,7 +24,7 @@ from primepar.errors import UnknownSizeError
 from primepar.schedule.deadline import TIMEOUT, UnansweredError, deadline
 from primepar.schedule.evidence import Violation, WrongEnd, WrongRead
 from primepar.schedule.ledger import Memory, peak, resident_copies
-from primepar.schedule.one_queue import in_one_queue, out_of_order
+from primepar.schedule.one_queue import moved_in_order, out_of_order
 from primepar.schedule.program import Program
 from primepar.schedule.transport import RENDEZVOUS, Transport
 from primepar.schedule.waits import NEVER, WaitGraph, levels, shortest_cycle
@@ -229,15 +229,15 @@ class _Case:
         if not self.strict:
             graph = WaitGraph(self.judge.matches)
             level = levels(graph)
-            if NEVER not in level:
-                return None
-            return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
-        if not self.judge.transport.is_plain or not out_of_order(program, self.judge.matches):
-            return None
-        # The executor moves posts to where the program ends in one queue. Only what hangs after
-        # that is worth a note.
-        cycle = out_of_order(in_one_queue(program, self.judge.matches))
-        return cycle and NOT_IN_ORDER + cycle
+            if NEVER in level:
+                return ONLY_BUFFERED + sentence(shortest_cycle(graph, level), program)
+        elif self.judge.transport.is_plain:
+            cycle = out_of_order(program, self.judge.matches)
+            # The executor moves posts to where the program ends in one queue. Only what hangs
+            # after that is worth a note.
+            if cycle is not None and moved_in_order(self.judge.matches) is None:
+                return NOT_IN_ORDER + cycle
+        return None
 
     def _note_on_memory(self) -> str:
         """The largest number of live elements on a rank, and copies of each tensor in `initial`."""

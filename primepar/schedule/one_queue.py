@@ -31,7 +31,7 @@ from primepar.schedule.evidence import Place
 from primepar.schedule.matching import Matches
 from primepar.schedule.program import Compute, Instruction, Program
 from primepar.schedule.transport import Transport
-from primepar.schedule.waits import WaitGraph, cycle_of
+from primepar.schedule.waits import NEVER, WaitGraph, cycle_of, levels
 from primepar.schedule.words import NCCL_ADVICE, order_sentence
 
 ONE_QUEUE = Transport(order="queue")
@@ -46,8 +46,7 @@ def out_of_order(program: Program, matches: Matches | None = None) -> str | None
     partner are not its question: `primepar verify` refutes those before. `matches` are those of the
     program, if they are known.
     """
-    graph = WaitGraph(matches or Matches(program), ONE_QUEUE, joins_posts=True)
-    cycle = cycle_of(graph)
+    cycle = cycle_of(_queues(matches or Matches(program)))
     return None if cycle is None else order_sentence(cycle, program, NCCL_ADVICE)
 
 
@@ -68,10 +67,22 @@ def in_one_queue(program: Program, matches: Matches | None = None) -> Program:
     `matches` are those of the program, if they are known.
     """
     matches = matches or Matches(program)
-    if matches.faults or matches.leaked or out_of_order(program, matches) is None:
+    if matches.faults or NEVER not in levels(_queues(matches)):
         return program
-    changed = _Firing(matches).moved()
-    return program if changed is None or out_of_order(changed) is not None else changed
+    return moved_in_order(matches) or program
+
+
+def moved_in_order(matches: Matches) -> Program | None:
+    """Return the program of `matches`, which hangs in one queue, where it ends; None where none."""
+    # A post moves between its place and its wait: without waits, as in Cannon's, nothing can move.
+    changed = _Firing(matches).moved() if matches.posted and not matches.leaked else None
+    # No cycle is looked for: most of the time would go into what nobody reads.
+    ends = changed is not None and NEVER not in levels(_queues(Matches(changed)))
+    return changed if ends else None
+
+
+def _queues(matches: Matches) -> WaitGraph:
+    return WaitGraph(matches, ONE_QUEUE, joins_posts=True)
 
 
 class _Firing:

@@ -306,7 +306,9 @@ def _cycle(following: dict[int, list[int]], most: int | None = None) -> list[int
     best: list[int] = []
     searches = 0
     for start in in_time(sorted(following)):
-        if degree.get(start) and searches != most:
+        if searches == most:
+            break
+        if degree.get(start):
             cycle = _cycle_through(start, following, degree, len(best) or len(following) + 1)
             best, searches = cycle or best, searches + bool(cycle)
         leading_nowhere = [start]
