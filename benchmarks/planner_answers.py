@@ -1,4 +1,4 @@
-"""Does the planner answer five questions within their CPU seconds, and near enough to the best?
+"""Does the planner answer six questions within their CPU seconds, and near enough to the best?
 
 Every question is put to a process of its own with one thread. Counted is the processor time from
 the question to the answer, without the start of Python and the imports. Ends with 1 where a target
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from time import process_time
@@ -18,15 +17,15 @@ from msgspec import Struct
 
 from benchmarks.bench import BenchRow, Case, Cells, bench
 from benchmarks.plan import BATCH, CLUSTER
+from primepar.commands.plan_objective import Question
 from primepar.errors import PlanError
 from primepar.models.sizes import MODELS
 from primepar.plan.cluster import load_cluster
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult
-from primepar.plan.search.splits import Splits
-from primepar.plan.search.stage_cost import EXECUTED
-from primepar.plan.search.within import WithinLimits, refuse_what_cannot_fit
+from primepar.plan.search.within import WithinLimits
 
+_Answer = tuple[str, float]
 GAP = 0.005
 """The largest gap of an answer, as a share of the least seconds or bytes."""
 
@@ -38,7 +37,7 @@ class PlannerQuestion(Struct, frozen=True):
     seconds: float
     gap: float | None
     """The largest gap of the answer; None where none is asked."""
-    answer: Callable[[], tuple[str, float]]
+    answer: Callable[[], _Answer]
     """The answer in words, and its gap."""
 
 
@@ -47,44 +46,41 @@ def planner(devices: int, model: str = "llama-2-70b") -> Planner:
     return Planner.of(MODELS[model], load_cluster(CLUSTER), devices, BATCH, None)
 
 
-def _refused() -> tuple[str, float]:
-    try:
-        refuse_what_cannot_fit(planner(8, model="opt-175b"))
-    except PlanError:
-        return "refused", 0.0
-    return "a plan", float("inf")
-
-
-def _words(plan: SearchResult | None) -> tuple[str, float]:
+def _words(plan: SearchResult | None) -> _Answer:
     if plan is None:
         return "none", float("inf")
     return f"{plan.seconds:.4g} s, {plan.memory / 1e9:.4g} GB", plan.gap or 0.0
 
 
-def _within() -> tuple[str, float]:
+def _within() -> _Answer:
     return _words(WithinLimits(planner(32)).fastest(1e11))
 
 
-def _splits(model: str, nodes: int, batch: int) -> tuple[str, float]:
-    """The fastest split of nodes of 8 H100, of steps of sequences of 4096 or 8192 tokens."""
-    sizes, cluster = MODELS[model], load_cluster("h100", nodes)
-    sizes = replace(sizes, context=min(sizes.context, 8192))
-    splits = Splits(sizes, cluster, cluster.devices, batch, "bfloat16", "paper", choices=EXECUTED,
-                    posted=True)  # fmt: skip
-    best = splits.ranked()[0]
-    split = " x ".join(map(str, best.split))
+def _asked(model: str, cluster: str, nodes: int | None, devices: int, batch: int) -> _Answer:
+    """What `primepar plan` answers."""
+    question = Question(target=model, cluster=cluster, nodes=nodes, devices=devices, batch=batch,
+                        dtype="bfloat16" if nodes else None)  # fmt: skip
+    try:
+        best = question.rows(str)[0]
+    except PlanError:
+        return "refused", 0.0
+    split = best.name or " x ".join(map(str, best.split))
     return f"{split}: {best.seconds:.4g} s, {best.memory / 1e9:.4g} GB", 0.0
 
 
+def _on_h100(model: str, nodes: int, batch: int) -> Callable[[], _Answer]:
+    return partial(_asked, model, "h100", nodes, 8 * nodes, batch)
+
+
 QUESTIONS = (
-    PlannerQuestion("opt-175b on 8 V100, 32 GiB each", 0.2, None, _refused),
+    PlannerQuestion("opt-175b on 8 V100, 32 GiB each", 0.2, None,
+                    partial(_asked, "opt-175b", CLUSTER, None, 8, BATCH)),
     PlannerQuestion("llama-2-70b on 32 devices within 100 GB", 5, GAP, _within),
-    PlannerQuestion("llama-2-70b on 32 H100", 5, None, partial(_splits, "llama-2-70b", 4, 32)),
-    PlannerQuestion("llama-3.1-70b on 64 H100", 10, None, partial(_splits, "llama-3.1-70b", 8, 64)),
-    PlannerQuestion(
-        "llama-3.1-405b on 1,024 H100", 30, None, partial(_splits, "llama-3.1-405b", 128, 256)
-    ),
-)
+    PlannerQuestion("llama-2-7b on 16 H100", 5, None, _on_h100("llama-2-7b", 2, 16)),
+    PlannerQuestion("llama-2-70b on 32 H100", 5, None, _on_h100("llama-2-70b", 4, 32)),
+    PlannerQuestion("llama-3.1-70b on 64 H100", 10, None, _on_h100("llama-3.1-70b", 8, 64)),
+    PlannerQuestion("llama-3.1-405b on 1,024 H100", 30, None, _on_h100("llama-3.1-405b", 128, 256)),
+)  # fmt: skip
 
 
 class AnswerRow(BenchRow, frozen=True):

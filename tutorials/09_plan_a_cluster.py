@@ -110,7 +110,7 @@ assert took["K2,M2"] < took["N2,M2"]
 
 # %%
 BATCH = 4
-result = primepar.plan(model, cluster, 4, BATCH)
+result = primepar.plan(model, cluster, 4, BATCH, pp=1)
 print(primepar.show(result))
 
 # %% [markdown]
@@ -120,7 +120,9 @@ print(primepar.show(result))
 # weights, so activations go through the cable. Give it more tokens:
 
 # %%
-plans = {BATCH: result} | {batch: primepar.plan(model, cluster, 4, batch) for batch in (16, 256)}
+plans = {BATCH: result} | {
+    batch: primepar.plan(model, cluster, 4, batch, pp=1) for batch in (16, 256)
+}
 for batch, planned in plans.items():
     plan = planned.plan
     pair = plan.sequences["blocks.1.fc1"], plan.sequences["blocks.1.fc2"]
@@ -189,7 +191,7 @@ assert abs(result.price / run.seconds - 1) < 0.01
 # agree with one device:
 
 # %%
-two = primepar.plan(model, cluster, 2, BATCH)
+two = primepar.plan(model, cluster, 2, BATCH, pp=1)
 save_plan(two.plan, OUT / "09_plan.json")
 print(primepar.check(two.plan))
 

@@ -76,9 +76,9 @@ def search_drawing(result: object) -> Drawing | None:
     """What a search chose and its predicted cost; None for anything else."""
     from primepar.plan.search.explain import explain
     from primepar.plan.search.explain import words as explanation_text
-    from primepar.plan.search.result import SearchResult
+    from primepar.plan.search.row import PlanRow
 
-    if not isinstance(result, SearchResult):
+    if not isinstance(result, PlanRow):
         return None
     text = explanation_text(explain([dataclasses.replace(result, run=None)]))
     return Drawing(text, lambda: plan_svg(describe(result.plan)))

@@ -73,9 +73,8 @@ def plan(
         int | None,
         typer.Option(
             min=1,
-            help="Stages of a pipeline. With it micro-batches, shards of the optimizer and "
-            "recomputation are searched too, also for one stage.",
-            show_default="none, or any where that is needed",
+            help="Stages of a pipeline.",
+            show_default="any",
         ),
     ] = None,
     dp: Annotated[
@@ -97,7 +96,7 @@ def plan(
         Shard | None,
         typer.Option(
             help="What is in shards over equal devices: ZeRO-1, 2 or 3.",
-            show_default="none or optimizer",
+            show_default="the fastest that is run",
         ),
     ] = None,
     recompute: Annotated[
@@ -115,7 +114,7 @@ def plan(
         Goal,
         typer.Option(
             help="Least time in --memory, least memory --within seconds, the fewest bytes beyond "
-            "one copy of every tensor, or the list of all splits into stages and replicas."
+            "one copy of every tensor, or the table of all splits into stages and replicas."
         ),
     ] = "time",
     memory: Annotated[

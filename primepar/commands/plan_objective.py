@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from primepar.plan.search.sequence_space import Axes
 
 Goal = Literal["time", "memory", "redundancy", "splits", "pareto"]
-Mode = Literal["plan", "time", "memory", "redundancy", "splits", "stages"]
+Mode = Literal["plan", "time", "memory", "redundancy", "splits"]
 Space = Literal["paper", "all", "grids"]
 Shard = Literal["none", "optimizer", "gradients", "parameters"]
 Recompute = Literal["none", "selective", "full"]
@@ -43,7 +43,6 @@ _WITHOUT_EFFECT: dict[Mode, tuple[tuple[str, ...], str]] = {
     "memory": (("--memory", "--pp", *OF_STAGES), "memory itself is least"),
     "redundancy": (("--pp", *OF_STAGES), "redundancy itself is least"),
     "splits": (("--within", "--explain", "--tokens"), "it lists the fastest of each split"),
-    "stages": (("--within", "--explain", "--objective"), "stages are searched for the least time"),
 }  # fmt: skip
 """Options without effect on an answer, and why."""
 USUAL_POSITIONS = 8192
@@ -111,8 +110,8 @@ class Question:
                  if getattr(self, field.name) != field.default}  # fmt: skip
         given |= {"--objective"} if self.goal != "time" else set()
         with_ = f"--objective {self.goal}"
-        if self.mode in ("plan", "stages"):
-            with_ = self.target if self.mode == "plan" else "--pp, --shard or --recompute"
+        if self.mode == "plan":
+            with_ = self.target
         for option in (option for option in options if option in given):
             raise ConfigError(
                 f"{option}: expected none together with {with_}, as {because}: leave it out"
@@ -125,8 +124,7 @@ class Question:
         if self.model or is_file or names_preset(self.target):
             return "plan"
         assert self.goal != "pareto"
-        of_stages = self.pp or self.shard or self.recompute
-        return "stages" if of_stages and self.goal == "time" else self.goal
+        return self.goal
 
     def answer(self, tick: Tick) -> Printed:
         """The answer. Raises `PlanError` and `UndecidedError` where there is none."""
@@ -164,31 +162,52 @@ class Question:
         return Printed(data, text, 0 if solution.proved else UndecidedError.exit_code)
 
     def rows(self, tick: Tick) -> Several[PlanRow]:
-        """The plans that are compared, the best first. Raises `PlanError` where none fits.
-
-        On a power of two of at most `EXACT` devices all plans without stages, micro-batches and
-        options are compared, and the best is certified. On others, where some of
-        these are asked, and where no other plan fits, splits of the devices are enumerated.
-        """
+        """The plans that are compared, the best first. Raises `PlanError` where none fits."""
         from primepar.plan.search.ranked import ranked
-        from primepar.plan.search.search import EXACT
-        from primepar.plan.search.within import refuse_what_cannot_fit, smallest_within
+        from primepar.plan.search.splits import Splits
+        from primepar.plan.search.stage_cost import EVERY_CHOICE, OptionChoices
+        from primepar.plan.search.within import smallest_within
 
         if self.mode == "memory":
             assert self.within is not None, "refused before"
             return [smallest_within(self.planner(tick), self.within)]
-        devices = self.asked_devices
-        if self.mode != "time" or devices > EXACT or devices & (devices - 1):
-            return self._split_rows(tick)
-        planner = self.planner(tick)
-        refuse_what_cannot_fit(planner, self.memory)  # at once, and in any number of stages
-        try:
-            return ranked(planner, self.memory)
-        except PlanError as refusal:
-            try:
-                return self._split_rows(tick)
-            except PlanError:
-                raise refusal from None
+        model, machine = self.read
+        choices = OptionChoices(
+            (self.shard,) if self.shard else EVERY_CHOICE.shards,
+            (self.recompute,) if self.recompute else EVERY_CHOICE.recomputes,
+            interleaves=True,
+        )
+        splits = Splits(
+            model, changed(machine, memory=self.bound), self.devices or machine.devices,
+            self.batch or SEQUENCES, self.dtype or next(iter(machine.rates)), self.space,
+            choices=choices, tick=tick, posted=True, axes=self.axes,
+        )  # fmt: skip
+        splits.refuse_what_cannot_fit(self._of_whom)
+        rows = ranked(splits)
+        if not rows[0].fits:
+            raise self._too_large(rows)
+        return rows
+
+    @property
+    def bound(self) -> float:
+        """Bytes that a device may hold."""
+        return self.memory or self.read[1].memory
+
+    @property
+    def _of_whom(self) -> str:
+        """What bounds the bytes of a device."""
+        return "--memory" if self.memory else f"a device of the cluster {self.read[1].name}"
+
+    def _too_large(self, rows: Iterable[PlanRow]) -> PlanError:
+        """The error for plans none of which is within the bound."""
+        least = ceil(min(row.memory for row in rows))
+        fewer = self.mode == "time" and self.shard not in (None, "parameters")
+        instead = ", a smaller --batch or --shard parameters" if fewer else " or a smaller --batch"
+        return PlanError(
+            f"expected a plan within the {self.bound:,.0f} bytes of {self._of_whom}, got none: the "
+            f"smallest takes {least:,} bytes, {least - self.bound:,.0f} too many: take more "
+            f"--devices{instead}"
+        )
 
     @cached_property
     def read(self) -> tuple[ModelConfig, Cluster]:
@@ -250,47 +269,13 @@ class Question:
             tick=tick, posted=posted, axes=self.axes,
         )  # fmt: skip
 
-    def _split_rows(self, tick: Tick) -> list[PlanRow]:
-        """The fastest of each split into stages and replicas, the fastest first."""
-        from primepar.plan.search.splits import Splits
-        from primepar.plan.search.stage_cost import EXECUTED, OptionChoices
-
-        if self.explain:
-            raise ConfigError(
-                "--explain: expected none where stages, micro-batches and options are searched, as "
-                "their sequences have no price one by one: leave it out"
-            )
-        model, machine = self.read
-        whose = f"a device of the cluster {machine.name}"
-        if self.memory is not None:
-            machine, whose = changed(machine, memory=self.memory), "--memory"
-        choices = OptionChoices(
-            (self.shard,) if self.shard else EXECUTED.shards,
-            (self.recompute,) if self.recompute else EXECUTED.recomputes,
-            interleaves=True,
-        )
-        ranked = Splits(
-            model, machine, self.devices or machine.devices, self.batch or SEQUENCES,
-            self.dtype or next(iter(machine.rates)), self.space, choices=choices, tick=tick,
-            posted=True, axes=self.axes,
-        ).ranked()  # fmt: skip
-        if ranked[0].memory > machine.memory:
-            least = ceil(min(known.memory for known in ranked))
-            raise PlanError(
-                f"expected a split within the {machine.memory:,.0f} bytes of {whose}, got none: "
-                f"the smallest of their fastest plans takes {least:,} bytes, "
-                f"{least - machine.memory:,.0f} too many: take more --devices or a smaller --batch"
-            )
-        return ranked
-
     def _least_redundant(self, planner: Planner) -> tuple[SearchResult, Solution]:
         """The plan with the least redundancy within the bounds, and how sure that is."""
         from primepar.plan.redundancy import MOST_COLUMNS, least_redundancy
-        from primepar.plan.search.within import fastest_within, smallest_within
+        from primepar.plan.search.within import WithinLimits, smallest_within
 
-        memory = self.memory or planner.training.cluster.memory
         made = planner.like(planner, tradeoffs=True)
-        result, solution = least_redundancy(made, memory, self.within or inf, SOLVER_SECONDS)
+        result, solution = least_redundancy(made, self.bound, self.within or inf, SOLVER_SECONDS)
         if result is not None:
             return result, solution
         if solution.columns > MOST_COLUMNS:
@@ -305,7 +290,11 @@ class Question:
             )
         if self.within is not None:  # raises where one bound alone leaves no plan
             smallest_within(planner, self.within)
-        fastest = fastest_within(planner, self.memory)
+        limits = WithinLimits(planner)
+        fastest = limits.fastest(self.bound)
+        if fastest is None:
+            smallest = limits.fastest(limits.least_memory)
+            raise self._too_large([smallest] if smallest else [])
         raise PlanError(
             f"expected a plan with a step within the {self.within:g} seconds of --within and "
             f"within the memory of a device, got none: the fastest within the memory takes "
@@ -333,12 +322,18 @@ def table_words(rows: list[TableRow]) -> str:
              "bubble", "MiB", "")  # fmt: skip
     cells = [heads]
     for row in rows:
-        remark = "" if row.gap is None else f"certified {ceil(1e4 * row.gap) / 100:.2f}%"
-        remark = remark if row.only_priced is None else "only priced"
+        remarks = [row.name] if " x " not in row.name else []
+        if row.gap is not None:
+            remarks.append(f"certified {ceil(1e4 * row.gap) / 100:.2f}%")
+        if row.only_priced is not None:
+            remarks.append("only priced")
+        elif not row.simulated and any(known.simulated for known in rows):
+            remarks.append("by price")
+        remarks += [] if row.fits else ["too much"]
         cells.append((
             f"{row.stages}", f"{row.replicas}", f"{row.parts}",
             f"{row.microbatches} of {row.microbatch}", f"{row.chunks}", row.shard, row.recompute,
             f"{1e3 * row.seconds:,.1f}", f"{row.bubble:.0%}", f"{row.memory / 2**20:,.1f}",
-            remark if row.fits else "too much",
+            ", ".join(remarks),
         ))  # fmt: skip
     return "\n".join(aligned(cells)) + "\n"

@@ -284,7 +284,7 @@ def test_a_program_that_is_too_large_is_not_tried(monkeypatch: pytest.MonkeyPatc
          "shortest takes 0.000272527 seconds, 0.00017 too many"),
         (("--memory", "4e5"),
          "expected a plan within the 400,000 bytes of --memory, got none: the smallest takes "
-         "840,448 bytes, 440,448 too many: take --devices 16"),
+         "840,448 bytes, 440,448 too many: take more --devices or a smaller --batch"),
         (("--memory", "860000", "--within", "0.0004"),
          "expected a plan with a step within the 0.0004 seconds of --within and within the memory "
          "of a device, got none: the fastest within the memory takes 0.000610869 seconds: give "

@@ -14,6 +14,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as changed
 from planner_cases import BLOOM, SMALL, TWO_LEVELS, UNTIED, cluster
 from profiles import IS_LONG
 
@@ -27,7 +28,8 @@ from primepar.plan.search.planner import Part, Planner
 from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
-from primepar.plan.search.within import LeastMemory, WithinLimits, advice, refuse_what_cannot_fit
+from primepar.plan.search.splits import Splits
+from primepar.plan.search.within import WithinLimits, least_at_once
 
 CASES = 200 if IS_LONG else 16
 
@@ -167,75 +169,37 @@ def random_planner(random: Random) -> Planner:
     return Planner.of(model, TWO_LEVELS, devices, batch, None, space, tradeoffs=True)
 
 
-def least_sum(planner: Planner) -> float:
-    """The least memory by trying every largest rest, with the planner's own options."""
-    options = [planner.catalogue.options(operator) for operator in planner.operators]
-    sums = []
-    for rest in {float(rest) for some in options for rest in some.running}:
-        fitting = [some.kept[some.running <= rest] for some in options]
-        if all(map(len, fitting)):
-            sums.append(rest + sum(float(kept.min()) for kept in fitting))
-    return min(sums)
-
-
-@pytest.mark.parametrize("first", range(0, 40 if IS_LONG else 10, 10))
-def test_the_least_memory_is_that_of_all_sums(first: int) -> None:
-    for seed in range(first, first + 10):
-        planner = random_planner(Random(seed))
-        assert LeastMemory(planner).bytes == pytest.approx(least_sum(planner), rel=1e-12)
-
-
-def test_no_plan_holds_less_than_the_bound_of_its_parameters() -> None:
-    for seed in range(12 if IS_LONG else 1):
+def test_no_plan_holds_less_at_once_than_the_bound() -> None:
+    for seed in range(12 if IS_LONG else 2):
         random = Random(seed)
         planner = random_planner(random)
-        least = LeastMemory(planner).parameters
+        least = least_at_once(planner)
         for _ in range(3):
             numbers = [random.randrange(len(planner.options(name))) for name in planner.named]
-            result = SearchResult.of(planner, numbers)
-            assert least <= result.memory
-            assert least <= max(result.held)
+            assert least <= max(SearchResult.of(planner, numbers).held)
 
 
-def test_what_fits_is_not_refused_and_what_is_refused_has_a_reason() -> None:
-    planner = Planner.of(SMALL, TWO_LEVELS, 2, 4, None, "paper", tradeoffs=True)
-    least = LeastMemory(planner)
-    refuse_what_cannot_fit(planner, least.parameters)
-    with pytest.raises(PlanError) as caught:
-        refuse_what_cannot_fit(planner, np.floor(least.parameters) - 1)
-    devices, whole = planner.training.links.devices, LeastMemory(planner).whole
-    assert str(caught.value) == (
-        f"expected a plan within the {np.floor(least.parameters) - 1:,.0f} bytes of --memory, got "
-        "none: parameters with gradients and optimizer states alone take "
-        f"{np.ceil(least.parameters):,.0f} bytes of each of {devices} devices, the smallest plan "
-        f"at most {np.ceil(least.bytes):,.0f}: take --devices 4"
-    )
-    assert advice(least, whole / 16 - 1) == (
-        "no number of the cluster's 16 devices is enough, at least 17 are needed"
-    )
-    assert advice(least, whole / 16 + 1) == (
-        "no number of the cluster's 16 devices is enough: take a smaller --batch"
-    )
-
-
-def test_experts_that_few_devices_divide_are_not_refused_where_stages_divide_them() -> None:
+def test_what_cannot_fit_in_any_plan_is_refused_before_a_search() -> None:
+    """Experts too, which stages divide where the devices of one stage do not."""
     routed = PricedParts(experts=Experts(count=2, chosen=1, ffn=64))
-    planner = Planner.of(replace(UNTIED, priced=routed), TWO_LEVELS, 4, 4, None, "paper")
-    least = LeastMemory(planner)
-    assert least.whole / 4 < least.parameters
-    refuse_what_cannot_fit(planner, least.whole / 4)
-    with pytest.raises(PlanError):
-        refuse_what_cannot_fit(planner, 0.99 * least.whole / 4)
-
-
-def test_the_smallest_number_of_devices_that_is_enough_is_named() -> None:
-    for model in (BLOOM, replace(SMALL, layers=5)):
-        least = LeastMemory(Planner.of(model, TWO_LEVELS, 1, 4, None, "paper"))
-        sizes = {devices: least.with_devices(devices).bytes for devices in (2, 4, 8, 16)}
-        for devices, size in sizes.items():
-            enough = min(count for count in sizes if sizes[count] <= size)
-            assert advice(least, size) == f"take --devices {enough}"
-            assert enough <= devices
+    for model in (SMALL, replace(UNTIED, priced=routed)):
+        whole = 16 * model.parameters
+        for devices, least, instead in (
+            (1, 2, "take --devices 2, or more"),
+            (4, 17, "no number of the cluster's 16 devices is enough"),
+        ):
+            bound = whole // (least - 1) - 1 if least > 2 else whole - 1
+            small = changed(TWO_LEVELS, memory=float(bound))
+            splits = Splits(model, small, devices, 4, "float32", "paper")
+            with pytest.raises(PlanError) as caught:
+                splits.refuse_what_cannot_fit()
+            assert str(caught.value) == (
+                f"expected a plan within the {bound:,} bytes of a device, got none: parameters "
+                f"with gradients and optimizer states alone take {-(-whole // devices):,} bytes of "
+                f"each of {devices} devices: {instead}, at least {least} are needed"
+            )
+            fits = changed(TWO_LEVELS, memory=whole / devices)
+            Splits(model, fits, devices, 4, "float32", "paper").refuse_what_cannot_fit()
 
 
 @pytest.mark.parametrize("part", ["model", "blocks"])

@@ -35,10 +35,12 @@ from primepar.plan.cluster import Cluster, Link, Rate, load_cluster
 from primepar.plan.kernels import BlockBytes, step_options
 from primepar.plan.presets import preset_sequences
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import baselines, best_for
+from primepar.plan.search.ranked import baselines, ranked
 from primepar.plan.search.result import Given, SearchResult
 from primepar.plan.search.search import search
 from primepar.plan.search.sequence_space import SpaceName
+from primepar.plan.search.splits import Splits
+from primepar.plan.search.stage_cost import EVERY_CHOICE
 from primepar.plan.simulator.account import accounting
 from primepar.plan.simulator.work import sent
 
@@ -118,19 +120,15 @@ def test_no_degree_of_megatron_is_faster_than_the_first_plan(
                            context=1024)  # fmt: skip
     cluster = drawn_cluster(Random(devices + batch))
     planner = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
-    every = [plan.simulated().seconds for plan in baselines(planner)]
-    cluster = changed(cluster, memory=1.05 * min(max(plan.held)
-                                                 for plan in baselines(planner)))  # fmt: skip
-    small = Planner.of(model, cluster, devices, batch, "bfloat16", "paper", posted=True)
-    for asked in (planner, small):
-        first, *others = best_for(asked)
-        simulated = [plan.seconds for plan in others if plan.run is not None]
+    degrees = [plan.simulated() for plan in baselines(planner)]
+    small = changed(cluster, memory=1.05 * min(max(plan.held) for plan in degrees))
+    for machine in (cluster, small):
+        first, *others = ranked(Splits(model, machine, devices, batch, "bfloat16", "paper",
+                                       choices=EVERY_CHOICE, posted=True))  # fmt: skip
         assert first.run is not None
-        assert max(first.held) <= asked.training.cluster.memory
-        assert first.seconds <= min([*simulated, first.seconds])
-        degrees = [*baselines(asked)]
-        fitting = [seconds for seconds, result in zip(every, degrees, strict=True)
-                   if max(result.held) <= asked.training.cluster.memory]  # fmt: skip
+        assert max(first.held) <= machine.memory
+        fitting = [known.seconds for known in (*degrees, *others)
+                   if known.run is not None and max(known.held) <= machine.memory]  # fmt: skip
         assert first.seconds <= min(fitting) * (1 + 1e-9)
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from primepar.errors import PlanError
 from primepar.models.config import flops_per_token
 from primepar.plan.cluster import Cluster
 from primepar.plan.cost.linear import Cost
@@ -23,13 +24,11 @@ from primepar.plan.cost.sweeps import moving
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import baselines, best_for, simulated
-from primepar.plan.search.result import Given, SearchResult
+from primepar.plan.search.ranked import place_of, ranked, simulated
 from primepar.plan.search.row import PlanRow, name_in_model
-from primepar.plan.search.search import EXACT
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.splits import Splits
-from primepar.plan.search.stage_cost import EXECUTED, repeated, seconds_for_parameters
+from primepar.plan.search.stage_cost import EVERY_CHOICE, repeated, seconds_for_parameters
 from primepar.plan.simulator.account import MOST_COUNTED
 from primepar.schedule.ledger import sent_blocks
 from primepar.schedule.lower_bound import starts_replicated, training_step
@@ -140,13 +139,6 @@ class TableRow:
         """The row with its seconds by axis."""
         return replace(cls.of(row), axes=_not_hidden([*_choices(row)], row))
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it has no stages, micro-batches and options."""
-        return self.microbatches == 1 and (self.stages, self.shard, self.recompute) == (
-            1, "none", "none"
-        )  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -185,7 +177,7 @@ class Explanation:
     counted: bool
     """Whether `held` is counted in the step's program; if not, it is `memory`, a bound."""
     gap: float | None
-    """As in `PlanRow`. None where nothing is certified: of a given plan, and of splits."""
+    """As in `PlanRow`. None where nothing is certified: of a given plan, and with options."""
     sent: tuple[int, ...]
     baseline: TableRow | None
     """Megatron's fastest plan."""
@@ -219,8 +211,8 @@ def explain(
     chosen = [replace(choice, sequence=texts.get(choice.operator, choice.sequence))
               for choice in chosen]  # fmt: skip
     if neighbours:
-        assert isinstance(row, SearchResult), "refused before"
-        chosen = [replace(choice, neighbours=tuple(_neighbours(row, choice.operator)))
+        every = _every_option(row)
+        chosen = [replace(choice, neighbours=tuple(_neighbours(row, *every, choice.operator)))
                   for choice in chosen]  # fmt: skip
     if best is not None:
         chosen = _above(chosen, best)
@@ -256,7 +248,7 @@ def explain(
         sent=row.sent,
         baseline=_megatron(rows),
         best=None if best is None else _best(best),
-        stages=None if table[0].is_plain and row.split.replicas == 1 else _stages(row),
+        stages=_stages(row),
         waiting=_waiting(chosen, row),
         choices=choices,
         axes=_not_hidden(chosen, row),
@@ -265,16 +257,18 @@ def explain(
     )
 
 
-def _stages(row: PlanRow) -> str:
-    options = row.options
-    shards = "" if options.shard == "none" else f", {options.shard} in shards"
-    again = (
-        "" if options.recompute == "none" else f", recompute {recomputed_words(options.recompute)}"
-    )
-    return (
-        f"{options.schedule} of {row.split.stages} x {row.microbatches} stages x "
-        f"micro-batches{shards}{again}: times are means over stages"
-    )
+def _stages(row: PlanRow) -> str | None:
+    """Stages, micro-batches and options in words, if there are any."""
+    options, stages, words = row.options, row.split.stages, list[str]()
+    if stages > 1:
+        words.append(f"{options.schedule} of {stages} x {row.microbatches} stages x micro-batches")
+    elif row.microbatches > 1:
+        words.append(f"{row.microbatches} micro-batches")
+    if options.shard != "none":
+        words.append(f"{options.shard} in shards")
+    if options.recompute != "none":
+        words.append(f"recompute {recomputed_words(options.recompute)}")
+    return ", ".join(words) + ": times are means over stages" * (stages > 1) or None
 
 
 def _above(chosen: Several[ChosenSequence], best: PlanRow) -> list[ChosenSequence]:
@@ -306,8 +300,6 @@ def _not_hidden(chosen: Several[ChosenSequence], row: PlanRow) -> dict[str, floa
 def _megatron(rows: Several[PlanRow]) -> TableRow | None:
     """Megatron's fastest plan; those within a device's memory come first."""
     row, named = rows[0], [other for other in rows if other.name]
-    if not named and isinstance(row, SearchResult):
-        named = [*baselines(row.planner)]
     alike = [other for other in named if (other.run is None) == (row.run is None)] or named
     fastest = min(alike, key=lambda other: (not other.fits, other.seconds), default=None)
     return None if fastest is None else TableRow.compared(fastest)
@@ -390,16 +382,35 @@ def _over_bound(
     return (), float(sent) / bound if bound else None
 
 
-def _neighbours(result: SearchResult, name: str) -> Iterator[Neighbour]:
+def _every_option(row: PlanRow) -> tuple[Planner, dict[str, int]]:
+    """A planner with all options of the sequences of a plan, and the options of the plan."""
+    if row.planner is None:
+        raise PlanError(
+            "--explain: expected the fastest plan to have one stage, got "
+            f"{row.split.stages} stages: write --pp 1"
+        )
+    planner = row.planner.all_counted()
+    choices = {}
+    for chosen in row.stages[0].chosen:
+        options, text = planner.options(chosen.name), chosen.candidate.text
+        alike = (number for number, leaves in enumerate(options.leaves) if leaves == chosen.leaves)
+        numbers = {known.text: number for number, known in enumerate(options.candidates)}
+        # Of operators that are not linear there is one option for a layout, however it is written.
+        choices[chosen.name] = numbers[text] if text in numbers else next(alike)
+    return planner, choices
+
+
+def _neighbours(
+    row: PlanRow, planner: Planner, choices: Mapping[str, int], name: str
+) -> Iterator[Neighbour]:
     """The cheapest alternatives of an operator, with all other choices fixed.
 
     Of several at one price, to a nanosecond and a byte, the first is named; those at the price of
     the chosen one are left out.
     """
-    planner, number = result.planner.all_counted(), result.choices[name]
-    options = planner.options(name)
-    costs = planner.costs_around(name, result.choices)
-    seconds, kept = costs - costs[number], options.kept - options.kept[number]
+    options, number = planner.options(name), choices[name]
+    costs, kept = planner.costs_around(name, choices), planner.kept_of(name, options)
+    seconds, kept = row.microbatches * (costs - costs[number]), kept - kept[number]
     at_price: dict[tuple[float, float], list[int]] = {}
     for place in np.argsort(seconds, kind="stable").tolist():
         price = round(float(seconds[place]), 9), round(float(kept[place]))
@@ -470,27 +481,20 @@ def price_of(
 ) -> Explanation:
     """Explain a plan on a cluster, with what each operator takes more than in the best one.
 
-    A step has `batch` sequences of the model's context. The best is that of a space within the
-    memory of a device, where some plan is. A plan with stages, micro-batches, shards or
-    recomputation is compared with the best split into these. Raises `ClusterError` for devices or a
-    data type that the cluster has not, and `PlanError` for a batch that does not fit the plan.
+    A step has `batch` sequences of the model's context. The best is the first of the table of a
+    search, or the plan itself where that is faster. Raises `ClusterError` for devices or a data
+    type that the cluster has not, and `PlanError` for a batch that does not fit the plan.
     """
     plan.check_batch(batch, plan.model.context)
     kind = dtype or next(iter(cluster.rates))
-    has_options = plan.schedule is not None or plan.sharded_optimizer
-    if has_options or plan.ranks & (plan.ranks - 1) or plan.ranks > EXACT:
-        splits = Splits(
-            plan.model, cluster, plan.ranks, batch, kind, space, choices=EXECUTED, tick=tick,
-            posted=True,
-        )  # fmt: skip
-        given = splits.given(plan)
-        return explain([given], best=min(given, splits.ranked()[0], key=lambda row: row.rank))
-    planner = Planner.of(
-        plan.model, cluster, plan.ranks, batch, kind, space, tick=tick, posted=True
-    )
-    asked = simulated([Given.with_sequences(planner, plan.sequences).result])
-    others = best_for(planner)
-    return explain([*asked, *others], best=others[0])
+    splits = Splits(
+        plan.model, cluster, plan.ranks, batch, kind, space, choices=EVERY_CHOICE, tick=tick,
+        posted=True,
+    )  # fmt: skip
+    [asked] = simulated([splits.given(plan)], tick=tick)
+    others = ranked(splits)
+    best = min(asked, others[0], key=lambda row: place_of(row, cluster.memory))
+    return explain([asked, *others], best=best)
 
 
 HEADS = ("operator", "layers", "sequence", "compute", "communication", "moved", "all", "MiB kept",
@@ -587,27 +591,40 @@ def _summary(explanation: Explanation) -> Iterator[str]:
         f"the search adds up {_size(explanation.memory)}: {parts}, buffers "
         f"{terms['running'] / unit:,.2f}"
     )
-    if explanation.stages is not None:
+    if explanation.waiting > 0:
         yield f"a device waits {1e3 * explanation.waiting:,.1f} ms of the step, as a mean"
     if explanation.best is not None:
-        what = "plan" if explanation.stages is None else f"split, {explanation.best.name},"
-        name = f"the best {what} of space {explanation.space}"
+        name = f"the best of space {explanation.space}, {explanation.best.name}"
         yield from _comparison(explanation, name, explanation.best)
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.name}"
         yield from _comparison(explanation, name, explanation.baseline)
-    if explanation.gap is not None:
-        gap = ceil(1e4 * explanation.gap) / 100
-        yield (
-            f"certified: at most {gap:.2f}% above the least of all without stages, micro-batches "
-            "and options"
-        )
-    elif explanation.stages is not None and explanation.best is None:
-        yield "enumerated, not certified: splits with the best sequences of each stage by itself"
+    yield from _certificate(explanation)
     if explanation.only_priced is not None:
         yield f"priced, not run: {explanation.only_priced}"
+    faster = next((row for row in explanation.rows if row.only_priced and row.fits), None)
+    is_answer = explanation.only_priced is None and explanation.best is None
+    if is_answer and faster is not None and faster.seconds < explanation.priced:
+        took = f"{1e3 * faster.seconds:,.1f} ms with {faster.only_priced}"
+        yield f"priced, not run: {took}, {faster.name}"
     if not explanation.fits:
         yield "that is more memory than a device has"
+
+
+def _certificate(explanation: Explanation) -> Iterator[str]:
+    """What is certified, of the plan or of others in the table, and what is enumerated."""
+    certified = next((row for row in explanation.rows if row.gap is not None), None)
+    if explanation.best is not None:
+        return
+    if explanation.gap is None:
+        yield "enumerated, not certified: splits with the best sequences of each stage by itself"
+    if certified is not None:
+        gap = f"at most {ceil(1e4 * (certified.gap or 0.0)) / 100:.2f}% above the least of"
+        plain = "without stages, micro-batches and options"
+        yield (
+            f"certified: {gap} all {plain}" if explanation.gap is not None else
+            f"certified: {1e3 * certified.seconds:,.1f} ms {plain}, by price {gap} these"
+        )  # fmt: skip
 
 
 def _comparison(explanation: Explanation, name: str, baseline: TableRow) -> Iterator[str]:

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Several
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -112,7 +112,7 @@ class Planner:
     """Called with the name of the next stage of the work, for a progress bar."""
     known: dict[object, Options] = field(default_factory=dict, init=False)
     """Options by kind of operator, filled on demand."""
-    _ways: dict[object, Ways] = field(default_factory=dict, init=False)
+    _ways: dict[object, tuple[Ways, Any]] = field(default_factory=dict, init=False)
     _edges: dict[object, Matrix] = field(default_factory=dict, init=False)
     _both_ways: dict[object, tuple[Matrix, Matrix]] = field(default_factory=dict, init=False)
 
@@ -211,6 +211,10 @@ class Planner:
         """Cost of some options: of their operator alone."""
         return options.seconds if self.hidden is None else weighed(options.terms, self.hidden)
 
+    def kept_of(self, name: str, options: Options) -> Vector:
+        """Bytes that a device keeps through a step for some options of an operator."""
+        return options.kept
+
     def objective(self, name: str) -> Matrix:
         """Cost of every option of an operator."""
         return self.cost_of(name, self.options(name))
@@ -253,13 +257,15 @@ class Planner:
 
     def _moved(self, sources: Numbers, targets: Numbers, size: float) -> Matrix:
         """Seconds from each source layout to each target layout; distinct layouts priced once."""
-        distinct_sources, source_index = np.unique(sources, return_inverse=True)
-        distinct_targets, target_index = np.unique(targets, return_inverse=True)
-        key = distinct_sources.tobytes(), distinct_targets.tobytes()
+        key = sources.tobytes(), targets.tobytes()
         if key not in self._ways:
-            ends = distinct_sources.tolist(), distinct_targets.tolist()
-            self._ways[key] = self.catalogue.layouts.ways(*ends)
-        seconds: Matrix = self._ways[key].seconds(size)[np.ix_(source_index, target_index)]
+            (first, first_of), (last, last_of) = (
+                np.unique(ends, return_inverse=True) for ends in (sources, targets)
+            )
+            ways = self.catalogue.layouts.ways(first.tolist(), last.tolist())
+            self._ways[key] = ways, np.ix_(first_of, last_of)
+        ways, places = self._ways[key]
+        seconds: Matrix = ways.seconds(size)[places]
         return seconds
 
     def cost(self, choices: Mapping[str, int]) -> float:
@@ -272,9 +278,10 @@ class Planner:
         )
 
     def all_counted(self) -> Planner:
-        """The same options, each at all of its seconds."""
+        """The planner with all options that the axes allow, each at all of its seconds."""
         other = copy(self)
-        other.hidden, other._edges = None, {}
+        other.hidden, other._edges, other._both_ways = None, {}, {}
+        other.known = {self.key(name): self.allowed(name) for name in self.named}
         return other
 
     def edges_into(self, name: str) -> list[tuple[str, Matrix]]:

@@ -1,16 +1,15 @@
-"""The fastest plan by simulation, of those that the search finds cheapest and of Megatron's.
+"""One table of all plans of a question, in the order of their simulated seconds.
 
-The search minimises a price, a relaxation of what the simulator shows. So several plans are
-searched, each with the least sum for one share `h` of `cost.step_seconds`, next to Megatron's plans
-of every degree. They are simulated from the cheapest on. One that was searched is, if its price is
-at most the fastest simulated step so far; one of Megatron's, if `LEAST` of its price is. Errors of
-one question are alike: it takes at least `SPREAD` of the least ratio, of simulated seconds over the
-price, of those that are simulated. Example: of Megatron's with prices 100, 108 and 112 ms the first
-is simulated with 107 ms. The second may take 0.92 x 1.07 x 108 = 106 ms and is simulated, the third
-no less than 110 ms and is not. So no degree of Megatron is faster than the first plan, up to the
-largest number that is simulated.
+In it are the plans that the exact search finds without stages, micro-batches and options, for every
+share `h` of `cost.step_seconds`; Megatron's of every degree; and all splits that were tried, with
+micro-batches, shards and recomputation. The search minimises a price, a relaxation of what the
+simulator shows. So the plans of the lowest prices are simulated, one after another, as long as one
+may be the fastest: if `LEAST` of its price is at most the fastest simulated step so far. Example:
+of prices 100, 118 and 122 ms the first is simulated with 107 ms. The second may take 0.9 x 118 =
+106 ms and is simulated, the third no less than 110 ms and is not. Megatron's cheapest always is.
 
-The gap is that of prices: the largest bound of all shares is a lower bound of every plan's.
+The gap is that of prices: the largest bound of all shares is a lower bound of every plan's without
+stages, micro-batches and options.
 """
 
 from __future__ import annotations
@@ -20,98 +19,116 @@ from collections.abc import Sequence as Several
 from dataclasses import replace
 from math import inf
 
-from primepar.errors import PlanError
 from primepar.plan.cost.step_seconds import SHARES
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult, degrees
-from primepar.plan.search.search import search
-from primepar.plan.search.within import best_within, bound_of
+from primepar.plan.search.row import PlanRow
+from primepar.plan.search.search import EXACT, search
+from primepar.plan.search.splits import Splits
+from primepar.plan.search.within import WithinLimits, least_at_once
 
 LEAST = 0.9
 """Simulated seconds over the price that are likely at least; the law of prices has a test."""
-SPREAD = 0.92
-"""The same, over the least such ratio of the plans that are simulated for one question."""
-MOST_SIMULATED = 8
+MOST_SIMULATED = 20
 """Plans that are simulated at most."""
-SIMULATED_DEVICES = 64
-"""Devices of all simulated plans together at most: a device takes 0.1 to 0.4 seconds."""
+MOST_PASSES = 256
+"""Layers that all simulated plans lower at most, over devices: one takes about 0.01 seconds."""
 PRESETS = ("megatron", "megatron-sp")
 
 
-def ranked(planner: Planner, memory: float | None = None) -> list[SearchResult]:
-    """Plans within `memory`, or that of a device, and Megatron's; the best first.
+def ranked(splits: Splits) -> list[PlanRow]:
+    """The fastest plan of every split, of those that run and of those that are only priced.
 
-    Raises `PlanError` where no plan is within the bound.
+    And Megatron's of every degree; the best is first. Those that fit a device are before the
+    others. Raises `PlanError` where no split has a plan.
     """
-    plans = certified(planner, lambda one: best_within(one, memory), baselines)
-    return simulated(plans, bound_of(planner, memory)[0])
+    exact = without_options(splits)
+    rows = simulated([*exact, *splits.tried(exact)], splits.cluster.memory, splits.tick)
+    first: dict[object, PlanRow] = {}
+    for row in rows:
+        first.setdefault((row.split, row.name, row.only_priced), row)
+    return [*first.values()]
 
 
-def certified(
-    planner: Planner,
-    find: Callable[[Planner], SearchResult] = search,
-    more: Callable[[Planner], Iterable[SearchResult]] = lambda _: (),
-) -> list[SearchResult]:
-    """The plans of least cost for every share, and `more`, with their distance from the bound."""
-    shares = SHARES if planner.training.posted else (None,)
-    results = [find(Planner.like(planner, hidden=share)) for share in shares]
-    least = max(result.cost / (1 + (result.gap or 0.0)) for result in results)
-    distinct = {str(result.sequences): result for result in results}
-    return [replace(plan, gap=max(0.0, plan.price / least - 1))
-            for plan in (*distinct.values(), *more(planner))]  # fmt: skip
+def without_options(splits: Splits) -> list[PlanRow]:
+    """Plans without stages, micro-batches and options, and Megatron's, with their gaps.
+
+    They are those of least cost for every share, and of these within the memory as it is added up.
+    None on many devices, or where none fits.
+    """
+    devices, memory, axes = splits.devices, splits.cluster.memory, splits.axes
+    if devices > EXACT or devices & (devices - 1) or not splits.choices.has_none:
+        return []
+    if axes.pp not in (None, 1) or axes.slices(devices, splits.batch) == frozenset():
+        return []
+    planner = Planner.of(
+        splits.model, splits.cluster, devices, splits.batch, splits.dtype, splits.space,
+        tick=splits.tick, posted=splits.posted, axes=axes,
+    )  # fmt: skip
+    if least_at_once(planner) > memory:
+        return []
+    planners = [Planner.like(planner, hidden=share) for share in SHARES]
+    every = [search(one) for one in planners]
+    named = [*baselines(planner)]
+    if all(plan.memory <= memory for plan in every):
+        return _certified([*every, *named], every)
+    limits = [WithinLimits(one) for one in planners]
+    within = [fits for one in limits if (fits := one.fastest(max(memory, one.least_memory)))]
+    fitting = [plan for plan in named if plan.memory <= memory]
+    beyond = [plan for plan in named if plan.memory > memory]
+    return [*_certified([*within, *fitting], within), *_certified([*every, *beyond], every)]
 
 
-def best_for(planner: Planner) -> list[SearchResult]:
-    """As `ranked` for the memory of a device; by price where no plan fits it."""
-    try:
-        return ranked(planner)
-    except PlanError:
-        return [search(planner)]
+def _certified(plans: Several[SearchResult], least: Several[SearchResult]) -> list[PlanRow]:
+    """The plans with their distance from the largest bound that some searches have shown."""
+    bound = max(result.cost / (1 + (result.gap or 0.0)) for result in least)
+    return [replace(plan, gap=max(0.0, plan.price / bound - 1)) for plan in plans]
 
 
 def baselines(planner: Planner) -> Iterator[SearchResult]:
     """Megatron's plans with every allowed degree, with and without sequence parallelism."""
     names = set[str]()
-    for preset in PRESETS if planner.part == "model" else ():
+    for preset in PRESETS:
         for name, result in degrees(planner, preset):
             if name not in names and result.is_allowed:
                 names.add(name)
-                yield replace(_among_options(planner, result), name=name)
+                yield replace(result, name=name, planner=planner)
 
 
-def _among_options(planner: Planner, given: SearchResult) -> SearchResult:
-    """A given plan as a choice among all options, which are its neighbours; itself if it is none.
+def simulated(
+    rows: Iterable[PlanRow], bound: float = inf, tick: Callable[[str], object] = str
+) -> list[PlanRow]:
+    """Rows in the order of their seconds, of which those that may be fastest are simulated.
 
-    An option that is left out costs no less than one with the same layouts.
+    The price of another one counts as if its step took as long as `LEAST` allows. Those with
+    options that are only priced are after all others, and those that hold more than `bound` bytes
+    of a device last. Of several that are the same plan there is one.
     """
-    choices = {}
-    for name, text in given.sequences.items():
-        texts = [candidate.text for candidate in planner.options(name).candidates]
-        if text not in texts:
-            return given
-        choices[name] = texts.index(text)
-    return SearchResult.of(planner, choices, planner.cost(choices))
+    ordered = sorted(rows, key=lambda row: row.price)
+    counted = {id(row) for row in ordered if row.is_counted and row.may_fit(bound)}
+    asked = next((row for row in ordered if row.name and id(row) in counted), None)
+    count, passes, best = MOST_SIMULATED, MOST_PASSES, inf
+    done, plans = list[PlanRow](), set[object]()
+    for row in ordered:
+        saved = 0 if asked is None or asked is row else asked.passes
+        is_near = row is asked or (id(row) in counted and LEAST * row.price <= best)
+        if is_near and count and row.passes + saved <= passes:
+            key = row.plan.pipeline, row.options, tuple(row.sequences.values())
+            if key in plans and not row.name:
+                continue
+            plans.add(key)
+            tick(f"simulation of {row.name or 'a plan'}")
+            row = row.simulated()
+            count, passes = count - 1, passes - row.passes
+        is_larger, is_only_priced, seconds = place_of(row, bound)
+        best = best if is_larger or is_only_priced else min(best, seconds)
+        asked = None if asked is not None and row.name == asked.name else asked
+        done.append(row)
+    return sorted(done, key=lambda row: place_of(row, bound))
 
 
-def simulated(plans: Several[SearchResult], bound: float = inf) -> list[SearchResult]:
-    """The plans in the order of their seconds, of which those that may be fastest are simulated.
-
-    Those are left out that hold more than `bound` bytes of a device, as the search adds them up, or
-    at once where they are simulated.
-    """
-    ordered = sorted(plans, key=lambda plan: plan.price)
-    left, best = min(MOST_SIMULATED, SIMULATED_DEVICES // ordered[0].devices), inf
-    ratio, done = inf, list[SearchResult]()  # the least of simulated seconds over the price
-    for plan in ordered:
-        share = 1.0
-        if plan.name:
-            share = LEAST if ratio == inf else max(LEAST, SPREAD * ratio)
-        if left > 0 and share * plan.price <= best and plan.can_be_simulated:
-            plan.planner.tick(f"simulation of {plan.name or 'a plan'}")
-            if plan.is_within(bound):
-                done.append(run := plan.simulated())
-                left, best = left - 1, min(best, run.seconds)
-                ratio = min(ratio, run.seconds / run.price)
-        elif plan.memory <= bound:
-            done.append(plan)
-    return sorted(done, key=lambda plan: (plan.run is None, plan.seconds))
+def place_of(row: PlanRow, bound: float) -> tuple[bool, bool, float]:
+    """Those within the bound first, of these such that a training step runs, the fastest first."""
+    fits = row.memory <= bound or (row.run is not None and max(row.held) <= bound)
+    seconds = row.price / LEAST if row.run is None else row.seconds
+    return not fits, row.only_priced is not None, seconds

@@ -59,11 +59,6 @@ class SearchResult(PlanRow):
         return {chosen.name: chosen.candidate.text for chosen in self.stage.stage.chosen}
 
     @property
-    def can_be_simulated(self) -> bool:
-        """Whether the plan is one of a whole model that is counted."""
-        return self.planner.part == "model" and self.is_counted
-
-    @property
     def is_allowed(self) -> bool:
         """Whether it has the axes that the planner is asked for."""
         slices = self.planner.slices

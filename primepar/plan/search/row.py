@@ -33,6 +33,7 @@ from primepar.plan.pipeline_layout import (
     layers_by_stage,
 )
 from primepar.plan.plan import Plan
+from primepar.plan.search.planner import Planner
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.stage_cost import (
     ChunkBytes,
@@ -41,7 +42,7 @@ from primepar.plan.search.stage_cost import (
     StageCost,
     TrainingOptions,
 )
-from primepar.plan.simulator.account import MOST_COUNTED, StepAccount, accounting
+from primepar.plan.simulator.account import LOWERED, MOST_COUNTED, StepAccount, accounting
 from primepar.plan.simulator.run import Simulation
 from primepar.plan.simulator.step import simulate_equal_layers
 
@@ -113,6 +114,8 @@ class PlanRow:
     name: str = ""
     gap: float | None = None
     run: Simulation | None = None
+    planner: Planner | None = None
+    """That of the sequences, of a plan of one stage that was searched."""
 
     @property
     def batch(self) -> int:
@@ -243,6 +246,14 @@ class PlanRow:
         is_short = self.model.layers * self.microbatches <= MOST_PASSES_COUNTED
         return is_short and self.devices <= MOST_COUNTED and self.only_priced is None
 
+    @property
+    def passes(self) -> int:
+        """Layers, over micro-batches and devices, of the programs that a simulation lowers."""
+        layers = self.model.layers
+        if self.split.stages * self.microbatches > 1:
+            return layers * self.microbatches * self.devices // self.split.stages
+        return min(layers, 2 * LOWERED - 2) * self.devices
+
     @cached_property
     def account(self) -> StepAccount | None:
         """What is counted in the step's program, where that is lowered."""
@@ -272,18 +283,19 @@ class PlanRow:
         most = self.cluster.memory
         return self.memory <= most or (self.run is not None and max(self.held) <= most)
 
+    def may_fit(self, bound: float) -> bool:
+        """Whether a device may hold at most `bound` bytes, as it is added up or counted.
+
+        At the end of forward it has the stash, and before the update all gradients.
+        """
+        most = max(sum(stage[:3]) for stage in self.stage_bytes)
+        most = max(most, *(sum(stage[:4]) - stage.gradients for stage in self.stage_bytes))
+        return self.memory <= bound or (self.is_counted and most <= bound)
+
     @property
     def rank(self) -> tuple[bool, float]:
         """The place among others: those that fit the memory first, the fastest first."""
         return self.memory > self.cluster.memory, self.seconds
-
-    def is_within(self, bound: float) -> bool:
-        """Whether a device holds at most `bound` bytes, as they are added up or counted."""
-        if self.memory <= bound or not self.is_counted:
-            return self.memory <= bound
-        training = self.stages[0].training
-        step = self.plan, self.batch, training.positions, training.dtype
-        return max(accounting(*step, bound).held) <= bound
 
     def simulated(self) -> Self:
         """The same plan with a simulated step."""

@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
 from math import ceil, inf, log2, prod
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from primepar.errors import ClusterError, PlanError
 from primepar.models.config import ModelConfig
@@ -27,7 +27,6 @@ from primepar.plan.pipeline_layout import layers_by_stage, micro_batches
 from primepar.plan.plan import Plan
 from primepar.plan.search.options import Candidates, Catalogue, Matrix, Options, Vector
 from primepar.plan.search.planner import Part, Planner
-from primepar.plan.search.ranked import certified
 from primepar.plan.search.result import Given
 from primepar.plan.search.row import PlanRow, Split, name_in_model
 from primepar.plan.search.search import EXACT, search
@@ -134,11 +133,10 @@ class StageDevices:
     catalogue: Catalogue
     space: SpaceName
     part: Part
-    ways: dict[object, Ways]
+    ways: dict[object, tuple[Ways, Any]]
     """Redistributions between layouts of the catalogue, filled on demand."""
     slices: frozenset[int] | None
     _stages: dict[tuple[StagePart, ChunkAim], Stage] = field(default_factory=dict)
-    _chains: dict[StagePart, tuple[Operator, ...]] = field(default_factory=dict)
 
     def planner(self, place: StagePart, objective: ChunkAim) -> Planner:
         """The planner of a chunk."""
@@ -148,9 +146,7 @@ class StageDevices:
 
     def chain(self, model: ModelConfig, place: StagePart) -> tuple[Operator, ...]:
         """The operators of a chunk."""
-        if place not in self._chains:
-            self._chains[place] = _operators(model, self.part, place)
-        return self._chains[place]
+        return _operators(model, self.part, place)
 
     def searched(self, place: StagePart, objective: ChunkAim) -> Stage:
         """The best plan of a chunk.
@@ -203,13 +199,14 @@ class _Layers(Planner):
             seconds = seconds + terms["forward"]
             if self.runs.sends:
                 seconds = seconds + terms["forward_communication"]
-        return seconds + aim.alpha * self._kept(name, terms) if aim.alpha else seconds
+        return seconds + aim.alpha * self.kept_of(name, options) if aim.alpha else seconds
 
-    def _kept(self, name: str, terms: Mapping[str, Vector]) -> Vector:
+    def kept_of(self, name: str, options: Options) -> Vector:
         """Bytes that a device keeps for an operator, as if nothing were redistributed.
 
         A norm keeps its input instead, where what it makes again begins with it.
         """
+        terms = options.terms
         kept: Vector = kept_for_parameters(terms, self.aim.shard)
         allowed, operator = self.runs.allowed, self.named[name]
         stash = terms["stash"]
@@ -230,6 +227,7 @@ class _Layers(Planner):
         return self._edges[key]
 
 
+@lru_cache(maxsize=256)
 def _operators(model: ModelConfig, part: Part, place: StagePart) -> tuple[Operator, ...]:
     whole, blocks = operators(model), stack(model)
     if part == "blocks":
@@ -258,7 +256,9 @@ class Splits:
     candidates: Candidates | None = None
     """Sequences to choose from; None for the whole space."""
     _groups: dict[object, StageDevices] = field(default_factory=dict)
-    _shared: dict[int, tuple[Catalogue, dict[object, Ways]]] = field(default_factory=dict)
+    _shared: dict[int, tuple[Catalogue, dict[object, tuple[Ways, Any]]]] = field(
+        default_factory=dict
+    )
     """By devices of a replica what does not depend on the size of a step."""
 
     def __post_init__(self) -> None:
@@ -270,27 +270,57 @@ class Splits:
         self.cluster.rate(self.dtype)
 
     def ranked(self) -> list[PlanRow]:
-        """The best pipeline of every split: those that fit the memory first, the fastest first.
+        """The best pipeline of every split: those that fit the memory first, the fastest first."""
+        best: dict[Split, PlanRow] = {}
+        for row in sorted(self.tried(), key=self._worth):
+            best.setdefault(row.split, row)
+        return sorted(best.values(), key=lambda row: row.rank)
 
-        For splits that cannot be near the first of them, not all options are tried. Raises
-        `PlanError` where no split has a plan.
+    def tried(self, known: Several[PlanRow] = ()) -> list[PlanRow]:
+        """Pipelines of every split: those that were tried to find its best.
+
+        For splits that cannot be near the first of them, or of other plans that are `known`, not
+        all options are tried. Raises `PlanError` where no split has a plan.
         """
         pipelines: list[PlanRow] = []
-        refusal = None
+        refusal, limit = None, self._fastest(known)
         splits = all_splits(self.model, self.cluster, self.devices, self.batch, self._parts_asked)
         allowed = [split for split in splits if [*self._sizes(split)]]
         # Those with as many stages as devices of a replica are mostly fast, and bound the others.
         for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
             try:
-                pipelines.append(self.best(split, NEAR * self._fastest(pipelines)))
+                some = self._of_split(split, NEAR * min(limit, self._fastest(pipelines)))
+                pipelines += some
             except PlanError as error:
                 refusal = refusal or error
-        if not pipelines and not allowed and self.axes != FREE:
-            raise self.axes.refusal(self.devices, self.batch)
-        if not pipelines:
+        if not pipelines and not known:
+            if not allowed and self.axes != FREE:
+                raise self.axes.refusal(self.devices, self.batch)
             most = most_parts(self.cluster, self._parts_asked)
             raise refusal or no_split(self.model, self.devices, self.batch, most)
-        return sorted(pipelines, key=lambda row: row.rank)
+        return pipelines
+
+    def refuse_what_cannot_fit(self, whose: str = "a device") -> None:
+        """Raise `PlanError` where parameters alone exceed the bytes of a device in every plan.
+
+        They are divided over all devices at most, with their gradients and states. A plan that is
+        not refused may still not fit.
+        """
+        bits = ClusterLinks(self.cluster, 0)
+        training = Training(bits, self.dtype, 1, self.model.context)
+        of_one = training.state + training.item + training.wide_item
+        whole, bound = self.model.parameters * of_one, self.cluster.memory
+        least, there = ceil(whole / bound), self.cluster.devices
+        if whole <= bound * self.devices:
+            return
+        instead = f"take --devices {1 << (least - 1).bit_length()}, or more"
+        if 1 << (least - 1).bit_length() > there:
+            instead = f"no number of the cluster's {there} devices is enough"
+        raise PlanError(
+            f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: parameters with "
+            f"gradients and optimizer states alone take {ceil(whole / self.devices):,} bytes of "
+            f"each of {self.devices} devices: {instead}, at least {least:,} are needed"
+        )
 
     @property
     def _parts_asked(self) -> int:
@@ -307,32 +337,40 @@ class Splits:
             if self.axes.pp in (None, split.stages) and self._slices(split, size) != frozenset():
                 yield size
 
-    def best(self, split: Split, known: float = inf) -> PlanRow:
+    def best(self, split: Split) -> PlanRow:
         """A split with the fastest micro-batches and options of those that fit the memory.
 
-        Where none fits, it is one that takes little memory. Where no plan can take less than
-        `known` seconds, the first that fits is taken.
+        Where none fits, it is one that takes little memory.
         """
-        possible = [shard for shard in self.choices.shards if self._may_fit(split, shard)]
+        return min(self._of_split(split, inf), key=self._worth)
+
+    def _of_split(self, split: Split, known: float) -> list[PlanRow]:
+        """Micro-batches and options of a split, among them the fastest of those that fit.
+
+        Where none fits, there is one that takes little memory. Where no plan can take less than
+        `known` seconds, the first that fits is enough.
+        """
+        possible = [shard for shard in self._shards(split) if self._may_fit(split, shard)]
         tried = self._tried(split, possible, known) if possible else []
         if self._fastest(tried) == inf:
             tried += self._least(split)
-        if not possible:
-            return min(tried, key=self._worth)
-        tried = [*self._allowed(tried)]
-        tried += self._lighter(tried, known)
-        return min(tried, key=self._worth)
+        if possible:
+            tried = [*self._allowed(tried)]
+            tried += self._lighter(tried, known)
+        return tried
 
     def _tried(self, split: Split, shards: Several[Shard], known: float) -> list[PlanRow]:
         """Micro-batches and options, from the lowest bound on, until none may be faster.
 
         One that is tried leads to more: in several chunks it has a smaller bubble, and what is
-        computed again only takes time. So the bounds of these are known.
+        computed again only takes time. So do gradients in shards, next to states. So the bounds of
+        these are known.
         """
         tried, best = list[PlanRow](), inf
+        first = [shard for shard in shards if shard != "gradients" or "optimizer" not in shards]
         ahead: list[tuple[float, int, Shard, RecomputeChoice, int]] = [
             (self._ideal(split, size), size, shard, "none", 1)
-            for size in self._sizes(split) for shard in shards
+            for size in self._sizes(split) for shard in first
         ]  # fmt: skip
         heapify(ahead)
         again = set[tuple[int, Shard]]()
@@ -352,7 +390,14 @@ class Splits:
                 for kind in self.choices.recomputes:
                     if kind != "none":
                         heappush(ahead, (pipeline.seconds, size, shard, kind, 1))
+                if shard == "optimizer" and shard in first and "gradients" in shards:
+                    heappush(ahead, (pipeline.seconds, size, "gradients", "none", 1))
         return tried
+
+    def _shards(self, split: Split) -> Several[Shard]:
+        """What may be in shards: where a device has no equal one, all choices are the first."""
+        shards = self.choices.shards
+        return shards if split.replicas * split.parts > 1 else shards[:1]
 
     def _several(self, split: Split, batches: int) -> list[int]:
         """Numbers of chunks above one: those that divide the layers first, then the largest."""
@@ -454,7 +499,7 @@ class Splits:
 
     def _least(self, split: Split) -> Iterator[PlanRow]:
         """Yield micro-batches of a split with all that saves memory, as long as these fit."""
-        shard, recompute = self.choices.shards[-1], self.choices.recomputes[-1]
+        shard, recompute = self._shards(split)[-1], self.choices.recomputes[-1]
         for size in self._sizes(split):
             several = self._several(split, self.batch // split.replicas // size)
             options = (TrainingOptions.in_chunks(chunks, shard, recompute)
@@ -479,9 +524,6 @@ class Splits:
         self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
         group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
-        is_whole = (split.stages, split.replicas, microbatches, options) == (1, 1, 1, PLAIN)
-        if is_whole and sequences is None and not weight:
-            return self._whole(group, split)
         passes = microbatches + split.stages - 1  # without chunks: one search for any number
         aim = ChunkAim(1 / passes, options.shard, options.recompute)
         if weight:
@@ -498,15 +540,9 @@ class Splits:
                          else group.given(place, sequences(group.planner(place, aim))))  # fmt: skip
                 costs[place] = StageCost(stage)
         every = tuple(costs[place] for place in places)
+        planner = group.planner(places[0], aim) if count == 1 else None
         return PlanRow(self.model, self.cluster, split, size, microbatches, options, every,
-                       self.space)  # fmt: skip
-
-    def _whole(self, group: StageDevices, split: Split) -> PlanRow:
-        """The best plan without stages, micro-batches and options, and how sure that is."""
-        planner = group.planner(StagePart(self.model.layers, True, True), ChunkAim())
-        best = min(certified(planner), key=lambda plan: plan.price)
-        return PlanRow(self.model, self.cluster, split, self.batch, 1, PLAIN, best.chunks,
-                       self.space, gap=best.gap)  # fmt: skip
+                       self.space, planner=planner)  # fmt: skip
 
     def group(self, split: Split, size: int) -> StageDevices:
         """The devices of a replica of a stage, for micro-batches of `size` sequences."""
@@ -515,7 +551,7 @@ class Splits:
         sums = ClusterLinks(self.cluster, bits, split.replicas, split.stages)
         key = split.parts, size, tied, split.replicas, sums.between_replicas
         if key not in self._groups:
-            model = replace(self.model, tied=tied)
+            model = self.model if tied == self.model.tied else replace(self.model, tied=tied)
             runs = not (model.priced and model.priced.what)
             known = kernels(model, model.context, self.dtype) if self.posted and runs else None
             links = ClusterLinks(self.cluster, bits)

@@ -87,6 +87,11 @@ class OptionChoices:
     interleaves: bool = False
     """Whether interleaved 1F1B is considered next to 1F1B."""
 
+    @property
+    def has_none(self) -> bool:
+        """Whether plans without shards and recomputation are considered."""
+        return "none" in self.shards and "none" in self.recomputes
+
     def most_chunks(self, layers: int, stages: int, batches: int) -> int:
         """The most chunks of a stage, for `batches` micro-batches of layers on stages.
 
@@ -99,8 +104,8 @@ class OptionChoices:
         return min(MOST_CHUNKS, layers // stages) if several else 1
 
 
-EXECUTED = OptionChoices(EXECUTED_SHARDS, get_args(RecomputeChoice), interleaves=True)
-"""All options that a step of `primepar train` may have."""
+EVERY_CHOICE = OptionChoices(get_args(Shard), get_args(RecomputeChoice), interleaves=True)
+"""All options, also those that are only priced."""
 
 
 CHEAP = ("norm", "activation")

@@ -14,7 +14,7 @@ Memory is what operators keep plus the largest rest. Plans are divided by their 
 intervals. In one, a plan has at least its lowest rest, and options have at most its highest. An
 interval is divided where a plan of its line has more than the lowest rest. This is ours.
 
-The least memory of any plan is known without a search, in closed form (`LeastMemory`).
+The least memory of any plan is known without a search, in closed form (`least_sums`).
 Redistribution takes time and no memory here. So once the largest rest is fixed, every operator is
 free to keep its least. Example: options (keeps 5, rest 1) and (keeps 3, rest 4) of two equal
 operators: with a rest of 1 a plan takes 5 + 5 + 1 bytes, with a rest of 4 it takes 3 + 3 + 4, which
@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
-from math import ceil, inf
-from typing import NamedTuple, Self
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,57 +38,27 @@ from primepar.plan.search.result import SearchResult
 from primepar.plan.search.search import Costs, Exact, refuse_many, search
 from primepar.plan.search.sequence_space import SequenceSpace
 
-PARAMETERS = ("parameters", "gradients", "states")
-"""Terms of `Cost` that a device holds at once when the optimizer starts."""
+AT_ONCE = ("parameters", "gradients", "states"), ("parameters", "states", "stash")
+"""Terms of `Cost` that a device holds at once: before the update, and at the end of forward."""
 
 
-class LeastMemory:
-    """The least bytes of a device under the plans of a planner, without a search.
+def least_at_once(planner: Planner) -> float:
+    """A lower bound of the bytes that a device holds at once in any plan, without a search.
 
-    Sequences of one class hold the same, so that one of each class is considered.
+    Sequences of one class hold the same, so that one of each class is considered. A tied head has
+    no parameters of its own.
     """
-
-    def __init__(self, planner: Planner) -> None:
-        self.planner = planner
-        self.counts: Counter[object] = Counter(map(kind_of, planner.operators))
-        catalogue = planner.catalogue
-        if planner.candidates is None:
-            links = planner.training.links
-            space = SequenceSpace(planner.space, links.levels)
-            catalogue = Catalogue(planner.model, planner.training, space.of, catalogue.layouts)
-        self.options: dict[object, Options] = {
-            kind_of(operator): catalogue.options(operator) for operator in planner.operators
-        }
-
-    @property
-    def bytes(self) -> float:
-        """The least sum of what operators keep, plus the largest rest; infinite without a plan."""
-        if not all(map(len, self.options.values())):
-            return np.inf
-        peaks = np.unique(np.concatenate([some.running for some in self.options.values()]))
-        return float((least_sums(self.counts, self.options, peaks) + peaks).min())
-
-    @property
-    def parameters(self) -> float:
-        """A lower bound of what a device holds at once: parameters with gradients and states.
-
-        A tied head has none of its own.
-        """
-        kinds = set(self.counts) - ({self.planner.key("head")} if self.planner.tied else set())
-        return float(sum(self.counts[kind] * _of_parameters(self.options[kind]) for kind in kinds))
-
-    @property
-    def whole(self) -> float:
-        """Bytes of all parameters of the model with their gradients and states, held once."""
-        training = self.planner.training
-        of_one = training.state + training.item + training.wide_item
-        return float(self.planner.model.parameters * of_one)
-
-    def with_devices(self, devices: int) -> Self:
-        """The same question for another number of devices."""
-        planner, training = self.planner, self.planner.training
-        asked = (planner.model, training.cluster, devices, training.batch, training.dtype)
-        return type(self)(Planner.of(*asked, planner.space, part=planner.part))
+    links, catalogue = planner.training.links, planner.catalogue
+    space = SequenceSpace(planner.space, links.levels)
+    catalogue = Catalogue(planner.model, planner.training, space.of, catalogue.layouts)
+    sums = np.zeros(len(AT_ONCE))
+    for operator in planner.operators:
+        options = catalogue.options(operator)
+        if len(options) and not (operator.name == "head" and planner.tied):
+            sums += [
+                np.sum([options.terms[term] for term in terms], axis=0).min() for terms in AT_ONCE
+            ]
+    return float(sums.max())
 
 
 def least_sums(
@@ -105,48 +75,6 @@ def least_sums(
         place = np.searchsorted(options[kind].running[order], peaks, side="right")
         total += count * np.concatenate([[np.inf], least])[place]
     return total
-
-
-def _of_parameters(options: Options) -> float:
-    return float(np.sum([options.terms[term] for term in PARAMETERS], axis=0).min())
-
-
-def bound_of(planner: Planner, memory: float | None) -> tuple[float, str]:
-    """Bytes that a device may hold, `memory` or those of the cluster's, and whose they are."""
-    cluster = planner.training.cluster
-    usual = cluster.memory, f"a device of the cluster {cluster.name}"
-    return (memory, "--memory") if memory else usual
-
-
-def refuse_what_cannot_fit(planner: Planner, memory: float | None = None) -> None:
-    """Raise `PlanError` where parameters alone exceed the bytes of a device in every plan.
-
-    A plan that is not refused may still not fit.
-    """
-    least, (bound, whose) = LeastMemory(planner), bound_of(planner, memory)
-    parameters, devices = least.parameters, planner.training.links.devices
-    if planner.model.experts is not None:  # stages divide them over more devices
-        parameters = least.whole / devices
-    if parameters > bound:
-        raise PlanError(
-            f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: parameters with "
-            f"gradients and optimizer states alone take {ceil(parameters):,} bytes of each "
-            f"of {devices} devices, the smallest plan at most "
-            f"{ceil(least.bytes):,}: {advice(least, bound)}"
-        )
-
-
-def advice(least: LeastMemory, bound: float) -> str:
-    """What to ask instead: the smallest number of devices of the cluster that is enough, if any."""
-    cluster, devices = least.planner.training.cluster, least.planner.training.links.devices
-    whole = least.whole
-    while (devices := 2 * devices) <= cluster.devices:
-        if whole / devices <= bound and least.with_devices(devices).bytes <= bound:
-            return f"take --devices {devices}"
-    few = f"no number of the cluster's {cluster.devices} devices is enough"
-    if whole <= bound * cluster.devices:
-        return f"{few}: take a smaller --batch"
-    return f"{few}, at least {ceil(whole / bound):,} are needed"
 
 
 NEAR = 0.0005
@@ -352,39 +280,6 @@ class WithinLimits:
             np.concatenate([np.maximum.accumulate(rest[1][::-1])[::-1], [0.0]]),
         )
         return [sums[0] + across[:-1].cumsum(), sums[1] + largest]
-
-
-def best_within(planner: Planner, memory: float | None = None) -> SearchResult:
-    """The best plan that holds no more than `memory`, or that of a device of the cluster.
-
-    Raises `PlanError` where there is none.
-    """
-    result = search(planner)
-    if result.is_within(bound_of(planner, memory)[0]):
-        return result
-    return fastest_within(planner, memory, held=True)
-
-
-def fastest_within(
-    planner: Planner, memory: float | None = None, held: bool = False
-) -> SearchResult:
-    """The fastest plan within `memory`, or that of a device, as the search adds it up.
-
-    Where there is none, the smallest, if `held` is asked for and a device holds no more at
-    once. Raises `PlanError`.
-    """
-    within, (bound, whose) = WithinLimits(planner), bound_of(planner, memory)
-    least = within.least_memory
-    result = within.fastest(max(bound, least))
-    assert result is not None, "the smallest plan is within the limit"
-    least_bytes = max(result.held) if held and least > bound else ceil(least)
-    if least_bytes > bound:
-        raise PlanError(
-            f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: the smallest "
-            f"takes {least_bytes:,} bytes, {least_bytes - bound:,.0f} too many: "
-            f"{advice(LeastMemory(planner), bound)}"
-        )
-    return result
 
 
 def smallest_within(planner: Planner, seconds: float) -> SearchResult:
