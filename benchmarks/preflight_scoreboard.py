@@ -32,7 +32,6 @@ from benchmarks.public_scripts import (
 )
 
 SEEDED = Path(__file__).parent / "seeded"
-_NOTES = ("such as a clip by", "were taken for different layers")
 FILES = ("pairs.txt", "threads.txt", "everyday.txt", "methods.txt")
 
 
@@ -85,8 +84,6 @@ class PreflightAnswer(BenchRow, frozen=True):
     @property
     def is_false(self) -> bool:
         """Whether the verdict contradicts what is known."""
-        if "; note" in self.script.title and self.verdict == "proved":  # with a note where broken
-            return not (self.script.right or any(text in self.why for text in _NOTES))
         return self.verdict == ("refuted" if self.script.right else "proved")
 
     @property

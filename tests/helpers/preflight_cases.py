@@ -195,11 +195,6 @@ TRAINED = {
     "averages data": (Case(BY_HAND, TWO, (
         (REDUCTION, ""), (STEP, STEP + REDUCTION.replace(".grad", ".data")))),
         "4 parameters equal on ranks 0,1 after step 2, made equal after other gradients"),
-    "clips before": (Case(BY_HAND, TWO, ((
-        REDUCTION, "    nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n" + REDUCTION),)),
-        f"{EQUAL} 2 gradients times 1/2; rank 0, gradient of 0.weight at by_hand.py:21: each rank "
-        "scales its part by a number of its own before the sum, such as a clip by its own norm: "
-        "clip after the sum, if all are meant alike"),
     "weighs": (Case(BY_HAND, TWO, ((
         "        parameter.grad /= ranks\n", ""), (
         "        dist.all", "        parameter.grad *= (1 + rank) / 3\n        dist.all"))),

@@ -317,7 +317,48 @@ def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     assert result.verdict in ({"proved"} if step.is_right() else wrong), (seed, step.actions)
 
 
-def stages(use: bool, apart: int = -1) -> Step:
+def test_a_clip_by_a_norm_of_the_own_gradient_is_a_question() -> None:
+    def step(rank: HandMadeRank) -> None:
+        gradient = rank.local_gradient(8, rank.rank)
+        gradient.div_(gradient.norm())
+        rank.all_reduce(gradient, EVERYBODY)
+        rank.recorder.claim("w", 0, parameter(), gradient)
+
+    result = decided(step)
+    assert (result.verdict, result.reason) == (
+        "unknown",
+        "rank 0, gradient of w at step.py:7: expected one factor on all ranks, got a number of "
+        "this one's own, such as a clip by the norm of what it holds: clip after the sum, if all "
+        "are meant alike",
+    )
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_gradient_that_a_step_leaves_out_and_a_later_one_adds_is_a_question(reads: bool) -> None:
+    def step(rank: HandMadeRank) -> None:
+        gradient = rank.local_gradient(8, rank.rank)
+        total = gradient.clone()
+        if not reads:
+            total.zero_()
+        rank.all_reduce(total, EVERYBODY)
+        rank.recorder.claim("w", 0, parameter(), total)
+        gradient.add_(rank.local_gradient(8, 10 + rank.rank))
+        rank.all_reduce(gradient, EVERYBODY)
+        rank.recorder.claim("w", 1, parameter(), gradient)
+
+    result = decided(step)
+    if reads:
+        assert result.verdict == "proved"
+    else:
+        assert (result.verdict, result.reason) == (
+            "unknown",
+            "rank 0, gradient of w at step.py:7: expected gradients that were computed since step "
+            "1, got one that step 1 has left out: reduce what is accumulated in the last backward "
+            "pass before each step, unless updates are meant to be late",
+        )
+
+
+def stages(use: bool, apart: int = -1, table: bool = False) -> Step:
     """Two stages of two replicas each, whose layers all start from one seed.
 
     Or four replicas, of which two give two others data that they do not use before their weight.
@@ -336,8 +377,14 @@ def stages(use: bool, apart: int = -1) -> Step:
         gradient = rank.local_gradient(8, rank.rank)
         rank.all_reduce(gradient, (0, 1) if first else (2, 3))
         rank.recorder.claim("0.weight", 0, weight, gradient)
+        if first and table:
+            rank.recorder.looked_up.add("0.weight")
 
     return step
+
+
+def test_a_table_and_equal_data_that_enter_a_product_are_tied() -> None:
+    assert decided(stages(use=True, table=True)).verdict == "unknown"
 
 
 def test_stages_that_start_from_one_seed_are_no_replicas() -> None:

@@ -82,6 +82,8 @@ def test_there_are_right_and_broken_scripts_and_short_ones() -> None:
 
 
 UNKNOWN = {
+    "neighbours average their parameters",
+    "a flat ZeRO step with rates of its own",
     "a residual that every rank adds",
     "a row-parallel bias that is divided, and whose gradients are not summed",
     "a residual that is divided before the gradients are summed",
@@ -94,6 +96,9 @@ UNKNOWN = {
     "a number that a library makes plain",
     "a large tensor by which both ends decide",
     "tensor parallel columns without the sum of their input's gradient",
-    "transformers#34198: a loss divided by one's own tokens; question",
+    "transformers#34198: a loss divided by one's own tokens",
+    "Megatron-LM#1446: stages that clip by their own norm",
+    "accelerate#1050: clipping before the reduction",
+    "a tied embedding whose gradients are not summed",
 }
 """Titles of which one script, or both, are not decided."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from primepar.preflight.meaning.copied import copied_parts
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
-from primepar.preflight.meaning.faults import DataFault
+from primepar.preflight.meaning.faults import DataFault, worst
 from primepar.preflight.meaning.replay import ReplayedGradient, replays
 from primepar.preflight.meaning.terms import (
     Added,
@@ -58,7 +58,7 @@ def adjoint(
     asked = _AdjointQuestions(program, values, terms)
     done = replays(values, terms)
     replayed = (_of_replay(program, values, one) for one in done.wrong)
-    wrong = next(chain(asked.wrong(), copied_parts(values, terms), replayed), None)
+    wrong = worst(chain(asked.wrong(), copied_parts(values, terms), replayed))
     if wrong is not None:
         return wrong.result(NAME, start)
     reasons = asked.reasons()
@@ -314,7 +314,7 @@ class _AdjointQuestions:
         return DataFault(sentence, _details(source, claim, copy))
 
     def _factors(self) -> Iterator[DataFault]:
-        """Yield gradients that do not count once, unless all share one factor.
+        """Yield gradients that do not count once; where all share one factor it may be meant.
 
         Where several ranks compute one gradient alike, it counts once for one or for each of them.
         """
@@ -327,17 +327,22 @@ class _AdjointQuestions:
             for atom, parts in self.parts.items()
         }
         common = set.intersection(*allowed.values()) if allowed else set()
-        usual = next(iter(common - {Fraction(1)}), Fraction(1)) if Fraction(1) not in common else 1
+        once = Fraction(1)
         for atom, parts in self.parts.items():
             for source, copy, times, _ in parts:
-                if times != parts[0].times or not (common or usual in allowed[atom]):
-                    expected = parts[0].times if common or usual in allowed[atom] else usual
+                alike = times == parts[0].times
+                if not alike or once not in allowed[atom]:
+                    expected = once
+                    if not alike and (common or once in allowed[atom]):
+                        expected = parts[0].times
                     sentence = (
                         f"{_where(source)}: expected the gradient of {self._sent(source)}, which "
                         f"rank {copy.rank} computed at {copy.term.source}, times {expected}, got "
                         f"it times {times}: let each copy's gradient come back once"
                     )
-                    yield DataFault(sentence, _details(source, source.claims[0], copy))
+                    certain = not (alike and common)
+                    sentence += "" if certain else ", unless that factor is meant"
+                    yield DataFault(sentence, _details(source, source.claims[0], copy), certain)
 
     def _sent(self, source: _Source) -> str:
         """What was given, by the instruction that reads it."""

@@ -36,13 +36,23 @@ def copied_parts(values: TermValues, terms: Sequence[RankTerms]) -> Iterator[Dat
                 place = [member for member, _, _ in members].index(rank)
                 parts |= {TermPlace(rank, output): place for output in one.outputs}
                 asked.setdefault(members[0][:2], {})[rank] = one
-    distinguished = TermValues(values.matches, terms, parts) if parts else values
+    marked = TermValues(values.matches, terms, parts) if parts else values
     for copies in asked.values():
-        names = {rank: digest(distinguished.of(rank, one.data)) for rank, one in copies.items()}
+        names = {rank: digest(marked.of(rank, one.data)) for rank, one in copies.items()}
         first = min(names)
         other = next((rank for rank in sorted(names) if names[rank] != names[first]), None)
         if other is not None:
             yield _differs(copies, first, other)
+    for copies in {tuple(sorted(copies)): copies for copies in asked.values()}.values():
+        ranks = sorted(copies)
+        for roots in zip(*(terms[rank].roots for rank in ranks), strict=False):
+            alike, apart = (
+                len({digest(of.of(*place)) for place in zip(ranks, roots, strict=True)}) == 1
+                for of in (values, marked)
+            )
+            if alike and not apart:
+                yield _unsummed(copies)
+                return
 
 
 def _sum_of(values: TermValues, rank: int, node: int) -> tuple[int, int, int] | None:
@@ -56,6 +66,21 @@ def _sum_of(values: TermValues, rank: int, node: int) -> tuple[int, int, int] | 
     post = values.matches.post(side)
     sums = isinstance(post, AllReduce) and post.reduction == "sum" and post.scale_value == 1
     return side if sums else None
+
+
+def _unsummed(copies: dict[int, CopiedInput]) -> DataFault:
+    """All ranks compute one output, and gradients are summed as if each had a part of it."""
+    rank, one = min(copies.items())
+    ranks = ranks_text(sorted(copies))
+    sentence = (
+        f"rank {rank}, backward of {one.name} at {one.source}: expected parts of which ranks "
+        f"{ranks} make one output, as it sums their gradients, got the output of each, equal by "
+        "equal data: all-reduce the parts in the forward pass, if these ranks hold shards"
+    )
+    event = InvolvedInstruction(
+        rank, f"{one.name} sums gradients", role="writes it", wrong=True, source=one.source
+    )
+    return DataFault(sentence, Counterexample("wrong-data", (rank,), events=(event,)), False)
 
 
 def _differs(copies: dict[int, CopiedInput], first: int, rank: int) -> DataFault:

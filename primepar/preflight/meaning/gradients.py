@@ -57,6 +57,8 @@ class _GradientQuestions:
         self.replicas, self.values, self.terms = replicas, replicas.values, replicas.terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
+        self.last: dict[tuple[int, str], int] = {}
+        """A rank, and a gradient as it was computed -> its last term."""
         self.made_for: dict[str, set[str]] = {}
         """Digest of a gradient as it was computed -> the parameters that it is of."""
         self.stages = False
@@ -78,6 +80,7 @@ class _GradientQuestions:
                 if isinstance(node, Gradient):
                     atom = self.values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
+                    self.last[rank, atom] = number
                     step = bisect_left(limits, number)
                     if steps.setdefault(atom, step) != step:
                         self.constant.add(atom)
@@ -89,8 +92,8 @@ class _GradientQuestions:
     def wrong(self) -> Iterator[DataFault]:
         """Yield all that is wrong, or may be."""
         return chain(
-            self.unequal(), self.moved(), self.exchanged(), self.apart(), self.wrong_scale(),
-            UpdateQuestions(self.replicas, self.made).wrong(),
+            self.unequal(), self.late(), self.moved(), self.exchanged(), self.apart(),
+            self.wrong_scale(), UpdateQuestions(self.replicas, self.made).wrong(), self.clipped(),
         )  # fmt: skip
 
     def unequal(self) -> Iterator[DataFault]:
@@ -190,6 +193,24 @@ class _GradientQuestions:
                     break
                 place += length
 
+    def late(self) -> Iterator[DataFault]:
+        """Yield gradients that a step leaves out, and that are in the sum of a later one."""
+        for rank, of_rank in enumerate(self.terms):
+            read: dict[str, tuple[int, set[str]]] = {}
+            for claim in of_rank.claims:
+                end, before = read.get(claim.name, (0, set()))
+                atoms = {atom for atom, _ in self._atoms(self._gradient(rank, claim))}
+                read[claim.name] = claim.gradient, before | atoms
+                if any(self.last.get((rank, atom), end) < end for atom in atoms - before):
+                    sentence = (
+                        f"{place_of(rank, claim.name, claim)}: expected gradients that were "
+                        f"computed since step {claim.step}, got one that step {claim.step} has "
+                        "left out: reduce what is accumulated in the last backward pass before "
+                        "each step, unless updates are meant to be late"
+                    )
+                    yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
+                    return
+
     def moved(self) -> Iterator[DataFault]:
         """Yield gradients that are summed in another order of elements than they were computed.
 
@@ -261,6 +282,26 @@ class _GradientQuestions:
             return {}
         shares = {rank: next(iter(some)) for rank, some in sorted(weights.items())}
         return shares if len(set(shares.values())) > 1 else {}
+
+    def clipped(self) -> Iterator[DataFault]:
+        """Yield gradients that ranks multiply by numbers that they compute each for itself."""
+        numbers: dict[int, dict[int, tuple[GradientClaim, set[tuple[str, ...]]]]] = {}
+        for rank, of_rank in enumerate(self.terms):
+            for claim in of_rank.claims:
+                gradient = self._gradient(rank, claim)
+                atoms = [name for _, form in gradient for (name, _), _ in form]
+                factors = {self.values.weights.get(name, ()) for name in atoms}
+                if len(factors) > 1:
+                    yield self._clips(rank, claim, "after the sum")
+                    return
+                of_step = numbers.setdefault(claim.step, {})
+                of_step.setdefault(rank, (claim, set()))[1].update(factors)
+        for of_step in numbers.values():
+            _, first = next(iter(of_step.values()))
+            for rank, (claim, factors) in of_step.items():
+                if factors != first:
+                    yield self._clips(rank, claim, "by one norm of the whole model")
+                    return
 
     def compared(self) -> list[str]:
         """What was compared: how many parameters, on which ranks, and how."""
@@ -355,24 +396,6 @@ class _GradientQuestions:
         notes = [f"the scale of {opaque} of {len(claims)} was not decided"] if opaque else []
         if self._rank_weights:
             notes.append(f"each rank scales by its own factor: {_listed(self._rank_weights)}")
-        numbers: dict[int, set[tuple[str, ...]]] = {}
-        for rank, claim in claims:
-            atoms = [name for part in self._gradient(rank, claim) for (name, _), _ in part.form]
-            factors = {self.values.weights.get(name, ()) for name in atoms}
-            numbers.setdefault(claim.step, set()).update(factors)
-            if len(factors) > 1:
-                where = place_of(rank, claim.name, claim)
-                notes.append(
-                    f"{where}: each rank scales its part by a number of its own before the sum, "
-                    "such as a clip by its own norm: clip after the sum, if all are meant alike"
-                )
-                break
-        else:
-            if any(len(some) > 1 for some in numbers.values()):
-                notes.append(
-                    "each rank scales its gradients by a number of its own, such as a clip by the "
-                    "norm of one stage: combine the norms, if the whole model is meant"
-                )
         if self.stages:
             notes.append(
                 "parameters with equal data, of which one computes what enters the other, were "
@@ -477,6 +500,14 @@ class _GradientQuestions:
     def _ranks_of(self, gradient: Value) -> set[int]:
         """The ranks whose gradients are in a sum."""
         return {rank for atom, _ in self._atoms(gradient) for rank in self.made[atom]}
+
+    def _clips(self, rank: int, claim: GradientClaim, repair: str) -> DataFault:
+        sentence = (
+            f"{place_of(rank, claim.name, claim)}: expected one factor on all ranks, got a number "
+            f"of this one's own, such as a clip by the norm of what it holds: clip {repair}, if "
+            "all are meant alike"
+        )
+        return DataFault(sentence, details_of(claim.name, {rank: claim}), False)
 
     def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> DataFault:
         """A gradient with other coefficients than that of the parameter `model`, or with several.

@@ -87,8 +87,10 @@ class GradientHooks:
             roots: Sequence[Any], gradients: Sequence[Any], retains: bool, differentiable: bool,
             inputs: Sequence[Any] = (), *rest: Any, **named: Any,
         ) -> Any:  # fmt: skip
-            for node in _accumulations(roots):
+            for node, use in _accumulations(roots):
                 parameter = node.variable
+                if use == "EmbeddingBackward0":
+                    self.recorder.looked_up.add(self.names.get(id(parameter), ""))
                 if id(parameter) not in self.known:
                     self.known.add(id(parameter))
                     self.nodes.append(node)
@@ -108,8 +110,10 @@ class GradientHooks:
         return run_backward
 
     def _enter(self, roots: Sequence[Any], gradients: Sequence[Any]) -> None:
-        """Note the gradients that a script gives to `backward`, one for each output."""
+        """Note what a script calls `backward` for, and the gradients that it gives to it."""
         for root, gradient in zip(roots, gradients, strict=True):
+            if isinstance(root, torch.Tensor):
+                self.recorder.roots.append(self.recorder.held(root))
             if isinstance(root, torch.Tensor) and gradient is not None and root.numel() > 1:
                 data, entering = self.recorder.held(root), self.recorder.held(gradient)
                 self.recorder.pullbacks.append(Pullback(data, entering, self.recorder.source()))
@@ -292,15 +296,15 @@ def _summed_in_step(gradient: torch.Tensor) -> bool:
     )
 
 
-def _accumulations(roots: Sequence[Any]) -> Iterator[Any]:
-    """The nodes of a graph that add a gradient to a leaf's."""
-    ready = [getattr(root, "grad_fn", root) for root in roots]
-    seen = set(ready)
+def _accumulations(roots: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """The nodes of a graph that add a gradient to a leaf's, and what the first use is called."""
+    ready = [(getattr(root, "grad_fn", root), "") for root in roots]
+    seen = {node for node, _ in ready}
     while ready:
-        node = ready.pop()
+        node, use = ready.pop()
         if hasattr(node, "variable"):
-            yield node
+            yield node, use
         for later, _ in getattr(node, "next_functions", ()):
             if later is not None and later not in seen:
                 seen.add(later)
-                ready.append(later)
+                ready.append((later, node.name()))

@@ -188,6 +188,9 @@ class TermRecorder:
         self.entered: dict[int, None] = {}
         """Inputs of functions that communicate in their backward pass."""
         self.copied: list[CopiedInput] = []
+        self.roots: list[int] = []
+        self.looked_up: set[str] = set()
+        """Parameters of which rows are taken, as an embedding does."""
         self.idle = ""
         """The first step of an optimizer that found no gradient."""
         self._trained: dict[str, tuple[torch.Tensor, TrainedParameter]] = {}
@@ -325,7 +328,7 @@ class TermRecorder:
         self.stepping()
         # What FSDP gathers for a pass is freed after it: then it holds no parameter.
         trained = [
-            replace(noted, end=self.held(parameter))
+            replace(noted, end=self.held(parameter), looked_up=noted.name in self.looked_up)
             for parameter, noted in self._trained.values()
             if is_there(local_part(parameter))
         ]
@@ -333,7 +336,8 @@ class TermRecorder:
             tuple(self.storages.nodes), tuple(self.calls), tuple(self.claims),
             tuple(self.replicas), tuple(trained), tuple(self.cotangents), tuple(self.pullbacks),
             tuple([trace.packed() for trace in self.traces if trace.gradients]),
-            tuple(self.entered), tuple(self.copied), self.idle, tuple(self.backward),
+            tuple(self.entered), tuple(self.copied), tuple(self.roots), self.idle,
+            tuple(self.backward),
         )  # fmt: skip
 
     def tracked(self, tensor: torch.Tensor) -> bool:

@@ -133,8 +133,15 @@ class ReplicaQuestions:
         return any({one.rank, other.rank} <= set(group) for group in groups[0] & groups[1])
 
     def layers(self, one: ReplicaHolder, other: ReplicaHolder) -> bool:
-        """Whether equal data are rather two layers, of which one computes what enters the other."""
-        if self.explicit(one, other) or self.summed[one.rank] == self.summed[other.rank]:
+        """Whether equal data are rather two layers, of which one computes what enters the other.
+
+        An embedding and what is none are tied: they draw no equal numbers.
+        """
+        if (
+            self.explicit(one, other)
+            or self.summed[one.rank] == self.summed[other.rank]
+            or one.parameter.looked_up != other.parameter.looked_up
+        ):
             return False
         pair = [(holder.rank, holder.parameter.name) for holder in (one, other)]
         return self.order.feeds(*pair) != self.order.feeds(*reversed(pair))

@@ -194,6 +194,8 @@ class TrainedParameter(Struct, frozen=True, array_like=True):
     """What it held at later backward passes."""
     updated: int | None = None
     """What it held right after the last step of an optimizer."""
+    looked_up: bool = False
+    """Whether rows of it are taken, as an embedding does."""
     gradient: int | None = None
     """Its gradient when an optimizer last took a step, or later."""
 
@@ -223,6 +225,8 @@ class RankTerms(Struct, frozen=True, array_like=True):
     entered: tuple[int, ...] = ()
     """Inputs of functions of autograd that communicate in their backward pass."""
     copied: tuple[CopiedInput, ...] = ()
+    roots: tuple[int, ...] = ()
+    """What `backward` is called for, each time."""
     idle: str = ""
     """The first step of an optimizer that found no gradient, though a backward pass had run."""
     backward: tuple[tuple[int, int], ...] = ()

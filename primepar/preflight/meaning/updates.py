@@ -163,28 +163,31 @@ class UpdateQuestions:
 
         A placement makes them parts of one; of what ranks put together only the script knows.
         """
-        parts: dict[tuple[object, ...], list[ReplicaHolder]] = {}
+        parts: dict[tuple[str, tuple[int, ...]], list[ReplicaHolder]] = {}
         for holder in self.replicas.holders:
             for group in holder.parameter.sharded if holder.claims else ():
-                steps = len(holder.claims)
-                parts.setdefault((holder.parameter.name, group, steps), []).append(holder)
+                parts.setdefault((holder.parameter.name, group), []).append(holder)
         for holders in parts.values():
-            yield from self._unlike(holders, True)
+            steps = {len(holder.claims) for holder in holders}
+            yield from self._unlike(holders, len(steps) == 1)
         for holder in self.replicas.holders:
             sources = self.replicas.sources(holder.rank, holder.parameter.end)
             if any(len(members) > 1 for members in sources):
                 yield from self._unlike([holder], False)
 
     def _unlike(self, holders: Sequence[ReplicaHolder], certain: bool) -> Iterator[DataFault]:
+        """Compare the parts of one parameter, of those that are of one length or are mere sums."""
         for weighs in (False, True):
             known: dict[int, tuple[str, ReplicaHolder]] = {}
             for holder in holders:
                 for segment in self.values.of(holder.rank, holder.parameter.end):
                     rule, length = self._rule(segment, weighs)
-                    before, other = known.setdefault(length, (rule, holder))
-                    if before != rule:
-                        yield self._updated_otherwise(holder, other, certain and not weighs)
-                        return
+                    known.setdefault(length, (rule, holder))
+                    for other in {length, 0} if length else known:
+                        before, one = known.get(other, (rule, holder))
+                        if before != rule:
+                            yield self._updated_otherwise(holder, one, certain and not weighs)
+                            return
 
     def _rule(self, segment: Segment, weighs: bool) -> tuple[str, int]:
         """By which function elements are made of data and gradients, and of how long tensors.
@@ -196,12 +199,12 @@ class UpdateQuestions:
         longest = 0
         for (name, first), number in segment.form:
             origin, kind = self.values.origins.get(name, name), "state"
-            operation = self.values.made_of.get(origin)
+            operation = self.values.made_of.get(origin, NO_OPERATION)
             if origin in self.made:
                 kind = "gradient"
             elif origin in self.starts:
                 kind = "data"
-            elif operation is not None and operation.pointwise:
+            elif operation.pointwise:
                 rules: list[str] = []
                 length = size(operation.inputs[0])
                 for given in operation.inputs:
