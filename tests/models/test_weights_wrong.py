@@ -16,6 +16,7 @@ from primepar.errors import WeightError
 from primepar.models import ModelConfig, WeightFile, write_weights
 
 LLAMA = CONFIGS["llama"]
+INDEX = "model.safetensors.index.json"
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def written(tmp_path: Path) -> Path:
 # Wrong files
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def rewritten(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
     """Change the tensors of a file through its own library."""
     from safetensors.numpy import load_file, save_file
 
@@ -44,34 +45,31 @@ def refused(path: Path, config: ModelConfig = LLAMA) -> str:
 
 
 BELONG = "give the weights that belong to this llama configuration"
+UP, HEAD = "model.layers.1.mlp.up_proj.weight", "lm_head.weight"
+TENSORS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "missing": (
+        lambda tensors: tensors.pop(UP), f"expected the tensor '{UP}', got none: {BELONG}",
+    ),
+    "one more": (
+        lambda tensors: tensors.update(more=np.zeros((2, 3))),
+        f"expected no tensor 'more', got one of (2, 3): {BELONG}",
+    ),
+    "of another shape": (
+        lambda tensors: tensors.update({HEAD: np.zeros((24, 21))}),
+        f"tensor '{HEAD}': expected shape (21, 24), got (24, 21): {BELONG}",
+    ),
+    "no float": (
+        lambda tensors: tensors.update({HEAD: np.zeros((21, 24), np.int8)}),
+        f"tensor '{HEAD}': expected one of F64, F32, F16, BF16, got I8: convert the weights first",
+    ),
+}  # fmt: skip
 
 
-def test_a_missing_tensor_is_refused(written: Path) -> None:
-    rewritten(written, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight"))
-    assert refused(written) == (
-        f"{written}: expected the tensor 'model.layers.1.mlp.up_proj.weight', got none: {BELONG}"
-    )
-
-
-def test_an_extra_tensor_is_refused(written: Path) -> None:
-    rewritten(written, lambda tensors: tensors.update(more=np.zeros((2, 3))))
-    assert refused(written) == f"{written}: expected no tensor 'more', got one of (2, 3): {BELONG}"
-
-
-def test_a_tensor_of_another_shape_is_refused(written: Path) -> None:
-    rewritten(written, lambda tensors: tensors.update({"lm_head.weight": np.zeros((24, 21))}))
-    assert refused(written) == (
-        f"{written}: tensor 'lm_head.weight': expected shape (21, 24), got (24, 21): {BELONG}"
-    )
-
-
-def test_a_tensor_that_is_no_float_is_refused(written: Path) -> None:
-    integers = np.zeros((21, 24), np.int8)
-    rewritten(written, lambda tensors: tensors.update({"lm_head.weight": integers}))
-    assert refused(written) == (
-        f"{written}: tensor 'lm_head.weight': expected one of F64, F32, F16, BF16, got I8: "
-        "convert the weights first"
-    )
+@pytest.mark.parametrize("name", TENSORS)
+def test_a_wrong_tensor_is_refused(written: Path, name: str) -> None:
+    change, message = TENSORS[name]
+    rewritten(written, change)
+    assert refused(written) == f"{written}: {message}"
 
 
 def test_a_file_of_another_model_is_refused(written: Path) -> None:
@@ -82,83 +80,64 @@ def test_a_file_of_another_model_is_refused(written: Path) -> None:
     )
 
 
-def test_buffers_of_old_files_are_passed_over(written: Path) -> None:
+def test_buffers_of_old_files_and_a_copy_of_a_tied_head_are_passed_over(tmp_path: Path) -> None:
+    config, path = CONFIGS["llama-tied"], tmp_path / "model.safetensors"
+    table = drawn(config)["embedding.token"]
+    write_weights(path, config, drawn(config))
     buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": np.zeros(3)}
-    rewritten(written, lambda tensors: tensors.update(buffer))
-    assert WeightFile(written, LLAMA).read_block("norm.weight").all()
-
-
-def test_a_copy_of_a_tied_head_is_passed_over(tmp_path: Path) -> None:
-    config, path = CONFIGS["llama-tied"], tmp_path / "model.safetensors"
-    write_weights(path, config, drawn(config))
-    copy = {"lm_head.weight": drawn(config)["embedding.token"]}
-    rewritten(path, lambda tensors: tensors.update(copy))
+    rewritten(path, lambda tensors: tensors.update(buffer | {HEAD: table}))
     assert WeightFile(path, config).read_block("norm.weight").all()
-
-
-def test_a_head_that_is_not_the_tied_table_is_refused(tmp_path: Path) -> None:
-    config, path = CONFIGS["llama-tied"], tmp_path / "model.safetensors"
-    write_weights(path, config, drawn(config))
-    other = {"lm_head.weight": drawn(config)["embedding.token"][::-1].copy()}
-    rewritten(path, lambda tensors: tensors.update(other))
+    rewritten(path, lambda tensors: tensors.update({HEAD: table[::-1].copy()}))
     assert refused(path, config) == (
         f"{path}: tensor 'lm_head.weight': expected the token table, as the configuration ties "
         "them, got another: set tie_word_embeddings to false"
     )
 
 
-def test_a_file_cut_short_is_refused(written: Path) -> None:
+@pytest.mark.parametrize(("more", "what"), [(-1, "cut short"), (1, "damaged")])
+def test_a_file_of_another_length_than_its_header_states_is_refused(
+    written: Path, more: int, what: str
+) -> None:
     content = written.read_bytes()
-    written.write_bytes(content[:-1])
+    written.write_bytes((content + b"0")[: len(content) + more])
     assert refused(written) == (
-        f"{written}: expected {len(content)} bytes by its header, got {len(content) - 1}: the file "
-        "is cut short, fetch it again"
+        f"{written}: expected {len(content)} bytes by its header, got {len(content) + more}: the "
+        f"file is {what}, fetch it again"
     )
 
 
-def test_a_file_with_more_than_its_header_states_is_refused(written: Path) -> None:
-    content = written.read_bytes()
-    written.write_bytes(content + b"0")
-    assert refused(written) == (
-        f"{written}: expected {len(content)} bytes by its header, got {len(content) + 1}: the file "
-        "is damaged, fetch it again"
-    )
+def headed(text: bytes) -> bytes:
+    """A file of this header alone."""
+    return len(text).to_bytes(8, "little") + text
 
 
-@pytest.mark.parametrize("content", [b"", b"1234567", b"version https://git-lfs", b"\2" + bytes(8)])
-def test_a_file_that_does_not_hold_its_header_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "model.safetensors"
+ENTRY = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 8]}
+LOST = (
+    "expected a safetensors file, got {0} bytes that do not hold its header: the file is cut "
+    "short or of another kind, fetch it again"
+)
+CONTENTS: dict[str, tuple[bytes, str]] = {
+    **{f"content {content!r}": (content, LOST.format(len(content)))
+       for content in (b"", b"1234567", b"version https://git-lfs", b"\2" + bytes(8))},
+    "no object": (
+        headed(b"[1]"), "expected a safetensors header, got Expected `object`, got `array`",
+    ),
+    "no shape": (
+        headed(b'{"a": {"dtype": "F32"}}'), "tensor 'a': Object missing required field `shape`",
+    ),
+    "another length than of the shape": (
+        headed(json.dumps({"a": ENTRY}).encode()),
+        "tensor 'a': expected 24 bytes for F32 of shape (2, 3), got 8: the file is damaged, fetch "
+        "it again",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_file_that_is_no_safetensors_file_is_refused(tmp_path: Path, name: str) -> None:
+    path, (content, message) = tmp_path / "model.safetensors", CONTENTS[name]
     path.write_bytes(content)
-    assert refused(path) == (
-        f"{path}: expected a safetensors file, got {len(content)} bytes that do not hold its "
-        "header: the file is cut short or of another kind, fetch it again"
-    )
-
-
-def with_header(path: Path, text: bytes) -> Path:
-    path.write_bytes(len(text).to_bytes(8, "little") + text)
-    return path
-
-
-def test_a_header_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    path = with_header(tmp_path / "model.safetensors", b"[1]")
-    assert refused(path) == (
-        f"{path}: expected a safetensors header, got Expected `object`, got `array`"
-    )
-
-
-def test_an_entry_without_its_shape_is_refused(tmp_path: Path) -> None:
-    path = with_header(tmp_path / "model.safetensors", b'{"a": {"dtype": "F32"}}')
-    assert refused(path) == f"{path}: tensor 'a': Object missing required field `shape`"
-
-
-def test_an_entry_of_another_length_than_its_shape_is_refused(tmp_path: Path) -> None:
-    entry = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 8]}
-    path = with_header(tmp_path / "model.safetensors", json.dumps({"a": entry}).encode())
-    assert refused(path) == (
-        f"{path}: tensor 'a': expected 24 bytes for F32 of shape (2, 3), got 8: the file is "
-        "damaged, fetch it again"
-    )
+    assert refused(path) == f"{path}: {message}"
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:
@@ -167,33 +146,24 @@ def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert [refused(path), refused(tmp_path)] == [message, message]
 
 
-def test_a_missing_file_of_an_index_is_reported(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"norm.weight": "model-1.safetensors"}}))
-    assert refused(tmp_path) == (
-        f"{tmp_path / 'model-1.safetensors'}: expected a safetensors file, got no such file or "
-        "directory"
-    )
-
-
-def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"norm.weight": "../other.safetensors"}}))
-    assert refused(index) == (
-        f"{index}: expected files in the folder of the index, got '../other.safetensors'"
-    )
-
-
-def test_an_index_that_is_none_is_refused(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    assert refused(index) == (
-        f"{index}: expected an index of safetensors files, got no such file or directory"
-    )
-    index.write_text("{}")
-    assert refused(index) == (
-        f"{index}: expected an index of safetensors files, got Object missing required field "
-        "`weight_map`"
-    )
+@pytest.mark.parametrize(
+    ("content", "wrong", "message"),
+    [
+        (None, INDEX, "expected an index of safetensors files, got no such file or directory"),
+        ({}, INDEX, "expected an index of safetensors files, got Object missing required field "
+         "`weight_map`"),
+        ({"weight_map": {"norm.weight": "model-1.safetensors"}}, "model-1.safetensors",
+         "expected a safetensors file, got no such file or directory"),
+        ({"weight_map": {"norm.weight": "../other.safetensors"}}, INDEX,
+         "expected files in the folder of the index, got '../other.safetensors'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_index_is_refused(
+    tmp_path: Path, content: object, wrong: str, message: str
+) -> None:
+    if content is not None:
+        (tmp_path / INDEX).write_text(json.dumps(content))
+    assert refused(tmp_path / INDEX) == f"{tmp_path / wrong}: {message}"
 
 
 def test_an_unknown_parameter_is_refused(written: Path) -> None:
@@ -217,46 +187,37 @@ def not_written(path: Path, parameters: dict[str, Any], config: ModelConfig = OU
     return str(error.value)
 
 
-def test_a_missing_parameter_is_refused(written: Path) -> None:
-    parameters = drawn(OURS)
-    del parameters["norm.bias"]
-    assert not_written(written, parameters) == "parameters: expected 'norm.bias', got none"
-
-
-def test_a_parameter_of_another_model_is_refused(tmp_path: Path) -> None:
-    parameters = drawn(OURS) | {"norm.scale": np.zeros(4)}
-    assert not_written(tmp_path / "new", parameters) == (
+PARAMETERS: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({"norm.bias": None}, "parameters: expected 'norm.bias', got none"),
+    "of another model": (
+        {"norm.scale": np.zeros(4)},
         "parameter 'norm.scale': expected a name of ModelConfig.parameter_shapes, like "
-        "'blocks.0.qkv.weight'"
-    )
+        "'blocks.0.qkv.weight'",
+    ),
+    "of another shape": (
+        {"norm.bias": np.zeros(5)}, "parameter 'norm.bias': expected shape (4,), got (5,)",
+    ),
+    "no float": (
+        {"norm.bias": np.zeros(4, int)},
+        "parameter 'norm.bias': expected one of float64, float32, float16, got int64",
+    ),
+}  # fmt: skip
 
 
-def test_a_parameter_of_another_shape_is_refused(tmp_path: Path) -> None:
-    parameters = drawn(OURS) | {"norm.bias": np.zeros(5)}
-    assert not_written(tmp_path / "new", parameters) == (
-        "parameter 'norm.bias': expected shape (4,), got (5,)"
-    )
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_wrong_parameter_is_refused(written: Path, name: str) -> None:
+    changed, message = PARAMETERS[name]
+    given = {known: value for known, value in (drawn(OURS) | changed).items() if value is not None}
+    assert not_written(written, given) == message
 
 
-def test_a_parameter_that_is_no_float_is_refused(tmp_path: Path) -> None:
-    parameters = drawn(OURS) | {"norm.bias": np.zeros(4, int)}
-    assert not_written(tmp_path / "new", parameters) == (
-        "parameter 'norm.bias': expected one of float64, float32, float16, got int64"
-    )
-
-
-def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
-    path = tmp_path / "none" / "model.safetensors"
-    assert not_written(path, drawn(OURS)) == (
-        f"{path}: expected to write weights, got no such file or directory"
-    )
-
-
-def test_a_file_where_a_folder_should_be_is_reported(written: Path) -> None:
-    path = written / "model.safetensors"
-    assert not_written(path, drawn(OURS)) == (
-        f"{path}: expected to write weights, got not a directory"
-    )
+@pytest.mark.parametrize(
+    ("folder", "reason"),
+    [("none", "no such file or directory"), ("model.safetensors", "not a directory")],
+)
+def test_a_place_without_a_folder_is_reported(written: Path, folder: str, reason: str) -> None:
+    path = written.parent / folder / "model.safetensors"
+    assert not_written(path, drawn(OURS)) == f"{path}: expected to write weights, got {reason}"
 
 
 def test_a_write_that_is_interrupted_leaves_the_old_file(

@@ -156,9 +156,9 @@ def test_a_block_made_after_its_use_or_without_its_operand_is_refuted(
     between: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """c = a is best made after b is freed; a use of c, or the end of a, forbids that."""
-    nodes = [addition("a", "c"), addition("b x", "e"), free("x"), between, free("b"),
+    nodes = [addition("a", "c"), addition("b", "e"), free("x"), between, free("b"),
              addition("c", "f")]  # fmt: skip
-    sizes = {**dict.fromkeys("abce", 4), "f": 1, "x": 1}
+    sizes = {**dict.fromkeys("abcef", 4), "x": 1}
     given = local(nodes, sizes, initial=[["a[0]", "b[0]", "x[0]"]],
                   tensors={"half": {"cuts": [[0, 2, 4]], "of": "a"}})  # fmt: skip
     delayed = make_late(given)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from emulator_cases import refusal, refused
+from emulator_cases import ranks as listed
+from emulator_cases import refused
 from oracle.explore import explore
 
 from primepar.errors import DeadlockError, InFlightError
@@ -43,7 +44,7 @@ def test_a_posted_collective_lets_its_rank_go_on() -> None:
 
 def test_a_blocking_one_holds_it_up() -> None:
     refused(
-        refusal(*late(None)),
+        listed(*late(None)),
         DeadlockError,
         "expected every device to end, got 2 that wait without end: device 0 at programs[0][0] "
         "waits for device 1 to call broadcast over 0,1 root=0; device 1 at programs[1][0] waits "
@@ -70,7 +71,7 @@ def test_the_blocks_of_a_posted_collective_may_not_be_used(rank: int) -> None:
     ranks[rank] = (reduce, Free("x"), ends)
     verb = "received" if rank else "sent"
     refused(
-        refusal(*ranks),
+        listed(*ranks),
         InFlightError,
         f"device {rank}, programs[{rank}][1]: expected x to be left alone while it is being "
         f"{verb}, got it freed: move the wait before this instruction",
