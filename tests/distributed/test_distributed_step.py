@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from itertools import cycle
+from itertools import chain, cycle
 from typing import Any
 
 import msgspec
@@ -29,7 +29,6 @@ from partitioned_cases import (
 from pipelined_plans import pipelined
 from profiles import IS_LONG
 
-from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.models import ModelConfig
 from primepar.operators import Until
@@ -37,8 +36,8 @@ from primepar.plan import Plan, preset_plan
 from primepar.plan.layouts import padded_vocabulary
 from primepar.reference.oracle.transformer import Transformer
 from primepar.schedule import Linear, Program, lower
+from primepar.schedule.ledger import sends
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import Collective, ISend
 
 RANKS = 4
 Step = tuple[str, str, Until, Passes]
@@ -171,10 +170,7 @@ def test_linear_operators_send_what_their_own_programs_send(
             program = lower(plan.sequence(operator.name), shape)
             size = Shapes(program).elements
             for rank, instructions in enumerate(program.programs):
-                for node in instructions:
-                    if isinstance(node, ISend):
-                        alone[rank] += size(node.block)
-                    elif isinstance(node, Collective):
-                        alone[rank] += elements_sent(node, rank, size)
+                for block, times in chain(*(sends(node, rank) for node in instructions)):
+                    alone[rank] += times * size(block)
     _, everyone = ended(backend, family, name, until, passes)
     assert [rank.sent.get("linear", Fraction(0)) for rank in everyone] == alone

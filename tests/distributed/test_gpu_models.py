@@ -15,7 +15,7 @@ CLOSE = 1e-9
 @pytest.mark.parametrize(("name", "plan"), cases_on(RANKS))
 @pytest.mark.parametrize("backend", LONG)
 def test_loss_and_every_gradient_are_those_of_one_cpu(backend: str, name: str, plan: str) -> None:
-    ranks = results(RANKS, backend)[name, plan]
+    ranks = results(RANKS, name, plan, backend)
     loss, gradients = oracle(name, plan_of(name, plan, RANKS).batch)
     assert [result.loss for result in ranks] == [pytest.approx(loss, rel=CLOSE)] * RANKS
     assert worst(ranks[0].gradients, gradients) < CLOSE
@@ -25,7 +25,7 @@ def test_loss_and_every_gradient_are_those_of_one_cpu(backend: str, name: str, p
 @pytest.mark.parametrize("backend", LONG)
 def test_every_backend_sends_the_same(backend: str, name: str, plan: str) -> None:
     sent: list[list[Fraction]] = [
-        [result.sent for result in results(RANKS, joined)[name, plan]]
+        [result.sent for result in results(RANKS, name, plan, joined)]
         for joined in (backend, "gloo")
     ]
     assert sent[0] == sent[1]

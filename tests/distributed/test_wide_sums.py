@@ -12,7 +12,6 @@ from distributed_ranks import on_ranks
 from profiles import IS_LONG
 from wide_sum_cases import Errors, all_partitioned, dense_errors, stepped
 
-from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.models import ModelConfig
 from primepar.operators import StepOptions, lower_step
@@ -20,8 +19,8 @@ from primepar.plan.cluster import load_cluster
 from primepar.plan.presets import preset_plan
 from primepar.plan.simulator.account import accounting
 from primepar.plan.simulator.step import simulate_step
-from primepar.schedule.effects import effects
-from primepar.schedule.program import Collective, Compute, Group, ISend, Program, Send, Wait
+from primepar.schedule.ledger import sends
+from primepar.schedule.program import Collective, Compute, Program, Wait
 from primepar.verify import verify_program
 
 RANKS, BATCH, POSITIONS = 4, 4, 4
@@ -47,13 +46,8 @@ def sent_bytes(program: Program) -> list[Fraction]:
     item = {True: WIDE, False: NARROW}
     for rank, nodes in enumerate(program.programs):
         for node in nodes:
-            for part in node.body if isinstance(node, Group) else (node,):
-                if isinstance(part, Send | ISend):
-                    sent[rank] += shapes.elements(part.block) * item[shapes.wide(part.block)]
-                elif isinstance(part, Collective):
-                    blocks = (*effects(part, rank).reads, *effects(part, rank).writes)
-                    (wide,) = {shapes.wide(block) for block in blocks}
-                    sent[rank] += elements_sent(part, rank, shapes.elements) * item[wide]
+            for block, times in sends(node, rank):
+                sent[rank] += times * shapes.elements(block) * item[shapes.wide(block)]
     return sent
 
 

@@ -6,11 +6,12 @@ They start as under `--ranks` without MPI: with its variables, on gloo, or on NC
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import NamedTuple
@@ -93,10 +94,18 @@ def train_ranks(
         EndedRank(
             process.exitcode,
             (folder / f"out-{rank}").read_text(),
-            (folder / f"err-{rank}").read_text(),
+            "".join(_ours((folder / f"err-{rank}").read_text().splitlines(keepends=True))),
         )
         for rank, process in enumerate(processes)
     ]
+
+
+def _ours(lines: Sequence[str]) -> Iterator[str]:
+    """The lines that are not warnings of torch or of NCCL."""
+    foreign = re.compile(
+        r"(\[rank\d+\]:)?\[[WE]\d{4} |.*Warning: |  warnings\.warn\(|.* NCCL WARN "
+    )
+    return (line for line in lines if not foreign.match(line))
 
 
 def _wait(processes: Sequence[BaseProcess], by_itself: bool) -> None:

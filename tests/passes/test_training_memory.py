@@ -25,7 +25,6 @@ from partitioned_cases import DRAW, SHAPES, drawn_batch, drawn_parameters
 from profiles import IS_LONG, few
 
 from primepar import check
-from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.training.settings import Settings
 from primepar.distributed.training.settings_plan import plan_of, planned
 from primepar.errors import ConfigError, PlanError
@@ -36,7 +35,7 @@ from primepar.plan import preset_plan, save_plan
 from primepar.plan.plan import Recomputation
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.schedule import Program
-from primepar.schedule.program import Collective, ISend
+from primepar.schedule.ledger import sends
 from primepar.verify import verify_program
 
 BATCH, POSITIONS, UPDATES = 16, 4, 2
@@ -175,10 +174,7 @@ def sent_for_updates(program: Program) -> Fraction:
             block = str(getattr(node, "block", ""))
             if ".grad" not in block and ".new" not in block:
                 continue
-            if isinstance(node, ISend):
-                total += size(block) or 0
-            elif isinstance(node, Collective):
-                total += elements_sent(node, rank, lambda name: size(name) or 0)
+            total += sum(times * (size(name) or 0) for name, times in sends(node, rank))
     return total
 
 

@@ -21,7 +21,6 @@ from pipelined_plans import POSITIONS
 from planner_cases import TWO_LEVELS, UNTIED, cluster
 from profiles import IS_LONG
 
-from primepar.distributed.runtime.collectives import elements_sent
 from primepar.errors import PlanError
 from primepar.models.config import ModelConfig
 from primepar.models.graph import layer_operators
@@ -42,6 +41,7 @@ from primepar.plan.search.stage_cost import (
 from primepar.plan.simulator.account import accounting
 from primepar.plan.simulator.step import simulate_step
 from primepar.schedule import Program
+from primepar.schedule.ledger import sends
 from primepar.schedule.program import Collective, Compute
 
 MODEL = ModelConfig.of("gpt2", layers=4, hidden=32, heads=4, context=16, vocabulary=50)
@@ -291,9 +291,10 @@ def test_the_states_and_the_sums_of_shards_are_those_counted(family: str, name: 
     cost, options = priced(plan, 8, POSITIONS), TrainingOptions(shard="optimizer")
     assert max(moments) * 2 * 4 == cost.bytes(options).states
     sent = sum(
-        elements_sent(node, 0, lambda block: size(block) or 0)
+        times * (size(block) or 0)
         for node in program.programs[0]
         if isinstance(node, Collective) and ".own[" in str(getattr(node, "block", ""))
+        for block, times in sends(node, 0)
     )
     assert 4 * sent == cost.seconds(options).reduction
 

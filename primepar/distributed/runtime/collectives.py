@@ -1,16 +1,15 @@
-"""Maps the collectives of the IR to torch.distributed, and counts the elements that they send."""
+"""Maps the collectives of the IR to torch.distributed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from primepar.distributed.runtime.memory import Slot
-from primepar.distributed.runtime.mesh import Mesh
+from primepar.distributed.runtime.mesh import Mesh, Ranks
 from primepar.distributed.runtime.messages import Start
 from primepar.schedule.program import (
     AllGather,
@@ -19,6 +18,7 @@ from primepar.schedule.program import (
     Barrier,
     Broadcast,
     Collective,
+    Program,
     Reduce,
     ReduceScatter,
 )
@@ -34,31 +34,6 @@ OPTIONS: dict[type, str] = {
 }
 """Collective -> the class of its options in torch."""
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-
-
-def elements_sent(collective: Collective, rank: int, size: Callable[[str], int]) -> Fraction:
-    """Return the elements that `rank` sends.
-
-    Collectives count as rings; a broadcast or a reduce as the chain that starts or ends at its
-    root.
-    """
-    group = collective.group
-    members = len(group)
-    match collective:
-        case AllReduce(reduced=blocks):
-            return Fraction(2 * (members - 1) * sum(map(size, blocks)), members)
-        case AllGather(block=block) | ReduceScatter(block=block):
-            return Fraction((members - 1) * size(block))
-        case Broadcast(block=block, root=root):
-            last = (group.index(rank) - group.index(root)) % members == members - 1
-            return Fraction(0 if last else size(block))
-        case Reduce(block=block, root=root):
-            return Fraction(0 if rank == root else size(block))
-        case AllToAll(blocks=blocks):
-            others = (name for peer, name in zip(group, blocks, strict=True) if peer != rank)
-            return Fraction(sum(map(size, others)))
-        case _:
-            return Fraction(0)
 
 
 def starting(
@@ -93,6 +68,29 @@ def starting(
             return lambda: getattr(group, exchange)(taken[0], given[0], incoming, outgoing, options)
         case _:
             return lambda: dist.barrier(group, async_op=True)
+
+
+def run_once(mesh: Mesh, program: Program) -> None:
+    """Run each kind of collective once on each communicator that has it; a collective call.
+
+    NCCL connects the members for a kind in its first run, and holds up the host until all are
+    there. All ranks do it in one order.
+    """
+    firsts: dict[tuple[str, Ranks, str], Collective] = {}
+    for node in program.programs[mesh.rank]:
+        if isinstance(node, Collective) and len(node.group) > 1:
+            key = node.communicator, tuple(sorted(node.group)), type(node).__name__
+            firsts.setdefault(key, node)
+    for key in sorted(firsts.keys() - mesh.collectives):
+        node, ones = firsts[key], [1] * len(firsts[key].group)
+        sizes = 1, len(ones), len(ones)
+        one, given, taken = (torch.zeros(size, device=mesh.device) for size in sizes)
+        from_all = isinstance(node, ReduceScatter | AllToAll)
+        to_all = isinstance(node, AllGather | AllToAll)
+        operands = [given if from_all else one], [taken if to_all else one]
+        starting(mesh, node, *operands, (ones, ones))().wait()
+        mesh.collectives.add(key)
+    mesh.synchronize()
 
 
 def _newest(name: str, older: str) -> str:

@@ -8,11 +8,8 @@ Example: `Compute` of a product becomes one allocation, and one call of `torch.m
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from fractions import Fraction
 
-from msgspec.structs import replace
-
-from primepar.distributed.runtime.collectives import elements_sent, places, starting
+from primepar.distributed.runtime.collectives import places, starting
 from primepar.distributed.runtime.computes import Computes
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_copies import HostCopies
@@ -24,14 +21,12 @@ from primepar.distributed.runtime.messages import Start, post, posting, waiting
 from primepar.distributed.runtime.operands import Operands
 from primepar.distributed.runtime.running import Action, CompiledStep, Frame
 from primepar.distributed.runtime.scales import factor_of, is_scaled
-from primepar.distributed.runtime.sent_count import SentCount
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import ProgramError
 from primepar.operators import StepSettings
 from primepar.schedule.effects import effects, host_blocks, initial_blocks
 from primepar.schedule.program import (
     Alloc,
-    AllReduce,
     AllToAll,
     Collective,
     Compute,
@@ -91,7 +86,6 @@ class Compiler:
         self.places.begin(given)
         self.computes = Computes(shapes, self.places, settings, watch)
         self._members = message_members(program)
-        self.sent = SentCount(self.places)
         self._copies = HostCopies(
             mesh.host, self.places, mesh.rank, host_blocks(program)[mesh.rank]
         )
@@ -210,9 +204,6 @@ class Compiler:
         for offset, message in enumerate(messages):
             self.places.place = first + offset * isinstance(message, ISend | IRecv)
             self._check(message)
-            if isinstance(message, Send | ISend):
-                size = Fraction(self.shapes.elements(message.block))
-                self.sent.add(message, message.block, size)
             operands.append(Operands.of_message(self.places, message))
         slots = [tensors.given for tensors in operands]
         return operands, post(self.mesh, messages, slots, self._members)
@@ -222,13 +213,6 @@ class Compiler:
     def _collective(self, node: Collective) -> list[Action]:
         rank = self.mesh.rank
         reads, writes = effects(node, rank).reads, effects(node, rank).writes
-        # Blocks that are reduced in one call may belong to different kinds.
-        calls = [node]
-        if isinstance(node, AllReduce):
-            calls = [replace(node, block=name, also=()) for name in node.reduced]
-        for call in calls:
-            for name in [*effects(call, rank).reads, *effects(call, rank).writes][:1]:
-                self.sent.add(call, name, elements_sent(call, rank, self.shapes.elements))
         if len(node.group) == 1:
             return self._alone(node, reads, writes)
         operands = Operands.of_collective(self.places, node, rank)

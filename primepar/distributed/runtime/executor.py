@@ -7,12 +7,14 @@ from collections.abc import Callable, Collection
 import torch
 
 from primepar.distributed.runtime.backend_support import BackendRules
+from primepar.distributed.runtime.collectives import run_once
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
 from primepar.distributed.runtime.host_memory import DeviceCount
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.recorder import Recorder
 from primepar.distributed.runtime.running import Action, Blocks, Frame, Running
+from primepar.distributed.runtime.sent_count import sent_by
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.errors import MeshError, ProgramError
 from primepar.operators import StepInputs, StepSettings
@@ -61,6 +63,8 @@ class Executor:
             program = in_one_queue(program)
             check_order(program)
         mesh.ensure_groups(communicators(program), message_peers(program, mesh.rank))
+        if mesh.is_ordered:
+            run_once(mesh, program)
         self.mesh, self.shapes = mesh, Shapes(program)
         self.initial = initial_blocks(program)[mesh.rank]
         counts = mesh.limit is not None or proved is not None
@@ -78,7 +82,7 @@ class Executor:
         self._running = Running(self.steps, mesh.rank, mesh.first)
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
-        self.sent = compiler.sent.by_kind(kind)
+        self.sent = sent_by(program.programs[mesh.rank], mesh, self.shapes, kind)
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
 

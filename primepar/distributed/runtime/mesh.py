@@ -101,6 +101,8 @@ class Mesh:
         self._groups: dict[tuple[str, Ranks], dist.ProcessGroup] = {}
         self._connected: dict[tuple[str, Ranks], set[int]] = {}
         """Communicator and its members -> the ranks that NCCL has connected with this one."""
+        self.collectives = set[tuple[str, Ranks, str]]()
+        """Communicator, members and kind of collectives that have run once."""
         self._others: dict[torch.dtype, Mesh] = {}
         """This mesh in other dtypes."""
         self.barrier()  # NCCL needs every rank in the first call of a communicator

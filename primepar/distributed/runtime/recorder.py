@@ -6,25 +6,19 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from primepar.distributed.runtime.collectives import elements_sent
 from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.running import CompiledStep, Frame
 from primepar.distributed.runtime.shapes import Shapes
 from primepar.schedule.events import Event
+from primepar.schedule.ledger import sends
 from primepar.schedule.program import (
     Alloc,
-    Collective,
     Compute,
     Cut,
     Free,
     Group,
     Instruction,
-    IRecv,
-    ISend,
     Join,
-    Message,
-    Recv,
-    Send,
     Wait,
 )
 
@@ -34,61 +28,41 @@ class Recorder:
 
     def __init__(self, mesh: Mesh, shapes: Shapes, events: list[Event]) -> None:
         self.mesh, self.shapes, self.events = mesh, shapes, events
-        self._posted: dict[str, tuple[Message | Collective, float, int]] = {}
+        self._posted: dict[str, tuple[Instruction, float]] = {}
 
     def run(self, steps: Iterable[CompiledStep], frame: Frame) -> None:
         """Run all steps in order."""
         for step in steps:
             start = self._now()
             step.run(frame)
-            posted = [node for node in step.instructions if _request(node) is not None]
-            for node in posted:
-                self._post(node, start)
-            if step.instructions and not posted:
+            done = [node for node in step.instructions if not _is_post(node)]
+            if done:
                 self.mesh.synchronize()
             for node in step.instructions:
-                if node not in posted:
+                if node in done:
                     self._done(node, start)
-
-    def _post(self, node: Instruction, start: float) -> None:
-        """Store a posted instruction until its wait, with the elements that it sends."""
-        if isinstance(node, Collective):
-            size = round(elements_sent(node, self.mesh.rank, self.shapes.elements))
-            self._posted[str(node.request)] = (node, start, size)
-        elif isinstance(node, ISend | IRecv):
-            self._posted[node.request] = (node, start, self.shapes.elements(node.block))
+                else:
+                    self._posted[str(getattr(node, "request", None))] = node, start
 
     def _now(self) -> float:
         return time.perf_counter() - self.mesh.origin
 
     def _done(self, node: Instruction, start: float) -> None:
         if isinstance(node, Wait):
-            posted, start, size = self._posted.pop(node.request)
-            if isinstance(posted, Collective):
-                self._append(posted, start, elements=size)
-            else:
-                self._message(posted, start, size)
-        elif isinstance(node, Group):
-            for message in node.body:
-                self._message(message, start, self.shapes.elements(message.block))
-        elif isinstance(node, Send | Recv):
-            self._message(node, start, self.shapes.elements(node.block))
-        elif isinstance(node, Compute):
+            node, start = self._posted.pop(node.request)
+        for part in node.body if isinstance(node, Group) else (node,):
+            if not isinstance(part, Alloc | Free | Cut | Join):
+                self._append(part, start)
+
+    def _append(self, node: Instruction, start: float) -> None:
+        fields: dict[str, Any] = {"block": str(getattr(node, "block", ""))}
+        if isinstance(node, Compute):
             dims = {str(dim): index for dim, index in (node.sub_operator or {}).items()}
-            self._append(
-                node, start, block=node.accumulates, phase=node.phase or "", sub_operator=dims
-            )
-        elif isinstance(node, Collective):
-            sent = elements_sent(node, self.mesh.rank, self.shapes.elements)
-            self._append(node, start, elements=round(sent))
-        elif not isinstance(node, Alloc | Free | Cut | Join):
-            self._append(node, start)
-
-    def _message(self, node: Message, start: float, size: int) -> None:
-        sent = size if isinstance(node, Send | ISend) else 0
-        self._append(node, start, peer=node.peer, elements=sent)
-
-    def _append(self, node: Instruction, start: float, **fields: Any) -> None:
+            phase = node.phase or ""
+            fields = {"block": node.accumulates, "phase": phase, "sub_operator": dims}
+        sent = sum(
+            times * self.shapes.elements(name) for name, times in sends(node, self.mesh.rank)
+        )
         self.events.append(
             Event(
                 rank=self.mesh.first + self.mesh.rank,
@@ -96,11 +70,13 @@ class Recorder:
                 op=str(node.__struct_config__.tag),
                 start=start,
                 end=self._now(),
-                **{"block": str(getattr(node, "block", "")), **fields},
+                peer=getattr(node, "peer", None),
+                elements=round(sent),
+                **fields,
             )
         )
 
 
-def _request(node: Instruction) -> str | None:
-    """Return the request of a posted instruction; None for a wait and for blocking instructions."""
-    return None if isinstance(node, Wait) else getattr(node, "request", None)
+def _is_post(node: Instruction) -> bool:
+    """Return whether a wait follows: not for blocking instructions, nor for a wait itself."""
+    return not isinstance(node, Wait) and getattr(node, "request", None) is not None

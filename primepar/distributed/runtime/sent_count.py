@@ -1,12 +1,13 @@
-"""Counts what a program sends, and decides which messages belong to linear operators."""
+"""Elements that one rank sends in a run, of linear operators and of the rest."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from primepar.distributed.runtime.memory_places import MemoryPlaces
+from primepar.distributed.runtime.mesh import Mesh
 from primepar.distributed.runtime.shapes import Shapes
-from primepar.schedule.program import Collective, IRecv, ISend, Message
+from primepar.schedule.ledger import sends
+from primepar.schedule.program import Instruction, IRecv, ISend
 
 
 class Labels:
@@ -27,7 +28,7 @@ class Labels:
             for template in (*phase.reads, phase.writes)
         }
 
-    def is_linear(self, node: Message | Collective, block: str) -> bool:
+    def is_linear(self, node: Instruction, block: str) -> bool:
         """Return whether a message with this block belongs to a linear operator."""
         if isinstance(node, ISend | IRecv) and self._operators - {""}:
             name = node.request.partition(" ")[0]
@@ -38,25 +39,17 @@ class Labels:
         return self._real(block.rstrip("'").rpartition("[")[0]) in self._tensors
 
 
-class SentCount:
-    """Elements that one rank sends in a run, of linear operators and of the rest."""
+def sent_by(
+    instructions: tuple[Instruction, ...], mesh: Mesh, shapes: Shapes, kind: str
+) -> list[tuple[str, Fraction, int]]:
+    """Return (kind of work, elements that this rank sends, bytes of each).
 
-    def __init__(self, places: MemoryPlaces) -> None:
-        self._labels, self._places = Labels(places.shapes), places
-        self._elements: dict[tuple[bool, int], Fraction] = {}
-        """(whether a linear operator sends it, bytes per element) -> elements."""
-
-    def add(self, node: Message | Collective, block: str, elements: Fraction) -> None:
-        """Count elements that an instruction sends, in the dtype of a block."""
-        key = self._labels.is_linear(node, block), self._places.dtype(block).itemsize
-        self._elements[key] = self._elements.get(key, Fraction(0)) + elements
-
-    def by_kind(self, kind: str) -> list[tuple[str, Fraction, int]]:
-        """Return (kind, elements, bytes per element).
-
-        The kind is "linear" for linear operators, else `kind`.
-        """
-        return [
-            ("linear" if linear else kind, elements, itemsize)
-            for (linear, itemsize), elements in self._elements.items()
-        ]
+    The kind is "linear" for linear operators, else `kind`.
+    """
+    labels, sent = Labels(shapes), dict[tuple[str, int], Fraction]()
+    for node in instructions:
+        for block, times in sends(node, mesh.rank):
+            dtype = mesh.wide_dtype if shapes.wide(block) else mesh.dtype
+            key = "linear" if labels.is_linear(node, block) else kind, dtype.itemsize
+            sent[key] = sent.get(key, Fraction(0)) + times * shapes.elements(block)
+    return [(work, elements, itemsize) for (work, itemsize), elements in sent.items()]

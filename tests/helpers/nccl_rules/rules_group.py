@@ -1,7 +1,8 @@
 """The process groups of the backend: they check what NCCL demands, and post to the server.
 
-`LAZY` makes communicators at their first operation, connections at the first message between two
-ranks, which holds up the host, and one communicator for two ranks for a message outside a batch.
+`LAZY` makes communicators at their first operation, and connections at the first message between
+two ranks and at the first collective of a kind, which hold up the host. A message outside a batch
+has a communicator of its two ranks.
 `EAGER` has the communicators at the start, as torch does where a device is bound; a message outside
 a batch is an operation of its own on the communicator of the group. It has one queue for each rank,
 in which the operations of all communicators follow each other. `SHARED` is the same with two.
@@ -255,6 +256,8 @@ class RulesGroup(BASE):  # type: ignore[misc]
             raise RuntimeError(f"{kind} within a batch of messages is not modelled")
         content = Content.of(_checked(given))
         call = CollectiveCall(kind, self._members, content, **details)
+        if not self._eager:  # the first run of a kind holds up the host, until all are there
+            self._join(f"{self._name}.{kind}", self._members)
         return self._post(self._name, self._members, call, {0: given}, {0: _checked(into)})
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> RulesWork:
