@@ -502,8 +502,8 @@ def early_free(fields: Json) -> Iterator[Change]:
 
 
 def wrong_parts(fields: Json) -> Iterator[Change]:
-    """A block is cut into other parts, or put together of others, or not at all."""
-    for rank, index, node in places(fields, "cut", "join"):
+    """A block is cut into other parts, or put together or exchanged of others, or not at all."""
+    for rank, index, node in places(fields, "cut", "join", "all_to_all"):
         blocks = node["blocks"]
         yield at(rank, index), edited(fields, without, (rank, index))
         if len(blocks) > 1:

@@ -32,7 +32,12 @@ from stream_k_cases import WITH_FIX_UP
 
 from primepar.errors import PrimeParError
 from primepar.partition import PRIMITIVES
+from primepar.partition.flux import FluxGather, FluxScatter
+from primepar.partition.local_sgd import LocalSGD
 from primepar.partition.patrickstar import PatrickStar
+from primepar.partition.ring_attention import RingAttention
+from primepar.partition.ulysses import Ulysses
+from primepar.passes import chunk_transfers, overlap
 from primepar.reference.check import check_program
 from primepar.schedule import Primitive, Program, Sequence, lower
 from primepar.schedule.operators import HOMES, PHASES, Linear
@@ -57,6 +62,15 @@ STEPS: dict[str, Callable[[], Json]] = {
     ),
 }
 """Programs with phases of their own: small ones, training steps of one layer, and of methods."""
+MORE_STEPS: dict[str, Callable[[], Program]] = {
+    "flux-gather": FluxGather(devices=2, chunks=2, M=4, N=2, K=2).program,
+    "flux-scatter": FluxScatter(devices=3, chunks=1, M=3, N=3, K=3).program,
+    "local-sgd": LocalSGD(workers=3, period=2, steps=3, warm_up=1).program,
+    "ring-attention": RingAttention(devices=3, positions=3).program,
+    "ulysses": Ulysses(devices=3, positions=3, heads=3).program,
+    "step in chunks": lambda: overlap(chunk_transfers(passed("megatron-sp", 2, "gpt2"), 2)),
+}
+"""Programs that `test_mutants` changes too; `make mutants` does not."""
 BASES = {
     **dict.fromkeys(PRIMITIVES, ((2,), (3,))),
     **{name: ((2,),) for name in PRIMITIVES if name.startswith("three")},
@@ -101,6 +115,8 @@ def base(method: str) -> list[Json]:
     """The programs that are changed, as JSON, with all properties asked of them."""
     if method in STEPS:
         return [STEPS[method]()]
+    if method in MORE_STEPS:
+        return [msgspec.to_builtins(MORE_STEPS[method]())]
     sequences = [Sequence.of(PRIMITIVES[method](), *sides) for sides in BASES[method]]
     return [msgspec.to_builtins(lower(sequence, operator(sequence))) for sequence in sequences]
 

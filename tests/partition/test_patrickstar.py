@@ -30,23 +30,6 @@ def test_torch_ends_with_the_states_of_the_emulator(method: PatrickStar) -> None
             np.testing.assert_allclose(array, host[name].array, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ("chunk=3", "chunk: expected at least the 4 elements of the largest tensor, W1, got 3: "
-         "take 4 or more"),
-        ("device=27", "device memory: expected at least 28 elements, which one instruction needs "
-         "together with what cannot move, got 27: take 28 or more, or smaller chunks"),
-        ("layers=0", "patrickstar: expected layers to be an integer from 1 to 64, got '0': "
-         "write layers=8"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("command", ["verify", "check", "show"])
-def test_sizes_that_do_not_fit_end_in_one_line(command: str, sizes: str, message: str) -> None:
-    done = run(command, f"patrickstar:{sizes}")
-    assert (done.code, done.out, done.err) == (2, "", f"primepar: error: {message}\n")
-
-
 @pytest.mark.parametrize(("ranks", "layers"), [(1, 3), (2, 8), (3, 6), (4, 8)])
 def test_three_collectives_leave_every_rank(ranks: int, layers: int) -> None:
     """Two all-gathers and a reduce-scatter of every weight: 3 (p - 1) / p of its elements."""

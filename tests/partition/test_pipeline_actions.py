@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from command import run
 from pipeline_cases import SCHEDULES
 
 from primepar.errors import MethodError
@@ -149,22 +148,3 @@ def test_a_model_chunk_beyond_the_last_is_refused() -> None:
     with pytest.raises(MethodError) as caught:
         stage_of("zbv", 3, None, 6)
     assert str(caught.value) == "zbv: expected a model chunk below 6, got 6"
-
-
-def test_on_the_command_line_they_end_in_one_line() -> None:
-    done = run("show", "interleaved-1f1b:stages=4,micro_batches=6")
-    assert (done.code, done.out) == (2, "")
-    assert done.err == (
-        "primepar: error: interleaved-1f1b: expected micro_batches that are a multiple of "
-        "stages=4, got 6: write micro_batches=8\n"
-    )
-    done = run("check", "gpipe:stages=0")
-    assert done.err == (
-        "primepar: error: gpipe: expected stages to be an integer from 1 to 64, got '0': "
-        "write stages=4\n"
-    )
-    done = run("check", "interleaved-1f1b:chunks=1")
-    assert done.err == (
-        "primepar: error: interleaved-1f1b: expected chunks to be an integer from 2 to 16, got "
-        "'1': write chunks=2\n"
-    )

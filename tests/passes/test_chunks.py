@@ -1,9 +1,6 @@
-"""Transfers in chunks: the same step, proved and exact; a broken cut is refuted."""
+"""Transfers in chunks: the same step, proved and exact; wrong ones are in `test_mutants`."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from importlib import import_module
 
 import pytest
 from lowered_steps import lower_step
@@ -27,17 +24,13 @@ from primepar.schedule.program import (
     AllGather,
     AllReduce,
     Compute,
-    Free,
-    Instruction,
     IRecv,
     ISend,
     ReduceScatter,
     Wait,
 )
 
-chunking = import_module("primepar.passes.chunk_transfers")
 LATER = ("make-late", "needed-first", "partial-sums", "overlap")
-Nodes = list[Instruction]
 
 
 def merged(name: str, ranks: int = 4, family: str = "gpt2") -> Program:
@@ -200,82 +193,6 @@ def test_slices_are_cut_as_equally_as_they_can_be() -> None:
     assert refined((0, 4, 8), 2) == (0, 2, 4, 6, 8)
     assert refined((0, 5, 10), 3) == (0, 1, 3, 5, 6, 8, 10)
     assert refined((0, 7), 1) == (0, 7)
-
-
-# Broken on purpose
-
-
-def without(kind: type[Instruction], number: int) -> Callable[[Nodes], Nodes]:
-    """Without the n-th instruction of a kind."""
-
-    def change(nodes: Nodes) -> Nodes:
-        place = [place for place, node in enumerate(nodes) if isinstance(node, kind)][number]
-        return [*nodes[:place], *nodes[place + 1 :]]
-
-    return change
-
-
-def twice(nodes: Nodes) -> Nodes:
-    place = next(place for place, node in enumerate(nodes) if isinstance(node, Compute))
-    return [*nodes[: place + 1], *nodes[place:]]
-
-
-def late_wait(nodes: Nodes) -> Nodes:
-    """The first wait comes last of the waits: a product does not wait for its chunk."""
-    waits = [place for place, node in enumerate(nodes) if isinstance(node, Wait)]
-    wait = nodes[waits[0]]
-    rest = [node for node in nodes if node is not wait]
-    return [*rest[: waits[-1]], wait, *rest[waits[-1] :]]
-
-
-def early_free(nodes: Nodes) -> Nodes:
-    place = next(place for place, node in enumerate(nodes) if isinstance(node, ReduceScatter))
-    free = next(node for node in nodes[place:] if isinstance(node, Free))
-    rest = [node for node in nodes if node is not free]
-    return [*rest[:place], free, *rest[place:]]
-
-
-def exchanged_products(nodes: Nodes) -> Nodes:
-    """Every chunk is still multiplied once, the first and the last in each other's place."""
-    places = [place for place, node in enumerate(nodes) if isinstance(node, Compute)]
-    nodes = list(nodes)
-    nodes[places[0]], nodes[places[-1]] = nodes[places[-1]], nodes[places[0]]
-    return nodes
-
-
-def sends_first(nodes: Nodes) -> Nodes:
-    """Every send is posted before the receive that it is posted with: that is right, too."""
-    nodes = list(nodes)
-    for place, node in enumerate(nodes[:-1]):
-        if isinstance(node, IRecv):
-            nodes[place : place + 2] = [nodes[place + 1], node]
-    return nodes
-
-
-BROKEN: dict[str, tuple[str, Callable[[Nodes], Nodes], str]] = {
-    "a product before the signal of its chunk": ("megatron-sp", late_wait, "ring"),
-    "a missing signal": ("megatron-sp", without(ISend, 3), "ring"),
-    "another order that covers": ("megatron-sp", exchanged_products, "ring"),
-    "a chunk twice": ("megatron-sp", twice, "ring"),
-    "a chunk left out": ("megatron-sp", without(Compute, -1), "ring"),
-    "a receive left out": ("megatron-sp", without(IRecv, 0), "ring"),
-    "a part freed early": ("megatron-sp", early_free, "reduced"),
-    "a chunk that is not scattered": ("megatron-sp", without(ReduceScatter, 0), "reduced"),
-    "a chunk that is not reduced": ("megatron", without(AllReduce, 0), "reduced"),
-    "a product of a reduction twice": ("megatron", twice, "reduced"),
-    "a product after its reduction": ("megatron", exchanged_products, "reduced"),
-    "right: sends first": ("megatron-sp", sends_first, "ring"),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_chunks_are_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, change, kind = BROKEN[name]
-    given, write = merged(method), getattr(chunking, kind)
-    monkeypatch.setattr(chunking, kind, lambda *args: change(list(write(*args))))
-    made = chunk_transfers(given, 2)
-    assert made.programs != given.programs
-    assert bool(refuted(made)) != name.startswith("right")
 
 
 # Which products are found

@@ -219,40 +219,6 @@ def test_a_message_that_passes_the_reduce_scatter_keeps_it(monkeypatch: pytest.M
     assert_refused(partial_sums(given), given, "completion", "placement")
 
 
-# Broken on purpose
-
-
-def own_block(nodes: list[Any]) -> list[Any]:
-    """Every member sends the block that it keeps."""
-    kept = next((node.accumulates for node in nodes if isinstance(node, Compute)), "")
-    return [replace(node, block=kept) if isinstance(node, ISend) else node for node in nodes]
-
-
-BROKEN: dict[str, tuple[Callable[[list[Any]], list[Any]], str]] = {
-    "a sum left out": (
-        lambda nodes: [node for node in nodes if node != Compute(("x[1]'",), "x[1]")], "completion",
-    ),
-    "a sum before its wait": (
-        lambda nodes: sorted(nodes, key=lambda node: isinstance(node, Wait)), "races",
-    ),
-    "messages to others than the owners": (own_block, "completion"),
-    "the receive first, which is right": (
-        lambda nodes: sorted(nodes, key=lambda node: not isinstance(node, IRecv)), "",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_other_messages_and_sums_are_refuted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    (change, wrong), make = BROKEN[name], messages._messages
-    monkeypatch.setattr(
-        messages, "_messages",
-        lambda *args: {place: change(nodes) for place, nodes in make(*args).items()},
-    )  # fmt: skip
-    properties = refuted(partial_sums(scattered()))
-    assert wrong in properties if wrong else not properties
-
-
 def test_a_scratch_block_that_exists_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 has a block of the scratch block's name in flight."""
     names: list[Json] = [{"op": "irecv", "peer": 1, "block": "x[0]'", "request": "z"}]

@@ -122,6 +122,34 @@ def test_a_wrong_size_is_refused(text: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+NOT_FITTING = {
+    "flux-gather:devices=3": "flux-gather: expected M to be a multiple of devices * chunks = 6, "
+    "got 64: write M=66",
+    "flux-scatter:devices=3,M=66": "flux-scatter: expected N to be a multiple of devices = 3, got "
+    "32: write N=33",
+    "interleaved-1f1b:stages=4,micro_batches=6": "interleaved-1f1b: expected micro_batches that "
+    "are a multiple of stages=4, got 6: write micro_batches=8",
+    "local-sgd:steps=4,warm_up=5": "local-sgd: expected a warm_up of at most 4 steps, the whole "
+    "run, got 5: write warm_up=4, or more steps",
+    "patrickstar:chunk=3": "chunk: expected at least the 4 elements of the largest tensor, W1, got "
+    "3: take 4 or more",
+    "patrickstar:device=27": "device memory: expected at least 28 elements, which one instruction "
+    "needs together with what cannot move, got 27: take 28 or more, or smaller chunks",
+    "stream-k:tile_m=9": "stream-k: expected tiles within the matrix, tile_m <= M=6, got 9: write "
+    "tile_m=6",
+    "stream-k:M=4096,N=4096,K=4096": "stream-k: expected at most 1000000 iterations in a program, "
+    "got 8589934592: give it larger tiles",
+    "ulysses:devices=4,heads=6": "ulysses: expected heads to be a multiple of devices = 4, got 6: "
+    "write heads=8",
+}
+
+
+@pytest.mark.parametrize("command", ["verify", "check", "show"])
+@pytest.mark.parametrize("target", NOT_FITTING)
+def test_sizes_that_do_not_fit_one_another_end_in_one_line(target: str, command: str) -> None:
+    assert run(command, target) == (2, "", f"primepar: error: {NOT_FITTING[target]}\n")
+
+
 def test_a_method_is_listed_shown_checked_and_simulated() -> None:
     listed = run("list").out
     assert "relay\n  One sum that passes through a line of ranks.\n  sizes     ranks=3" in listed

@@ -9,8 +9,9 @@ from command import run
 from mutation import FIELD_WAYS, PROGRAM_WAYS, SEVERAL_WAYS, WAYS
 from mutation_keep import FOLDER, Kept, index
 from mutation_maps import MAP_WAYS
-from mutation_oracle import Task, changes, decide, map_changes, result
+from mutation_oracle import MORE_STEPS, Task, changes, decide, map_changes, result
 from oracle.explore import explore
+from profiles import IS_LONG
 
 from primepar.partition import PRIMITIVES
 from primepar.schedule import load_program
@@ -48,15 +49,17 @@ def test_every_way_every_property_and_every_method_is_kept() -> None:
 @pytest.mark.parametrize(
     "method",
     ["by-output", "sequence-row", "step in rows", "recomputed step", "sharded step", "stream-k",
-     "pipeline 1f1b", "pipeline zbv", "patrickstar"],
+     "pipeline 1f1b", "pipeline zbv", "patrickstar", *MORE_STEPS],
 )  # fmt: skip
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(method: str) -> None:
-    ways = [way for way in PROGRAM_WAYS if changes(method, way, 1)]
-    assert len(ways) >= 17
-    assert [way for way in ways if decide(Task(method, way, 0, 1)).is_wrong] == []
+    most = 10 if IS_LONG and method in MORE_STEPS else 1
+    counts = {way: len(changes(method, way, most)) for way in PROGRAM_WAYS}
+    assert sum(count > 0 for count in counts.values()) >= 15
+    tasks = [Task(method, way, n, most) for way, count in counts.items() for n in range(count)]
+    assert [task for task in tasks if decide(task).is_wrong] == []
 
 
-@pytest.mark.parametrize("way", SEVERAL_WAYS)
+@pytest.mark.parametrize("way", ["wrong reduction", "wrong scale", *SEVERAL_WAYS])
 def test_so_is_a_mutant_of_sums_in_one_call(way: str) -> None:
     count = len(changes("sums in one call", way, 20))
     tasks = [Task("sums in one call", way, number, 20) for number in range(count)]
