@@ -17,7 +17,6 @@ from primepar.errors import CheckpointError
 
 NAME = r"Expected `str` matching regex '^rank-[0-9]{5,9}(-[0-9]{1,9})?\\.safetensors\\Z'"
 OUTSIDE = "../../../x.safetensors"
-CHUNK = ("tensors", "model.a", "chunks", 0)
 
 
 def crafted(path: Path, place: tuple[Any, ...], value: object) -> None:
@@ -46,21 +45,7 @@ def seal(path: Path, manifest: str) -> None:
         (("files", OUTSIDE), {"size": 1, "sha256": "0" * 64}, f"{NAME} - at `key` in `$.files`"),
         (("files", "/etc/passwd"), {"size": 1, "sha256": "0" * 64}, f"{NAME} - at `key` in "
          "`$.files`"),
-        ((*CHUNK, "file"), OUTSIDE, f"{NAME} - at `$.tensors[...].chunks[0].file`"),
-        ((*CHUNK, "file"), "rank-00000.safetensors\n", f"{NAME} - at "
-         "`$.tensors[...].chunks[0].file`"),
-        ((*CHUNK, "file"), "rank-00009.safetensors", "model.a: expected a listed file, got "
-         "rank-00009.safetensors"),
-        ((*CHUNK, "offsets"), [-1, 0], "Expected `int` >= 0 - at "
-         "`$.tensors[...].chunks[0].offsets[0]`"),
-        ((*CHUNK, "offsets"), [6, 0], "model.a: expected boxes in a tensor of shape (8, 12), got "
-         "one of shape (4, 6) at (6, 0)"),
-        ((*CHUNK, "shape"), [4], "model.a: expected boxes in a tensor of shape (8, 12), got one of "
-         "shape (4,) at (0, 0)"),
-        (("tensors", "model.a", "dtype"), "load", "Expected `str` matching regex "
-         r"'^(float64|float32|float16|bfloat16)\\Z' - at `$.tensors[...].dtype`"),
-        (("tensors", "model.a", "shape"), [2] * 100, "Expected `array` of length <= 8 - at "
-         "`$.tensors[...].shape`"),
+        (("version",), 2, "Invalid enum value 2 - at `$.version`"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
@@ -89,6 +74,17 @@ def test_a_key_twice_in_a_manifest_is_refused(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path / MANIFEST}: $.checkpoint.step: expected the key once, got it twice: leave one "
         "out: no earlier checkpoint is whole"
+    )
+
+
+def test_a_file_of_tensors_that_the_manifest_has_not_is_refused(tmp_path: Path) -> None:
+    path = attack.written(tmp_path)
+    (path / "rank-00009.safetensors").write_bytes((path / "rank-00001.safetensors").read_bytes())
+    with pytest.raises(CheckpointError) as caught:
+        read_whole(path)
+    assert str(caught.value) == (
+        f"{path / 'rank-00009.safetensors'}: expected a file that {MANIFEST} has, got another one: "
+        "move it elsewhere: no earlier checkpoint is whole"
     )
 
 

@@ -17,6 +17,7 @@ from primepar.distributed.checkpoints.manifest import (
     MANIFEST,
     Identity,
     Manifest,
+    SavedFile,
     write_manifest,
 )
 from primepar.distributed.checkpoints.shards import HeldBoxes, save_part
@@ -44,11 +45,13 @@ def written(folder: Path) -> Path:
         {"model.a": HeldBoxes((8, 12), quarters)},
         {"model.a": HeldBoxes((8, 12), [((4, 0), whole[4:])])},
     ]
-    parts = [save_part(path, rank, tensors) for rank, tensors in enumerate(held)]
+    files: dict[str, SavedFile] = {}
+    for rank, tensors in enumerate(held):
+        files |= save_part(path, rank, tensors)
     identity = Identity(
         {"training.seed": 0, "optimizer.name": "adamw"}, {"layers": 1}, "K2", 2, "0"
     )
-    write_manifest(path, Manifest.of(1, identity, {"sample": 3}, parts))
+    write_manifest(path, Manifest(1, identity, {"sample": 3}, files))
     return path
 
 

@@ -7,23 +7,21 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from primepar.distributed.checkpoints.loading import read_whole
-from primepar.distributed.checkpoints.shards import HeldBoxes, load_part
 
 
 def tensors_of(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint by name, whole, in its dtype."""
-    manifest = read_whole(path)
+    """Every tensor of a checkpoint by name, whole, in its dtype, as torch itself reads them."""
+    read_whole(path)
+    reader: Any = HuggingFaceStorageReader(str(path))
     tensors = {
-        name: torch.empty(saved.shape, dtype=getattr(torch, saved.dtype))
-        for name, saved in manifest.tensors.items()
+        name: torch.empty(saved.size, dtype=saved.properties.dtype)
+        for name, saved in reader.read_metadata().state_dict_metadata.items()
     }
-    held = {
-        name: HeldBoxes(tuple(tensor.shape), [((0,) * tensor.ndim, tensor)])
-        for name, tensor in tensors.items()
-    }
-    load_part(path, manifest, held)
+    load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 

@@ -21,7 +21,7 @@ from primepar.distributed.checkpoints.manifest import (
     read_manifest,
 )
 from primepar.distributed.checkpoints.saving import Checkpoints
-from primepar.distributed.checkpoints.shards import load_part, tensor_name, to_load
+from primepar.distributed.checkpoints.shards import load_state
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.distributed.training.alike import DIGITS, code_version, in_words
 from primepar.distributed.training.data import Text
@@ -30,7 +30,6 @@ from primepar.distributed.training.settings import Settings, key_of
 from primepar.distributed.training.settings_plan import name_of, sizes_of
 from primepar.distributed.training.trainer import STATES
 from primepar.errors import CheckpointError, ConfigError
-from primepar.plan import Plan
 
 SECTIONS = ("training", "optimizer", "averaging")
 """Sections whose settings must be the same."""
@@ -70,7 +69,7 @@ def open_checkpoints(
     steps than are asked.
     """
     assert settings.checkpoint is not None
-    identity = identity_of(settings, state.plan, text)
+    identity = identity_of(settings, state, text)
     folder = Path(settings.checkpoint)
     with world.agreement("checkpoints opened"):
         if world.rank == 0:
@@ -149,14 +148,11 @@ def check_same_run(
             f"{path}: expected a checkpoint of a model with {asked}, got one with {got}: give the "
             "settings of that run"
         )
-    first, replicas = next(iter(state.plan.model.parameter_shapes)), 0
-    while tensor_name(first, "", replicas) in manifest.tensors:
-        replicas += 1
-    if replicas not in (0, state.replicas):
+    if saved.replicas not in (1, state.replicas):
         raise CheckpointError(
             f"{path}: expected a checkpoint of {state.replicas} replica"
-            f"{'s' * (state.replicas > 1)}, got one of {replicas}: resume with averaging.every and "
-            f"a plan of {replicas} replicas"
+            f"{'s' * (state.replicas > 1)}, got one of {saved.replicas}: resume with "
+            f"averaging.every and a plan of {saved.replicas} replicas"
         )
     optimizer, other = (run.settings.get("optimizer.name") for run in (identity, saved))
     if optimizer != other:  # they have other moments
@@ -186,12 +182,13 @@ def check_same_run(
     return notes
 
 
-def identity_of(settings: Settings, plan: Plan, text: Text) -> Identity:
+def identity_of(settings: Settings, state: TrainingState, text: Text) -> Identity:
     """Return what a run is.
 
     The data is compared by its content, the batch with the plan's. A rate that falls until the last
     step depends on the number of steps.
     """
+    plan = state.plan
     values = {
         key_of(name): value
         for name, value in msgspec.structs.asdict(settings).items()
@@ -201,8 +198,8 @@ def identity_of(settings: Settings, plan: Plan, text: Text) -> Identity:
     values[_BATCH] = sizes_of(settings, plan)[0]
     if settings.schedule != "constant" and settings.decay_steps is None:
         values[_DECAY] = settings.steps
-    model = msgspec.to_builtins(plan.model)
-    return Identity(values, model, name_of(settings, plan), plan.ranks, code_version())
+    model, name = msgspec.to_builtins(plan.model), name_of(settings, plan)
+    return Identity(values, model, name, plan.ranks, code_version(), state.replicas)
 
 
 def load_saved(saved: SavedRun, state: TrainingState) -> None:
@@ -217,5 +214,4 @@ def load_saved(saved: SavedRun, state: TrainingState) -> None:
             raise CheckpointError(
                 f"{saved.path}: run_state.{name}: expected what a run saves, got {error}"
             ) from None
-    for suffix in state.kinds:
-        load_part(saved.path, saved.manifest, to_load(state, suffix, saved.manifest.tensors))
+    load_state(saved.path, state, saved.manifest.identity.replicas)

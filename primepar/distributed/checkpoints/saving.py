@@ -25,7 +25,7 @@ from primepar.distributed.checkpoints.folder import (
 from primepar.distributed.checkpoints.manifest import (
     Identity,
     Manifest,
-    SavedPart,
+    SavedFile,
     write_manifest,
 )
 from primepar.distributed.checkpoints.shards import save_part, to_save
@@ -44,7 +44,7 @@ class _Writing:
     step: int
     run_state: dict[str, Any]
     path: Path
-    part: Future[SavedPart]
+    files: Future[dict[str, SavedFile]]
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Checkpoints:
     @property
     def busy(self) -> bool:
         """Whether this rank still writes."""
-        return self._writing is not None and not self._writing.part.done()
+        return self._writing is not None and not self._writing.files.done()
 
     def begin(self, step: int, run_state: dict[str, Any]) -> Path | None:
         """Begin to write the checkpoint of a step.
@@ -105,8 +105,8 @@ class Checkpoints:
         done, self._writing = self._writing, None
         try:
             with self.world.agreement(f"{done.path} written"), writing(done.path):
-                text = msgspec.json.encode(done.part.result()).decode()
-                self.world.store.set(f"{done.path} part/{self.world.rank}", text)
+                text = msgspec.json.encode(done.files.result()).decode()
+                self.world.store.set(f"{done.path} files/{self.world.rank}", text)
             with self.world.agreement(f"{done.path} named"), writing(done.path):
                 if self._opened is not None:
                     self._publish(self._opened, done)
@@ -117,9 +117,11 @@ class Checkpoints:
         return done.path
 
     def _publish(self, opened: RunFolder, done: _Writing) -> None:
-        texts = [self.world.store.get(f"{done.path} part/{n}") for n in range(self.world.size)]
-        parts = [msgspec.json.decode(text, type=SavedPart) for text in texts]
-        manifest = Manifest.of(done.step, self.identity, done.run_state, parts)
+        files: dict[str, SavedFile] = {}
+        for rank in range(self.world.size):
+            text = self.world.store.get(f"{done.path} files/{rank}")
+            files |= msgspec.json.decode(text, type=dict[str, SavedFile])
+        manifest = Manifest(done.step, self.identity, done.run_state, files)
         folder = done.path.with_suffix(PART)
         for name, saved in manifest.files.items():
             if not (folder / name).is_file() or (folder / name).stat().st_size != saved.size:

@@ -9,10 +9,10 @@ checkpoint has the tensors of every replica, `replica1.model.<parameter>`, and l
 replicas. One without replicas loads for any number of them, which then begin alike.
 
 Each file has the format of torch's own `HuggingFaceStorageWriter(save_distributed=True)`: a tensor
-is one box of a tensor of the state, and the header has its offsets. So that class's reader opens a
-checkpoint too. Its writer keeps only one box of each tensor, has no checksums, and is not in every
-torch that runs this. Torch's `FileSystemReader` loads its metadata by pickle. So the files are
-written here; torch.distributed.checkpoint plans what is read of them.
+is one box of a tensor of the state, and the header has its offsets. torch.distributed.checkpoint
+plans what a rank reads, and `HuggingFaceStorageReader` reads it. The writer keeps only one box of
+each tensor, and has no checksums, so the files are written here. Torch's `FileSystemReader` loads
+its metadata by pickle.
 """
 
 from __future__ import annotations
@@ -25,23 +25,16 @@ from hashlib import sha256
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
-    TensorProperties,
-    TensorStorageMetadata,
+from safetensors import SafetensorError
+from torch.distributed.checkpoint.default_planner import (
+    DefaultLoadPlanner,
+    create_default_local_load_plan,
 )
-from torch.distributed.checkpoint.planner import ReadItem
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex
 
-from primepar.distributed.checkpoints.manifest import (
-    MANIFEST,
-    Manifest,
-    SavedChunk,
-    SavedFile,
-    SavedPart,
-    SavedTensor,
-)
+from primepar.distributed.checkpoints.manifest import SavedFile
+from primepar.distributed.modules.weights import DTYPES
 from primepar.distributed.runtime.training_state import ParameterBlock, TrainingState, written
 from primepar.errors import CheckpointError
 from primepar.files import reserve
@@ -51,12 +44,7 @@ from primepar.operators import MASTER
 _COPY = f".{MASTER}"
 _KINDS = {"": "model", ".m": "exp_avg", ".v": "exp_avg_sq"}
 """Suffix of a tensor in a program -> its prefix in a checkpoint, as in torch's optimizers."""
-_CODES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
 HeldBox = tuple[tuple[int, ...], torch.Tensor]
 """Offsets in the whole tensor, and elements."""
 
@@ -67,6 +55,17 @@ class HeldBoxes:
 
     shape: tuple[int, ...]
     boxes: Sequence[HeldBox]
+
+    def size(self) -> torch.Size:
+        """Return the shape, which torch compares with that of the checkpoint."""
+        return torch.Size(self.shape)
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        """Return the boxes as torch.distributed.checkpoint takes them."""
+        return [
+            ChunkStorageMetadata(torch.Size(offsets), elements.shape)
+            for offsets, elements in self.boxes
+        ]
 
 
 HeldTensors = Mapping[str, HeldBoxes]
@@ -105,31 +104,20 @@ def _box(state: TrainingState, name: str, part: ParameterBlock) -> HeldBox:
     return tuple(line.start for line in part.whole), state.block(name, part)[part.unpadded]
 
 
-def save_part(folder: Path, rank: int, tensors: HeldTensors) -> SavedPart:
-    """Write the boxes of one rank into a folder, and return what was written.
+def save_part(folder: Path, rank: int, tensors: HeldTensors) -> dict[str, SavedFile]:
+    """Write the boxes of one rank into a folder, and return the files by name.
 
     A second box of the same tensor goes into a second file. No collective call: it may run in a
     thread while the rank trains. Raises `OSError`.
     """
     folder.mkdir(exist_ok=True)  # rank 0 made it on another host perhaps
     files: dict[str, SavedFile] = {}
-    chunks: dict[str, list[SavedChunk]] = {name: [] for name in tensors}
     for number in range(max((len(held.boxes) for held in tensors.values()), default=0)):
         file = f"rank-{rank:05d}{f'-{number + 1}' if number else ''}.safetensors"
         boxes = {name: held.boxes[number] for name, held in tensors.items()
                  if number < len(held.boxes)}  # fmt: skip
         files[file] = _write(folder / file, boxes)
-        for name, (offsets, elements) in boxes.items():
-            chunks[name].append(SavedChunk(file, offsets, tuple(elements.shape)))
-    saved = {
-        name: SavedTensor(_dtype_name(held.boxes[0][1]), held.shape, tuple(chunks[name]))
-        for name, held in tensors.items()
-    }
-    return SavedPart(saved, files)
-
-
-def _dtype_name(elements: torch.Tensor) -> str:
-    return str(elements.dtype).removeprefix("torch.")
+    return files
 
 
 def _write(path: Path, boxes: Mapping[str, HeldBox]) -> SavedFile:
@@ -156,15 +144,47 @@ def _write(path: Path, boxes: Mapping[str, HeldBox]) -> SavedFile:
 # Loading
 
 
-def to_load(state: TrainingState, suffix: str, saved: Collection[str]) -> HeldTensors:
+class _Boxes(DefaultLoadPlanner):
+    """Finds the boxes of `HeldBoxes` by their offsets."""
+
+    def __init__(self, tensors: HeldTensors) -> None:
+        super().__init__()
+        self.boxes = {name: dict(held.boxes) for name, held in tensors.items()}
+
+    def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
+        """Return the box that is filled."""
+        return self.boxes[index.fqn][tuple(index.offset or ())]
+
+
+def load_state(folder: Path, state: TrainingState, replicas: int) -> None:
+    """Fill the blocks of one rank from a checkpoint of any mesh; no collective call.
+
+    `replicas` have tensors of their own in it. Raises `CheckpointError` for what cannot be read.
+    """
+    reader = HuggingFaceStorageReader(str(folder))
+    try:
+        metadata = reader.read_metadata()
+        reader.set_up_storage_reader(metadata, is_coordinator=False)
+        for suffix in state.kinds:
+            tensors = to_load(state, suffix, metadata.state_dict_metadata, replicas)
+            plan = create_default_local_load_plan(dict(tensors), metadata)
+            reader.read_data(plan, _Boxes(tensors)).wait()
+    except (SafetensorError, OSError, ValueError, RuntimeError, AssertionError) as error:
+        raise CheckpointError(
+            f"{folder}: expected the tensors of a checkpoint, got {' '.join(str(error).split())}"
+        ) from None
+
+
+def to_load(
+    state: TrainingState, suffix: str, saved: Collection[str], replicas: int
+) -> HeldTensors:
     """Return the boxes of this rank's tensors of a suffix, to be filled; padding is set to zero.
 
     The names are those of a checkpoint that has the tensors `saved`. If runs in half precision go
     on otherwise, a parameter without a copy is read from the copy, and a copy that was not saved
     from the parameter.
     """
-    first = next(iter(state.plan.model.parameter_shapes))
-    replica = None if tensor_name(first, "", None) in saved else state.replica
+    replica = None if replicas == 1 else state.replica
     tensors: dict[str, HeldBoxes] = {}
     for name, shape in state.plan.model.parameter_shapes.items():
         boxes = []
@@ -180,54 +200,3 @@ def to_load(state: TrainingState, suffix: str, saved: Collection[str]) -> HeldTe
         if boxes:
             tensors[tensor_name(name, source, replica)] = HeldBoxes(tuple(shape), boxes)
     return tensors
-
-
-def load_part(folder: Path, manifest: Manifest, tensors: HeldTensors) -> None:
-    """Fill the boxes of one rank from a checkpoint of any mesh; no collective call.
-
-    Raises `CheckpointError` if a file cannot be read.
-    """
-    wanted: dict[str, list[tuple[ReadItem, torch.Tensor]]] = {}
-    for name, held in tensors.items():
-        saved = manifest.tensors[name]
-        assert saved.shape == held.shape, name
-        files = {chunk.offsets: chunk.file for chunk in saved.chunks}
-        boxes = dict(held.boxes)
-        described = TensorStorageMetadata(
-            TensorProperties(dtype=getattr(torch, saved.dtype)),
-            torch.Size(saved.shape),
-            [_chunk(chunk.offsets, chunk.shape) for chunk in saved.chunks],
-        )
-        chunks = [_chunk(offsets, elements.shape) for offsets, elements in held.boxes]
-        for item in create_read_items_for_chunk_list(name, described, chunks):
-            file = files[tuple(item.storage_index.offset or ())]
-            box = boxes[tuple(item.dest_index.offset or ())]
-            wanted.setdefault(file, []).append((item, box))
-    for file, items in wanted.items():
-        _read(folder / file, items)
-
-
-def _chunk(offsets: Sequence[int], shape: Sequence[int]) -> ChunkStorageMetadata:
-    return ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape))
-
-
-def _read(path: Path, items: Sequence[tuple[ReadItem, torch.Tensor]]) -> None:
-    """Copy slices of the tensors of a file into boxes."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            for item, box in items:
-                name = item.storage_index.fqn
-                read = file.get_slice(name)[_slices(item.storage_offsets, item.lengths)]
-                place = box[_slices(item.dest_offsets, item.lengths)]
-                if read.shape != place.shape:
-                    raise OSError(f"{name} of another shape than in {MANIFEST}")
-                place.detach().copy_(read)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{path}: expected a file of a checkpoint, got {' '.join(str(error).split())}"
-        ) from None
-
-
-def _slices(offsets: Sequence[int], lengths: Sequence[int]) -> tuple[slice, ...]:
-    ends = zip(offsets, lengths, strict=True)
-    return tuple(slice(begin, begin + length) for begin, length in ends)

@@ -28,7 +28,7 @@ from primepar.models.tensor_file import Head, Layout
 from primepar.models.weights import file_layout
 from primepar.schedule.layout import Slices
 
-_DTYPES = {
+DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
     "F16": torch.float16,
@@ -101,7 +101,7 @@ def _save(
     path: Path, part: Path, model: Holder, world: World, like: WeightFile | None, shard_bytes: int
 ) -> None:
     config = model.plan.model
-    code = next(code for code, dtype in _DTYPES.items() if dtype == model.mesh.dtype)
+    code = next(code for code, dtype in DTYPES.items() if dtype == model.mesh.dtype)
     layout = file_layout(config, dict.fromkeys(model.places, code), like)
     files = shards(layout, shard_bytes) if is_folder(path) else {"": layout}
     heads = {part / name if name else part: Head.of(inside) for name, inside in files.items()}
@@ -139,7 +139,7 @@ def _fill(model: Holder, layout: Layout, heads: Mapping[Path, Head]) -> None:
 
 def _bits(block: torch.Tensor, code: str) -> NDArray[Any]:
     """Return the values in a dtype of the file, as integers: NumPy has no bfloat16."""
-    values = block.to(_DTYPES[code])
+    values = block.to(DTYPES[code])
     bits: NDArray[Any] = values.view(_BITS[values.element_size()]).numpy()
     return bits
 
