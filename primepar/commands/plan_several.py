@@ -3,7 +3,7 @@
 Each pair is a question of its own, and its best plan is a row. A row is on the frontier of time and
 memory if no other has more tokens per second of a device in no more memory, or as many in less. As
 a picture, rows are points: memory of a device to the right, its tokens per second upward. Ctrl-C
-ends the questions, and what has been answered is printed.
+ends the questions, and what has been answered is printed, the last one with its best so far.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ class Point:
     """Bytes of the fullest device."""
     days: float | None = None
     refusal: str | None = None
+    stopped: bool = False
+    """Whether Ctrl-C ended its search."""
 
     @classmethod
     def of(cls, question: Question, tick: Tick) -> Point:
@@ -72,7 +74,7 @@ class Point:
         return cls(
             devices, batch, f"{best.stages} x {best.replicas} x {best.parts}", best.microbatches,
             best.shard, best.recompute, known.seconds, known.waiting, speed / known.devices,
-            known.mfu, max(known.held), days,
+            known.mfu, max(known.held), days, stopped=known.stopped,
         )  # fmt: skip
 
     def below(self, other: Point) -> bool:
@@ -102,13 +104,16 @@ def answers(
         for count, batch in pairs:
             one = replace(question, batch=batch, devices=count, output=None)
             points.append(Point.of(one, tick))
+            if points[-1].stopped:
+                break
     except KeyboardInterrupt:
         if not points:
             raise
     best = frontier(points)
     if output is not None:
         write_text(output, picture(points, best), ConfigError)
-    rest = [] if len(points) == len(pairs) else [f"stopped after {len(points)} of {len(pairs)}"]
+    is_whole = len(points) == len(pairs) and not points[-1].stopped
+    rest = [] if is_whole else [f"stopped after {len(points)} of {len(pairs)}"]
     lines = [*aligned([COLUMNS, *(_cells(point, point in best) for point in points)], left=(12,)),
              "", "* no other has more tokens a second of a device in no more memory", *rest,
              *(f"{point.devices} devices, batch {point.batch}: {point.refusal}"

@@ -17,7 +17,8 @@ from planner_cases import simulated_once
 from profiles import IS_LONG
 
 import primepar
-from primepar.commands.plan_several import Point, frontier
+from primepar.commands.plan_objective import Question
+from primepar.commands.plan_several import Point, answers, frontier
 from primepar.models.config_json import load_config
 from primepar.partition import PrimePar
 from primepar.plan import Plan, load_plan, preset_plan, save_plan
@@ -305,6 +306,28 @@ def test_splits_are_a_table() -> None:
     rows = json.loads(run(*PLAN, "--devices", "2", *plain, "--objective", "splits", "--json").out)
     assert {row["name"] for row in rows} == {"1 x 1 x 2", "megatron", "megatron-sp"}
     assert min(row["gap"] for row in rows if row["gap"] is not None) < 0.5
+
+
+@pytest.mark.parametrize("last", ["1 x 2 x 1, ", "simulation of a plan"])
+def test_ctrl_c_prints_the_best_so_far(last: str) -> None:
+    """In the enumeration of splits, and in simulations; of several questions no other is put."""
+    seen = list[str]()
+
+    def tick(name: str) -> None:
+        seen.append(name)
+        if name.startswith(last):
+            raise KeyboardInterrupt
+
+    question = Question(target=ONE, cluster="v100-8x4", devices=2, batch=4)
+    text = question.answer(tick).text
+    assert [number for number, name in enumerate(seen) if name.startswith(last)] == [len(seen) - 2]
+    assert text.splitlines()[-1] == "stopped: the best so far"
+    assert "certified" not in text
+    several = answers(question, (4, 8), (2,), tick)
+    assert several.text.splitlines()[-1] == "stopped after 1 of 2"
+    question = Question(target=ONE, cluster="v100-8x4", devices=2, batch=4, shard="optimizer")
+    with pytest.raises(KeyboardInterrupt):  # nothing yet
+        question.answer(lambda name: tick(last))
 
 
 @pytest.mark.parametrize(

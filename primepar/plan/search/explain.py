@@ -181,6 +181,8 @@ class Explanation:
     sent: tuple[int, ...]
     baseline: TableRow | None
     """Megatron's fastest plan."""
+    following: TableRow | None
+    """The next best of the answer, but for Megatron's fastest plan."""
     best: TableRow | None
     """The best plan of the space, where a given plan is compared with it."""
     stages: str | None
@@ -194,6 +196,8 @@ class Explanation:
     """What of the model or the options no training step here has."""
     rows: tuple[TableRow, ...] = field(repr=False)
     """All plans of the answer, the best first."""
+    stopped: bool
+    """Whether Ctrl-C ended the search, so that the first plan is the best so far."""
     days: float | None = None
     """Days of training on a number of tokens, where one is given."""
 
@@ -221,7 +225,9 @@ def explain(
     choices = tuple(folded(chosen))
     terms = {term: sum(choice.layers * choice.terms[term] for choice in choices)
              for term in Cost._fields}  # fmt: skip
-    table = tuple(map(TableRow.of, rows))
+    table, baseline = tuple(map(TableRow.of, rows)), _megatron(rows)
+    others = (other for other in rows[1:] if other is not baseline)
+    following = next((other for other in others if _are_alike(row, other)), None)
     return Explanation(
         model=model.family,
         cluster=row.cluster.name,
@@ -246,7 +252,8 @@ def explain(
         counted=row.account is not None,
         gap=row.gap,
         sent=row.sent,
-        baseline=_megatron(rows),
+        baseline=None if baseline is None else TableRow.compared(baseline),
+        following=None if following is None else TableRow.compared(following),
         best=None if best is None else _best(best),
         stages=_stages(row),
         waiting=_waiting(chosen, row),
@@ -254,6 +261,7 @@ def explain(
         axes=_not_hidden(chosen, row),
         only_priced=row.only_priced,
         rows=table,
+        stopped=any(known.stopped for known in rows),
     )
 
 
@@ -297,12 +305,19 @@ def _not_hidden(chosen: Several[ChosenSequence], row: PlanRow) -> dict[str, floa
     return axes | {"data": max(0.0, axes["data"] - _hidden(row))}
 
 
-def _megatron(rows: Several[PlanRow]) -> TableRow | None:
+def _megatron(rows: Several[PlanRow]) -> PlanRow | None:
     """Megatron's fastest plan; those within a device's memory come first."""
-    row, named = rows[0], [other for other in rows if other.name]
-    alike = [other for other in named if (other.run is None) == (row.run is None)] or named
-    fastest = min(alike, key=lambda other: (not other.fits, other.seconds), default=None)
-    return None if fastest is None else TableRow.compared(fastest)
+    named = [other for other in rows if other.name]
+    alike = [other for other in named if (other.run is None) == (rows[0].run is None)] or named
+    return min(alike, key=lambda other: (not other.fits, other.seconds), default=None)
+
+
+def _are_alike(row: PlanRow, other: PlanRow) -> bool:
+    """Whether the seconds of two plans are of one kind, and both run and fit, or neither."""
+    return all(
+        kind(row) == kind(other)
+        for kind in (lambda one: one.run is None, lambda one: one.only_priced, lambda one: one.fits)
+    )
 
 
 def _best(best: PlanRow) -> TableRow:
@@ -596,6 +611,9 @@ def _summary(explanation: Explanation) -> Iterator[str]:
     if explanation.best is not None:
         name = f"the best of space {explanation.space}, {explanation.best.name}"
         yield from _comparison(explanation, name, explanation.best)
+    elif explanation.following is not None:
+        name = f"the next, {explanation.following.name}"
+        yield from _comparison(explanation, name, explanation.following)
     if explanation.baseline is not None:
         name = f"Megatron's fastest, {explanation.baseline.name}"
         yield from _comparison(explanation, name, explanation.baseline)
@@ -614,7 +632,9 @@ def _summary(explanation: Explanation) -> Iterator[str]:
 def _certificate(explanation: Explanation) -> Iterator[str]:
     """What is certified, of the plan or of others in the table, and what is enumerated."""
     certified = next((row for row in explanation.rows if row.gap is not None), None)
-    if explanation.best is not None:
+    if explanation.stopped:
+        yield "stopped: the best so far"
+    if explanation.stopped or explanation.best is not None:
         return
     if explanation.gap is None:
         yield "enumerated, not certified: splits with the best sequences of each stage by itself"

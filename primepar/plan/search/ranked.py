@@ -7,6 +7,7 @@ simulator shows. So the plans of the lowest prices are simulated, one after anot
 may be the fastest: if `LEAST` of its price is at most the fastest simulated step so far. Example:
 of prices 100, 118 and 122 ms the first is simulated with 107 ms. The second may take 0.9 x 118 =
 106 ms and is simulated, the third no less than 110 ms and is not. Megatron's cheapest always is.
+Errors of one split are alike, so the cheapest of every split comes before any second one.
 
 The gap is that of prices: the largest bound of all shares is a lower bound of every plan's without
 stages, micro-batches and options.
@@ -17,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import replace
+from itertools import zip_longest
 from math import inf
 
 from primepar.plan.cost.step_seconds import SHARES
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.result import SearchResult, degrees
-from primepar.plan.search.row import PlanRow
+from primepar.plan.search.row import PlanRow, Split
 from primepar.plan.search.search import EXACT, search
 from primepar.plan.search.splits import Splits
 from primepar.plan.search.within import WithinLimits, least_at_once
@@ -40,14 +42,18 @@ def ranked(splits: Splits) -> list[PlanRow]:
     """The fastest plan of every split, of those that run and of those that are only priced.
 
     And Megatron's of every degree; the best is first. Those that fit a device are before the
-    others. Raises `PlanError` where no split has a plan.
+    others. Ctrl-C ends the search or the simulations, and the first is that of the best so far.
+    Raises `PlanError` where no split has a plan.
     """
     exact = without_options(splits)
-    rows = simulated([*exact, *splits.tried(exact)], splits.cluster.memory, splits.tick)
+    known = [*exact, *splits.tried(exact)]
+    rows = simulated(known, splits.cluster.memory, splits.tick, splits.stopped)
     first: dict[object, PlanRow] = {}
     for row in rows:
         first.setdefault((row.split, row.name, row.only_priced), row)
-    return [*first.values()]
+    best, *others = first.values()
+    stopped = splits.stopped or any(row.stopped for row in rows)
+    return [replace(best, stopped=stopped), *others]
 
 
 def without_options(splits: Splits) -> list[PlanRow]:
@@ -96,30 +102,46 @@ def baselines(planner: Planner) -> Iterator[SearchResult]:
 
 
 def simulated(
-    rows: Iterable[PlanRow], bound: float = inf, tick: Callable[[str], object] = str
-) -> list[PlanRow]:
+    rows: Iterable[PlanRow], bound: float = inf, tick: Callable[[str], object] = str,
+    stopped: bool = False,
+) -> list[PlanRow]:  # fmt: skip
     """Rows in the order of their seconds, of which those that may be fastest are simulated.
 
     The price of another one counts as if its step took as long as `LEAST` allows. Those with
     options that are only priced are after all others, and those that hold more than `bound` bytes
-    of a device last. Of several that are the same plan there is one.
+    of a device last. Of several that are the same plan there is one, but for Megatron's. None is
+    simulated if a search has been `stopped`; Ctrl-C ends the simulations of several, and marks a
+    row.
     """
-    ordered = sorted(rows, key=lambda row: row.price)
+    by_split: dict[Split, list[PlanRow]] = {}
+    for row in sorted(rows, key=lambda row: row.price):
+        by_split.setdefault(row.split, []).append(row)
+    ordered = [row for some in zip_longest(*by_split.values()) for row in some if row is not None]
     counted = {id(row) for row in ordered if row.is_counted and row.may_fit(bound)}
     asked = next((row for row in ordered if row.name and id(row) in counted), None)
-    count, passes, best = MOST_SIMULATED, MOST_PASSES, inf
-    done, plans = list[PlanRow](), set[object]()
+    count, passes, best = 0 if stopped else MOST_SIMULATED, MOST_PASSES, inf
+    done, runs = list[PlanRow](), dict[object, PlanRow]()
     for row in ordered:
         saved = 0 if asked is None or asked is row else asked.passes
         is_near = row is asked or (id(row) in counted and LEAST * row.price <= best)
         if is_near and count and row.passes + saved <= passes:
             key = row.plan.pipeline, row.options, tuple(row.sequences.values())
-            if key in plans and not row.name:
-                continue
-            plans.add(key)
-            tick(f"simulation of {row.name or 'a plan'}")
-            row = row.simulated()
-            count, passes = count - 1, passes - row.passes
+            known = runs.get(key)
+            if known is not None:
+                if not row.name and (row.gap is None or known.gap is not None):
+                    continue
+                done = [one for one in done if one is not known or one.gap is not None]
+                row = replace(row, run=known.run)
+            else:
+                try:
+                    tick(f"simulation of {row.name or 'a plan'}")
+                    row = row.simulated()
+                    count, passes = count - 1, passes - row.passes
+                except KeyboardInterrupt:
+                    if len(ordered) == 1:
+                        raise
+                    row, count = replace(row, stopped=True), 0
+            runs[key] = row
         is_larger, is_only_priced, seconds = place_of(row, bound)
         best = best if is_larger or is_only_priced else min(best, seconds)
         asked = None if asked is not None and row.name == asked.name else asked

@@ -116,6 +116,8 @@ class PlanRow:
     run: Simulation | None = None
     planner: Planner | None = None
     """That of the sequences, of a plan of one stage that was searched."""
+    stopped: bool = False
+    """Whether Ctrl-C ended the search or the simulations that it is of."""
 
     @property
     def batch(self) -> int:

@@ -255,6 +255,8 @@ class Splits:
     axes: Axes = FREE
     candidates: Candidates | None = None
     """Sequences to choose from; None for the whole space."""
+    stopped: bool = field(default=False, init=False)
+    """Whether Ctrl-C ended an enumeration."""
     _groups: dict[object, StageDevices] = field(default_factory=dict)
     _shared: dict[int, tuple[Catalogue, dict[object, tuple[Ways, Any]]]] = field(
         default_factory=dict
@@ -280,7 +282,8 @@ class Splits:
         """Pipelines of every split: those that were tried to find its best.
 
         For splits that cannot be near the first of them, or of other plans that are `known`, not
-        all options are tried. Raises `PlanError` where no split has a plan.
+        all options are tried. Ctrl-C ends it, once there is a plan. Raises `PlanError` where no
+        split has one.
         """
         pipelines: list[PlanRow] = []
         refusal, limit = None, self._fastest(known)
@@ -289,10 +292,14 @@ class Splits:
         # Those with as many stages as devices of a replica are mostly fast, and bound the others.
         for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
             try:
-                some = self._of_split(split, NEAR * min(limit, self._fastest(pipelines)))
-                pipelines += some
+                pipelines += self._of_split(split, NEAR * min(limit, self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
+            except KeyboardInterrupt:
+                self.stopped = bool(pipelines or known)
+                if not self.stopped:
+                    raise
+                break
         if not pipelines and not known:
             if not allowed and self.axes != FREE:
                 raise self.axes.refusal(self.devices, self.batch)
