@@ -60,12 +60,14 @@ STEPS: dict[str, Callable[[], Json]] = {
     "patrickstar": lambda: msgspec.to_builtins(
         PatrickStar(layers=3, hidden=1, rows=1, chunk=2).program()
     ),
+    "local-sgd": lambda: msgspec.to_builtins(
+        LocalSGD(workers=3, period=2, steps=5, warm_up=1).program()
+    ),
 }
 """Programs with phases of their own: small ones, training steps of one layer, and of methods."""
 MORE_STEPS: dict[str, Callable[[], Program]] = {
     "flux-gather": FluxGather(devices=2, chunks=2, M=4, N=2, K=2).program,
     "flux-scatter": FluxScatter(devices=3, chunks=1, M=3, N=3, K=3).program,
-    "local-sgd": LocalSGD(workers=3, period=2, steps=3, warm_up=1).program,
     "ring-attention": RingAttention(devices=3, positions=3).program,
     "ulysses": Ulysses(devices=3, positions=3, heads=3).program,
     "step in chunks": lambda: overlap(chunk_transfers(passed("megatron-sp", 2, "gpt2"), 2)),

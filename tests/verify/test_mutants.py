@@ -49,7 +49,7 @@ def test_every_way_every_property_and_every_method_is_kept() -> None:
 @pytest.mark.parametrize(
     "method",
     ["by-output", "sequence-row", "step in rows", "recomputed step", "sharded step", "stream-k",
-     "pipeline 1f1b", "pipeline zbv", "patrickstar", *MORE_STEPS],
+     "pipeline 1f1b", "pipeline zbv", "patrickstar", "local-sgd", *MORE_STEPS],
 )  # fmt: skip
 def test_a_mutant_is_refuted_if_it_does_harm_and_proved_if_not(method: str) -> None:
     most = 10 if IS_LONG and method in MORE_STEPS else 1
