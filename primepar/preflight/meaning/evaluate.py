@@ -25,6 +25,7 @@ from primepar.preflight.meaning.terms import (
     Scaled,
     WeightedTerm,
     inputs_of,
+    without_inputs,
 )
 from primepar.preflight.meaning.values import (
     Value,
@@ -124,8 +125,8 @@ class TermValues:
         self.made_of: dict[str, AtomOperation] = {}
         """The atom of an operation -> how it is computed."""
         self._values: dict[TermPlace, Value] = {}
-        self._alike: dict[tuple[int, int, int, int], Value] = {}
-        """A slot of the call of a first member, and a length -> what all members receive in it."""
+        self._alike: dict[tuple[object, ...], Value] = {}
+        """What names a value of several ranks -> the value, which they share."""
         self._digests: dict[int, str] = {}
         """Identity of a value that is kept -> its digest."""
 
@@ -135,30 +136,41 @@ class TermValues:
         while waiting:
             place = waiting[-1]
             alike = self._received_alike(place)
-            if alike in self._alike:
-                self._values[waiting.pop()] = self._alike[alike]
+            if place in self._values or alike in self._alike:
+                waiting.pop()
+                self._values.setdefault(place, self._alike.get(alike, ()))
                 continue
-            missing = [need for need in self.needs(place) if need not in self._values]
+            needs = self.needs(place)
+            missing = [need for need in needs if need not in self._values]
             if missing:
                 waiting += missing
                 continue
             waiting.pop()
-            if place not in self._values:
-                self._values[place] = self._value(place)
-                if alike is not None:
-                    self._alike[alike] = self._values[place]
+            inputs = [self._values[need] for need in needs]
+            # Values are kept, so that no other one has the identity of an input.
+            alike = alike or self._computed_alike(place, inputs)
+            if alike not in self._alike:
+                self._alike[alike] = self._value(place, inputs)
+            self._values[place] = self._alike[alike]
         return self._values[TermPlace(rank, node)]
 
-    def _received_alike(self, place: TermPlace) -> tuple[int, int, int, int] | None:
-        """What names a value that all members of a call receive alike."""
+    def _received_alike(self, place: TermPlace) -> tuple[object, ...]:
+        """What names a value that all members of a call receive alike; nothing for others."""
         node = self.nodes[place.rank][place.node]
         if not isinstance(node, Received):
-            return None
+            return ()
         side = place.rank, self.calls[place.rank][node.call].instruction, 0
         if not isinstance(self.matches.post(side), AllReduce | AllGather):
-            return None
+            return ()
         first, index, _ = self.matches.partners[side][0]
         return first, index, node.slot, node.length
+
+    def _computed_alike(self, place: TermPlace, inputs: Sequence[Value]) -> tuple[object, ...]:
+        """What names a value that ranks compute alike of the same inputs."""
+        node = self.nodes[place.rank][place.node]
+        if isinstance(node, Received) or place in self.parts:
+            return (place,)
+        return (without_inputs(node), *map(id, inputs))
 
     def members(self, rank: int, call: int) -> tuple[int, ...]:
         """The ranks that meet in a call of a rank, itself included."""
@@ -173,9 +185,8 @@ class TermValues:
             return self.sources(rank, node)
         return [TermPlace(rank, number) for number in inputs_of(node)]
 
-    def _value(self, place: TermPlace) -> Value:
+    def _value(self, place: TermPlace, inputs: list[Value]) -> Value:
         rank, node = place.rank, self.nodes[place.rank][place.node]
-        inputs = [self._values[need] for need in self.needs(place)]
         match node:
             case Leaf(digest=name, length=length):
                 return opaque(name, length)

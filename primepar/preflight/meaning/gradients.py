@@ -149,17 +149,20 @@ class _GradientQuestions:
             kinds: dict[tuple[object, ...], ReplicaHolder] = {}
             for holder in holders:
                 kinds.setdefault((self.replicas.start(holder), *self._gradients(holder)), holder)
-            for one, other in combinations(kinds.values(), 2):
-                step = min(one.claims.keys() & other.claims.keys(), default=None)
+            by_sum: dict[tuple[int, str], list[ReplicaHolder]] = {}
+            for holder in kinds.values():
+                for gradient in self._gradients(holder):
+                    by_sum.setdefault(gradient, []).append(holder)
+            pairs = ((step, *pair) for (step, _), same in by_sum.items()
+                     for pair in combinations(same, 2))  # fmt: skip
+            for step, one, other in pairs:
                 same = any(of(one) == of(other) for of in (self.replicas.start, self.replicas.end))
-                if step is None or same or self.replicas.sharded(one, other):
+                if same or self.replicas.sharded(one, other):
                     continue
-                sums = [self._gradient(holder.rank, holder.claims[step]) for holder in (one, other)]
-                pair = {one.rank, other.rank}
+                if step != min(one.claims.keys() & other.claims.keys()):
+                    continue
                 calls = self.replicas.sources(one.rank, one.claims[step].gradient)
-                if digest(sums[0]) == digest(sums[1]) and any(
-                    pair <= set(members) for members in calls
-                ):
+                if any({one.rank, other.rank} <= set(members) for members in calls):
                     yield self._started_apart(one, other, step)
 
     def exchanged(self) -> Iterator[DataFault]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class TermNode(Struct, frozen=True, array_like=True, tag=True):
@@ -132,6 +133,24 @@ def inputs_of(term: Term) -> Sequence[int]:
         case Joined(parts=parts):
             return [number for number, _, _ in parts]
     return ()
+
+
+def without_inputs(term: Term) -> Term:
+    """A term without the numbers of its inputs: what it makes of any such inputs."""
+    match term:
+        case Applied():
+            return replace(term, inputs=(), addends=())
+        case Added():
+            return Added(())
+        case Joined(parts=parts):
+            return Joined(tuple((0, first, count) for _, first, count in parts))
+        case WeightedTerm():
+            return replace(term, input=0, weight=0)
+        case Cotangent():
+            return replace(term, of=0, input=0)
+        case Mapped() | Scaled() | Gradient():
+            return replace(term, input=0)
+    return term
 
 
 class CapturedCall(Struct, frozen=True, array_like=True):
