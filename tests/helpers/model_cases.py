@@ -34,6 +34,12 @@ def drawn(config: ModelConfig) -> dict[str, Any]:
     return {name: initial_parameter(config, name, seed=1) for name in config.parameter_shapes}
 
 
+def difference(got: NDArray[Any], expected: NDArray[Any]) -> float:
+    """Return the largest difference by the largest expected element."""
+    assert got.shape == expected.shape
+    return float(np.abs(got - expected).max() / np.abs(expected).max())
+
+
 @dataclass(frozen=True)
 class Saved:
     """A model of theirs, the folder that it was saved in, and our configuration of it."""

@@ -23,7 +23,7 @@ from mutants import mutant
 from mutation import PROGRAM_WAYS, Json, changes_of
 from mutation_maps import MAP_WAYS
 from oracle.explore import explore
-from phase_programs import sums
+from phase_programs import between, built, heads, norm, sums
 from phased import everything
 from pipeline_cases import small
 from scaled_programs import scaled_program
@@ -71,6 +71,9 @@ MORE_STEPS: dict[str, Callable[[], Program]] = {
     "ring-attention": RingAttention(devices=3, positions=3).program,
     "ulysses": Ulysses(devices=3, positions=3, heads=3).program,
     "step in chunks": lambda: overlap(chunk_transfers(passed("megatron-sp", 2, "gpt2"), 2)),
+    "norm": lambda: built(norm()),
+    "heads": lambda: built(heads()),
+    "between": lambda: built(between()),
 }
 """Programs that `test_mutants` changes too; `make mutants` does not."""
 BASES = {

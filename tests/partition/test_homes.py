@@ -250,9 +250,12 @@ def test_three_d_keeps_what_forward_has_gathered_and_the_other_variant_gathers_a
 
 
 @few
-@pytest.mark.parametrize(("name", "sides"), HOMES)
-def test_phases_lowered_apart_meet_where_they_join(name: str, sides: tuple[int, ...]) -> None:
-    sequence = member(name, sides)
+@pytest.mark.parametrize(
+    "sequence",
+    [*(member(*case) for case in HOMES), *map(parse_sequence, ("P2x2", "P3x3", "K,P2x2", "N"))],
+    ids=str,
+)
+def test_phases_lowered_apart_meet_where_they_join(sequence: Sequence) -> None:
     forward = lower(sequence, phases=("forward",))
     rest = lower(sequence, phases=("backward", "gradient"))
     whole = lower(sequence)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,18 +23,17 @@ from partitioned_cases import (
 from profiles import IS_LONG, few, long
 from step_cases import SMALL
 
-from primepar.errors import ConfigError, IncompleteError, PlanError
+from primepar.errors import ConfigError, PlanError
+from primepar.models import GPTConfig, operators
 from primepar.operators import StepSettings, lower_step
+from primepar.partition import parse_sequence
 from primepar.plan import Plan, ends, preset_plan
 from primepar.reference import emulate
-from primepar.reference.emulator import model as emulated
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.emulator.tensors import gather_tensors, spread_tensors
 from primepar.reference.kernels import StepKernels
 from primepar.reference.oracle.transformer import Transformer
-from primepar.schedule import Program
 from primepar.schedule.meaning import Meaning
-from primepar.schedule.program import AllReduce, Instruction
 
 RANDOM_PLANS = 100 if IS_LONG else 3
 
@@ -65,6 +63,18 @@ def test_linear_operators_that_leave_blocks_apart_give_what_one_device_gives(
         for blocks in layout.held
     )
     assert difference(plan, plan.row_cuts.smallest_batch(4), 4) < 1e-10
+
+
+@few
+@pytest.mark.parametrize("text", ["", "M2", "N2", "K2", "P1x1", "P3x3", "K2,P2x2", "M2,P2x2"])
+def test_linear_operators_of_any_sequence_give_what_one_device_gives(text: str) -> None:
+    model = GPTConfig(layers=2, hidden=12, heads=2, context=6, vocabulary=24)
+    ranks = parse_sequence(text).ranks
+    sequences = {
+        operator.name: text if operator.kind == "linear" else f"R{ranks}" * (ranks > 1)
+        for operator in operators(model)
+    }
+    assert difference(Plan(model=model, ranks=ranks, sequences=sequences), 2, 6) < 1e-12
 
 
 @settings(max_examples=RANDOM_PLANS, suppress_health_check=list(HealthCheck))
@@ -118,33 +128,6 @@ def test_padding_of_the_vocabulary_gets_no_probability(name: str, tied: bool) ->
         results.append(gather_tensors(meaning, run.memories, {"loss": (1,), **ends}))
     for tensor, array in results[0].items():
         assert np.array_equal(results[1][tensor], array), tensor
-
-
-def unsummed(program: Program, name: str) -> Program:
-    """Forget to sum one parameter's gradient over the ranks that hold other rows."""
-
-    def left(node: Instruction) -> Instruction:
-        if not isinstance(node, AllReduce):
-            return node
-        kept = [block for block in node.reduced if not block.startswith(f"{name}.grad[")]
-        return msgspec.structs.replace(node, block=kept[0], also=tuple(kept[1:]))
-
-    kept = tuple(tuple(map(left, nodes)) for nodes in program.programs)
-    assert all(map(tuple.__ne__, kept, program.programs))
-    return msgspec.structs.replace(program, programs=kept)
-
-
-@pytest.mark.parametrize("name", ["norm.weight", "blocks.1.proj.bias", "embedding.position"])
-def test_a_gradient_that_is_not_summed_over_the_rows_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = preset_plan("data", SHAPES["gpt2"], 4)
-    monkeypatch.setattr(emulated, "lower_step", lambda *of: unsummed(lower_step(*of), name))
-    with pytest.raises(IncompleteError) as error:
-        step(plan, 4, 4)
-    assert str(error.value).startswith(
-        f"device 0: at the end expected the 4 terms of {name}.grad[0"
-    )
 
 
 @few

@@ -40,9 +40,11 @@ RMS_NORM = {"norm.square"}
 class OneDevice:
     """A model on one device, updated by the oracle."""
 
-    def __init__(self, config: ModelConfig, clip: float | None) -> None:
+    def __init__(self, config: ModelConfig, clip: float | None, optimizer: Optimizer) -> None:
         self.model, self.clip = Transformer(config, drawn_parameters(config)), clip
-        self.optimizer = AdamW(RATE, weight_decay=0.1, decayed=linear_weights(config))
+        adamw = AdamW(RATE, weight_decay=0.1, decayed=linear_weights(config))
+        self.optimizer = adamw if optimizer == "adamw" else SGD(RATE)
+        self.kept = (("m", 0.9, 1), ("v", 0.95, 2)) if optimizer == "adamw" else ()
         self.moments: dict[str, Array] = {}
 
     def update(self, draw: Draw) -> tuple[float, float]:
@@ -55,62 +57,42 @@ class OneDevice:
             name: gradient * factor for name, gradient in gradients.items()
         }
         for name, gradient in clipped.items():
-            for moment, beta, grown in (("m", 0.9, gradient), ("v", 0.95, gradient**2)):
+            for moment, beta, power in self.kept:
                 before = self.moments.get(f"{name}.{moment}", 0.0)
-                self.moments[f"{name}.{moment}"] = beta * before + (1 - beta) * grown
+                self.moments[f"{name}.{moment}"] = beta * before + (1 - beta) * gradient**power
         self.model.parameters = self.optimizer.step(self.model.parameters, clipped)
         return loss, norm
 
 
-def assert_trains_alike(plan: Plan, clip: float | None) -> None:
+def assert_trains_alike(plan: Plan, clip: float | None, optimizer: Optimizer = "adamw") -> None:
     """Loss, norm, parameters and moments of some steps are those of one device."""
-    one, emulated = (
-        OneDevice(plan.model, clip),
-        EmulatedModel(plan.model, plan, drawn_parameters(plan.model)),
-    )
+    one = OneDevice(plan.model, clip, optimizer)
+    emulated = EmulatedModel(plan.model, plan, drawn_parameters(plan.model), optimizer)
     for number in range(STEPS):
         draw = Draw(seed=3, step=number)
         step = emulated.update(*drawn_batch(plan.model, 8, 4), RATE, draw, clip)
         loss, norm = one.update(draw)
         assert step.loss == pytest.approx(loss, rel=1e-10)
         assert step.norm == pytest.approx(norm, rel=1e-10)
-        assert farthest(emulated.parameters, one.model.parameters) < 1e-10
-        assert farthest(emulated.moments, one.moments) < 1e-10
+        left = {**one.model.parameters, **one.moments}
+        assert farthest({**emulated.parameters, **emulated.moments}, left) < 1e-10
     assert clip is None or norm > clip
 
 
 @few
 @pytest.mark.parametrize(
-    ("name", "ranks", "family", "clip"),
-    [(*case, clip) for case in EACH for clip in (None, CLIP)],
+    ("name", "ranks", "family", "clip", "optimizer"),
+    [
+        (*case, clip, optimizer)
+        for optimizer, cases in (("adamw", EACH), ("sgd", EACH[::4]))
+        for case in cases
+        for clip in (None, CLIP)
+    ],
 )
-def test_under_a_preset_adamw_gives_the_parameters_of_one_device(
-    name: str, ranks: int, family: str, clip: float | None
+def test_under_a_preset_an_optimizer_leaves_what_it_leaves_on_one_device(
+    name: str, ranks: int, family: str, clip: float | None, optimizer: Optimizer
 ) -> None:
-    assert_trains_alike(preset_plan(name, SMALL[family], ranks), clip)
-
-
-@few
-@pytest.mark.parametrize("clip", [None, CLIP])
-@pytest.mark.parametrize(("name", "ranks", "family"), EACH[::4])
-def test_sgd_gives_the_parameters_of_one_device_and_keeps_no_moments(
-    name: str, ranks: int, family: str, clip: float | None
-) -> None:
-    plan = preset_plan(name, SMALL[family], ranks)
-    one, sgd = Transformer(plan.model, drawn_parameters(plan.model)), SGD(RATE)
-    emulated = EmulatedModel(plan.model, plan, drawn_parameters(plan.model), "sgd")
-    for number in range(STEPS):
-        draw, batch = Draw(seed=3, step=number), drawn_batch(plan.model, 8, 4)
-        step = emulated.update(*batch, RATE, draw, clip)
-        loss, gradients = one.loss_and_gradients(*batch, draw)
-        norm = float(np.sqrt(sum(np.sum(gradient**2) for gradient in gradients.values())))
-        factor = 1.0 if clip is None else min(1.0, clip / norm)
-        one.parameters = sgd.step(
-            one.parameters, {name: gradient * factor for name, gradient in gradients.items()}
-        )
-        assert step.loss == pytest.approx(loss, rel=1e-10)
-        assert farthest(emulated.parameters, one.parameters) < 1e-10
-    assert emulated.moments == {}
+    assert_trains_alike(preset_plan(name, SMALL[family], ranks), clip, optimizer)
 
 
 @pytest.mark.parametrize("clip", [None, CLIP])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_cases import CONFIGS, Saved, saved_model
+from model_cases import CONFIGS, Saved, difference, saved_model
 from profiles import few
 
 from primepar.models import ModelConfig, WeightFile, load_config, write_weights
@@ -35,12 +35,6 @@ def parameters(saved: Saved) -> dict[str, Array]:
     """Parameters of the saved model, by our names."""
     file = WeightFile(saved.folder, saved.config)
     return {name: file.read_block(name) for name in saved.config.parameter_shapes}
-
-
-def difference(got: Array, expected: Array) -> float:
-    """Return the largest difference by the largest expected element."""
-    assert got.shape == expected.shape
-    return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
 def their_step(saved: Saved, tokens_BT: Tokens) -> tuple[Array, float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_cases import CONFIGS, SIZES
+from model_cases import CONFIGS, SIZES, difference
 
 from primepar.errors import ConfigError
 from primepar.models import GPTConfig, ModelConfig
@@ -43,12 +43,6 @@ def drawn_batch(config: ModelConfig = CONFIG) -> tuple[Tokens, Tokens]:
     """Return random tokens and targets."""
     tokens, targets = np.random.default_rng(1).integers(0, config.vocabulary, (2, 2, 6))
     return tokens, targets
-
-
-def difference(got: Array, expected: Array) -> float:
-    """Return the largest difference by the largest expected element."""
-    assert got.shape == expected.shape
-    return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
 def slope(model: Transformer, name: str, direction: Array) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from layer_cases import CASES, THETA, TOKENS_BT, A, B, Case, D, T, V
+from model_cases import difference
 
 from primepar.reference.oracle import attention as layers_attention
 from primepar.reference.oracle import layers
@@ -24,12 +25,6 @@ def drawn(case: Case, seed: int = 0) -> tuple[list[Array], Array]:
     generator = np.random.default_rng(seed)
     arguments: list[Array] = [generator.normal(size=shape) for shape in case.shapes]
     return arguments, generator.normal(size=np.shape(case.forward(*arguments)))
-
-
-def difference(got: Array, expected: Array) -> float:
-    """Return the largest difference by the largest expected element."""
-    assert got.shape == expected.shape
-    return float(np.abs(got - expected).max() / np.abs(expected).max())
 
 
 def central_differences(

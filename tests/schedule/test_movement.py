@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from primepar.partition import ByBatch, ByInput, ByOutput, BySequence, PrimePar, parse_sequence
-from primepar.schedule import Movement, Primitive, Sequence, where
+from primepar.schedule import Movement, Primitive, Sequence
 from primepar.schedule.movement import Hop
 from primepar.schedule.operators import PRODUCTS, Phase
 
@@ -154,12 +154,6 @@ def test_a_device_may_receive_blocks_of_several_devices_between_phases() -> None
     assert {(hop.index, hop.source, hop.target) for hop in hops if hop.tensor == "W"} == {
         ((row, 0), row, device) for row in range(3) for device in range(3) if device != row
     }
-
-
-def test_where_follows_ints_and_arrays() -> None:
-    np = pytest.importorskip("numpy")
-    assert where(2 == 2, 5, 7) == 5
-    assert where(np.arange(3) == 1, 5, 7).tolist() == [7, 5, 7]
 
 
 class LeavesOutputs(Primitive):
