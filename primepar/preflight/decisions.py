@@ -219,8 +219,7 @@ def _alone(
 ) -> list[RankRecording] | None:
     """What all ranks do where nobody notices that one goes the other way; else None.
 
-    Raises `CaptureError` where it communicates otherwise and then raises, or raises in a library:
-    how that ends is not known.
+    Raises `CaptureError` where it raises in a library: how that ends is not known.
     """
     if len(fork.decisions) > 1:
         return None
@@ -229,10 +228,10 @@ def _alone(
     if deviating is None:
         return None
     if deviating.ended:
-        calls = [list(_calls(one.instructions)) for one in (deviating, recorded[rank])]
-        if calls[0] != calls[1][: len(calls[0])] or not _is_meant(deviating, fork):
+        if not _is_meant(deviating, fork):
             raise _not_followed(deviating)
-        return []
+        calls = [list(_calls(one.instructions)) for one in (deviating, recorded[rank])]
+        return [] if calls[0] == calls[1][: len(calls[0])] else None
     if not _alike(deviating, recorded[rank]):
         return None
     return [*recorded[:rank], deviating, *recorded[rank + 1 :]]
@@ -260,12 +259,16 @@ def _judged(
     for of_rank in ended:
         if not _is_meant(of_rank, fork):
             raise _not_followed(of_rank)
-    if ended or not any(of_rank.instructions for of_rank in others):
+    if (ended and not heard) or not any(of_rank.instructions for of_rank in others):
         return None
     program = program_of(others, fork.line)
     result = PropertyResult("", "proved", 0.0)
     if heard:
         result = verify_program(program, only="deadlock-freedom", transport=transport).properties[0]
+    if ended and not _met(result.details, fork):
+        if len(fork.decisions) > 1:
+            return None
+        raise _not_followed(ended[0])
     terms = [of_rank.terms for of_rank in others if of_rank.terms is not None]
     if result.verdict == "proved" and len(terms) == len(others):
         if any(of_rank.claims for of_rank in terms):
@@ -289,6 +292,16 @@ def _judged(
     details = Counterexample("never-done", tuple(fork.decisions), events=events + turns,
                              arrows=arrows)  # fmt: skip
     return PropertyResult(NAME, "refuted", 0.0, counterexample=sentence, details=details)
+
+
+def _met(details: Counterexample | None, fork: Fork) -> bool:
+    """Whether what a rank does before it raises meets calls of others that it does not match."""
+    return (
+        details is not None
+        and details.kind == "mismatch"
+        and all(event.index is not None for event in details.events)
+        and any(event.rank in fork.decisions for event in details.events)
+    )
 
 
 def _check_apart(fork: Fork, others: Sequence[RankRecording]) -> None:

@@ -296,14 +296,18 @@ def test_parts_that_are_updated_by_gradients_that_nobody_has_reduced(right: bool
         )
 
 
-def test_a_step_that_finds_no_gradient_is_not_proved() -> None:
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_a_step_that_finds_no_gradient_is_not_proved(by_hand: bool) -> None:
     def step(rank: HandMadeRank) -> None:
-        rank.recorder.trained("w", parameter())
+        weight = parameter()
+        rank.recorder.trained("w", weight)
         rank.recorder.idle = "step.py:9"
+        if by_hand:
+            weight.mul_(0.5)
 
     result = decided(step)
-    assert (result.verdict, result.reason) == (
-        "unknown",
+    assert (result.verdict, result.reason or result.counterexample) == (
+        "unknown" if by_hand else "refuted",
         "rank 0, the optimizer's step at step.py:9: expected gradients, as a backward pass has "
         "computed some, got none: synchronise them before the step",
     )

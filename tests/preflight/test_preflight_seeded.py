@@ -21,6 +21,9 @@ SHORT = (
     "parameters by the order of a set",
     "Join, with uneven inputs",
     "dion#74: a gather whose gradients are summed once too often",
+    "a pipeline whose second stage zeroes its gradients for each micro-batch",
+    "Muon whose updates another rank sends",
+    "DiLoCo of which some parameters are not averaged",
 )
 """Titles in the short profile: what was judged wrongly once."""
 
@@ -82,16 +85,16 @@ def test_there_are_right_and_broken_scripts_and_short_ones() -> None:
 
 
 UNKNOWN = {
+    "a pipeline whose second stage zeroes its gradients for each micro-batch",
+    "a flat shard that is gathered before its update",
+    "Muon whose updates another rank sends",
     "neighbours average their parameters",
-    "a flat ZeRO step with rates of its own",
     "a residual that every rank adds",
     "a row-parallel bias that is divided, and whose gradients are not summed",
     "a residual that is divided before the gradients are summed",
     "ranks that average in other steps",
     "momentum of an earlier run on rank 0 alone",
-    "FSDP2 with a device mesh of two axes",
     "a pipeline of two whose stages are trained in data parallel",
-    "raises after a wrong turn",
     "raises in a library after a wrong turn",
     "a number that a library makes plain",
     "a large tensor by which both ends decide",

@@ -19,10 +19,12 @@ from itertools import chain, combinations
 from time import perf_counter
 
 from primepar.preflight.meaning.faults import DataFault, details_of, place_of, worst
+from primepar.preflight.meaning.passes import PassQuestions
 from primepar.preflight.meaning.replicas import ReplicaHolder, ReplicaQuestions, Replicas
 from primepar.preflight.meaning.terms import Gradient, GradientClaim, Leaf
 from primepar.preflight.meaning.updates import UpdateQuestions
 from primepar.preflight.meaning.values import Value, digest, size
+from primepar.schedule.evidence import Counterexample, InvolvedInstruction
 from primepar.schedule.words import ranks_text
 from primepar.verify.report import PropertyResult, Verdict
 
@@ -36,19 +38,12 @@ def gradients(replicas: ReplicaQuestions) -> PropertyResult:
     wrong = worst(asked.wrong())
     if wrong is not None:
         return wrong.result(NAME, start)
-    idle = [(rank, one) for rank, one in enumerate(replicas.terms) if one.idle and not one.claims]
     verdict: Verdict = "proved"
-    if idle:
-        verdict, reason = "unknown", (
-            f"rank {idle[0][0]}, the optimizer's step at {idle[0][1].idle}: expected gradients, as "
-            "a backward pass has computed some, got none: synchronise them before the step"
-        )  # fmt: skip
-    else:
-        reasons = asked.compared()
-        if not reasons:
-            verdict, nothing = asked.nothing()
-            reasons = [nothing]
-        reason = "; ".join([*reasons, *asked.notes()])
+    reasons = asked.compared()
+    if not reasons:
+        verdict, nothing = asked.nothing()
+        reasons = [nothing]
+    reason = "; ".join([*reasons, *asked.notes()])
     return PropertyResult(NAME, verdict, perf_counter() - start, reason=reason)
 
 
@@ -57,8 +52,6 @@ class _GradientQuestions:
         self.replicas, self.values, self.terms = replicas, replicas.values, replicas.terms
         self.made: dict[str, set[int]] = {}
         """Digest of a gradient as it was computed -> the ranks that compute it."""
-        self.last: dict[tuple[int, str], int] = {}
-        """A rank, and a gradient as it was computed -> its last term."""
         self.made_for: dict[str, set[str]] = {}
         """Digest of a gradient as it was computed -> the parameters that it is of."""
         self.stages = False
@@ -80,7 +73,6 @@ class _GradientQuestions:
                 if isinstance(node, Gradient):
                     atom = self.values.of(rank, number)[0].form[0][0][0]
                     self.made.setdefault(atom, set()).add(rank)
-                    self.last[rank, atom] = number
                     step = bisect_left(limits, number)
                     if steps.setdefault(atom, step) != step:
                         self.constant.add(atom)
@@ -92,8 +84,10 @@ class _GradientQuestions:
     def wrong(self) -> Iterator[DataFault]:
         """Yield all that is wrong, or may be."""
         return chain(
-            self.unequal(), self.late(), self.moved(), self.exchanged(), self.apart(),
-            self.wrong_scale(), UpdateQuestions(self.replicas, self.made).wrong(), self.clipped(),
+            self.idle(), self.unequal(), self.moved(), self.exchanged(), self.apart(),
+            self.wrong_scale(),
+            UpdateQuestions(self.replicas, self.made, self.made_for).wrong(), self.clipped(),
+            PassQuestions(self.values, self.terms).wrong(),
         )  # fmt: skip
 
     def unequal(self) -> Iterator[DataFault]:
@@ -196,24 +190,6 @@ class _GradientQuestions:
                     break
                 place += length
 
-    def late(self) -> Iterator[DataFault]:
-        """Yield gradients that a step leaves out, and that are in the sum of a later one."""
-        for rank, of_rank in enumerate(self.terms):
-            read: dict[str, tuple[int, set[str]]] = {}
-            for claim in of_rank.claims:
-                end, before = read.get(claim.name, (0, set()))
-                atoms = {atom for atom, _ in self._atoms(self._gradient(rank, claim))}
-                read[claim.name] = claim.gradient, before | atoms
-                if any(self.last.get((rank, atom), end) < end for atom in atoms - before):
-                    sentence = (
-                        f"{place_of(rank, claim.name, claim)}: expected gradients that were "
-                        f"computed since step {claim.step}, got one that step {claim.step} has "
-                        "left out: reduce what is accumulated in the last backward pass before "
-                        "each step, unless updates are meant to be late"
-                    )
-                    yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
-                    return
-
     def moved(self) -> Iterator[DataFault]:
         """Yield gradients that are summed in another order of elements than they were computed.
 
@@ -305,6 +281,25 @@ class _GradientQuestions:
                 if factors != first:
                     yield self._clips(rank, claim, "by one norm of the whole model")
                     return
+
+    def idle(self) -> Iterator[DataFault]:
+        """Yield ranks whose optimizers find no gradient; certain where nothing is trained."""
+        for rank, of_rank in enumerate(self.terms):
+            if of_rank.idle and not of_rank.claims:
+                sentence = (
+                    f"rank {rank}, the optimizer's step at {of_rank.idle}: expected gradients, as "
+                    "a backward pass has computed some, got none: synchronise them before the step"
+                )
+                event = InvolvedInstruction(
+                    rank, "the optimizer's step", wrong=True, source=of_rank.idle
+                )
+                certain = not any(
+                    one.claims or any(holder.start != holder.end for holder in one.trained)
+                    for one in self.terms
+                )
+                details = Counterexample("unfinished-sum", (rank,), events=(event,))
+                yield DataFault(sentence, details, certain)
+                return
 
     def compared(self) -> list[str]:
         """What was compared: how many parameters, on which ranks, and how."""

@@ -26,11 +26,16 @@ from primepar.schedule.words import ranks_text
 
 
 class UpdateQuestions:
-    """`made` has the ranks that compute each gradient, by its atom."""
+    """By the atom of each gradient: the ranks that compute it, and the parameters that it is of."""
 
-    def __init__(self, replicas: ReplicaQuestions, made: Mapping[str, Set[int]]) -> None:
+    def __init__(
+        self,
+        replicas: ReplicaQuestions,
+        made: Mapping[str, Set[int]],
+        made_for: Mapping[str, Set[str]],
+    ) -> None:
         self.replicas, self.values, self.terms = replicas, replicas.values, replicas.terms
-        self.made = made
+        self.made, self.made_for = made, made_for
         self.starts = {
             atom
             for holder in replicas.holders
@@ -40,7 +45,10 @@ class UpdateQuestions:
 
     def wrong(self) -> Iterator[DataFault]:
         """Yield all that is wrong, or may be."""
-        return chain(self.misplaced(), self.lost(), self.left_out(), self.weighed(), self.unlike())
+        return chain(
+            self.misplaced(), self.lost(), self.left_out(), self.weighed(), self.unlike(),
+            self.without(),
+        )  # fmt: skip
 
     def misplaced(self) -> Iterator[DataFault]:
         """Yield parameters that were updated by gradients of other elements or parameters.
@@ -54,19 +62,25 @@ class UpdateQuestions:
                 for holder in holders
                 if holder.parameter.gradient is not None
             }
-            known = {atom for value in sums.values() for atom, _ in self._updates(value, set())}
+            made = self.made.keys()
+            known = {atom for value in sums.values() for atom, _ in self._updates(value, made)}
             for holder in holders if known else ():
                 name, place = holder.parameter.name, 0
                 # Without a gradient it is a copy, as what FSDP has gathered for a pass.
                 of_end = self.values.of(rank, holder.parameter.end) if name in sums else ()
                 for segment in of_end:
                     length = segment.length
-                    right = self._updates(part(sums[name], place, place + length), set())
+                    right = self._updates(part(sums[name], place, place + length), made)
                     used = self._updates((segment,), known)
                     exact = {atom for atom in used if atom[1] is not None}
-                    names = {atom for atom, _ in right}
-                    others = exact - right if exact else {a for a in used if a[0] not in names}
-                    if length > 1 and others and (exact or len(others) == len(used)):
+                    atoms, places = ({one[side] for one in right} for side in (0, 1))
+                    others = {
+                        (atom, first)
+                        for atom, first in exact or used
+                        if not (atom in atoms or name in self.made_for.get(atom, ()))
+                        or not (first is None or first in places)
+                    }
+                    if length > 1 and right and others and (exact or len(others) == len(used)):
                         elements = f"elements {place} to {place + length - 1}"
                         last = self.terms[rank].claims[-1:]
                         claims = dict(zip([rank], last, strict=False))
@@ -97,6 +111,25 @@ class UpdateQuestions:
                     "step: send it from the rank that updates it"
                 )
                 yield DataFault(sentence, details_of(claim.name, {rank: claim}))
+
+    def without(self) -> Iterator[DataFault]:
+        """Yield parameters that a script updates by hand, and that hold nothing of gradients."""
+        if any(of_rank.claims for of_rank in self.terms):
+            return
+        for holder in self.replicas.holders:
+            rank, parameter, place = holder.rank, holder.parameter, 0
+            changed = parameter.start != parameter.end
+            for segment in self.values.of(rank, parameter.end) if changed else ():
+                if not self._updates((segment,), self.made.keys()):
+                    sentence = (
+                        f"rank {rank}, {parameter.name}: expected elements {place} to "
+                        f"{place + segment.length - 1} to be computed of gradients at the end, got "
+                        "none in them: send each update from the rank that computes it, after it "
+                        "is computed, if they are meant to be trained"
+                    )
+                    yield DataFault(sentence, details_of(parameter.name, {}), False)
+                    return
+                place += segment.length
 
     def left_out(self) -> Iterator[DataFault]:
         """Yield replicas of which some elements lack the gradients of ranks that are in others.
@@ -173,19 +206,27 @@ class UpdateQuestions:
         for holder in self.replicas.holders:
             sources = self.replicas.sources(holder.rank, holder.parameter.end)
             if any(len(members) > 1 for members in sources):
-                yield from self._unlike([holder], False)
+                yield from self._unlike([holder], None)
 
-    def _unlike(self, holders: Sequence[ReplicaHolder], certain: bool) -> Iterator[DataFault]:
-        """Compare the parts of one parameter, of those that are of one length or are mere sums."""
+    def _unlike(
+        self, holders: Sequence[ReplicaHolder], certain: bool | None
+    ) -> Iterator[DataFault]:
+        """Compare the parts of one parameter, of those that are of one length or are mere sums.
+
+        With None it is certain where gradients are in both, as parts may be left as they are.
+        """
         for weighs in (False, True):
-            known: dict[int, tuple[str, ReplicaHolder]] = {}
+            known: dict[int, tuple[str, ReplicaHolder, Segment]] = {}
             for holder in holders:
                 for segment in self.values.of(holder.rank, holder.parameter.end):
                     rule, length = self._rule(segment, weighs)
-                    known.setdefault(length, (rule, holder))
+                    this = known.setdefault(length, (rule, holder, segment))
                     for other in {length, 0} if length else known:
-                        before, one = known.get(other, (rule, holder))
+                        before, one, part_of = known.get(other, this)
                         if before != rule:
+                            if certain is None:
+                                made = self.made.keys()
+                                certain = all(self._updates((o,), made) for o in (segment, part_of))
                             yield self._updated_otherwise(holder, one, certain and not weighs)
                             return
 
@@ -250,7 +291,7 @@ class UpdateQuestions:
             for (name, first), _ in form:
                 origin = self.values.origins.get(name, name)
                 here = first if exact and origin == name else None
-                if origin in known or not known:
+                if origin in known:
                     atoms.add((origin, here))
                 elif (name, here, length) not in seen:
                     seen.add((name, here, length))
