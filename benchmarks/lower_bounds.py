@@ -227,7 +227,10 @@ def one_step(text: str, shape: tuple[int, int, int]) -> float:
     for made, sums in ((output, N), (rows.grad, K), (layer.weight.grad, M)):
         if made is None or not bool((made == sums).all()):
             raise SystemExit(f"{text}: expected sums of {sums} ones, got {made}")
-    sent = torch.tensor(float(mesh.traffic.elements["linear"]), dtype=torch.float64)
+    (programs,) = mesh.compiled.values()
+    counted = (*programs.forward.sent, *programs.backward.sent)
+    linear = float(sum(elements for kind, elements, _ in counted if kind == "linear"))
+    sent = torch.tensor(linear, dtype=torch.float64)
     dist.all_reduce(sent)
     return float(sent) / mesh.sequence.ranks
 

@@ -25,7 +25,6 @@ IN_SUITE = "PRIMEPAR_GPU_SUITE"
 OF_SUITE = pytest.param("gloo", marks=[] if IN_SUITE in os.environ else long)
 LONG = [OF_SUITE, *BACKENDS[1:], pytest.param(EAGER, marks=long)]
 """For tests of which other ones run the like on gloo; on CPUs only with the long profile."""
-WITH_RULES = [*BACKENDS, pytest.param(EAGER, marks=long)]
 DEVICES = ["cpu", pytest.param("cuda", marks=ON_GPU)]
 
 

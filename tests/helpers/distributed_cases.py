@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import sent_traffic
 import torch
 from linear_cases import arrays, mesh_of, message_of
 
@@ -73,10 +74,11 @@ def traced(sequence: str) -> tuple[Fraction, int, int]:
     """Elements sent in one training step as counted and as traced, and the products seen."""
     mesh = mesh_of(sequence)
     model = GPT(CONFIG, mesh)
+    sent_traffic.clear()
     mesh.start_trace()
     model.loss(*batch()).backward()  # type: ignore[no-untyped-call]
     events = mesh.stop_trace()
-    counted = sum(mesh.traffic.elements.values(), Fraction(0))
+    counted = sum(sent_traffic.ELEMENTS.values(), Fraction(0))
     products = sum(event.phase.endswith(PRODUCTS) for event in events)
     return counted, sum(event.elements for event in events), products
 

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+import sent_traffic
 import torch
 from distributed_ranks import device_of_rank
 from numpy.typing import NDArray
@@ -85,13 +86,13 @@ class Result(NamedTuple):
 def step(name: str, plan: str | Plan, mesh: Mesh) -> Result:
     """One training step of a model under a plan, on the plan's batch if it has one."""
     model = planned(name, plan, mesh)
-    mesh.traffic.clear()
+    sent_traffic.clear()
     tokens_BT, targets_BT = (
         torch.from_numpy(part).to(mesh.device) for part in batch(model.config, model.plan.batch)
     )
     loss = model.loss(tokens_BT, targets_BT, STEP if model.config.dropout else None)
     loss.backward()  # type: ignore[no-untyped-call]
-    sent = sum(mesh.traffic.elements.values(), Fraction(0))
+    sent = sum(sent_traffic.ELEMENTS.values(), Fraction(0))
     whole = {
         parameter: full_gradient(model, parameter) for parameter in model.config.parameter_shapes
     }

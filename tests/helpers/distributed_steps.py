@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import msgspec
 import numpy as np
+import sent_traffic
 import torch
 import torch.distributed as dist
 from linear_cases import Arrays
@@ -92,7 +93,7 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
     for last in (True,) if mesh.is_ordered else (False, False, True):
         if last:
             mesh.start_trace()
-        mesh.traffic.clear()
+        sent_traffic.clear()
         blocks = execute(dict(given), StepInputs(DRAW))
     events = mesh.stop_trace()
     assert set(blocks) == set((program.final or ())[mesh.rank])
@@ -101,7 +102,7 @@ def run_step(plan: Plan, until: Until, passes: Passes) -> Ended:
         all(torch.equal(block, before[name]) for name, block in given.items()),
         execute.peak,
         {kind: elements for kind, elements, _ in execute.sent},
-        dict(mesh.traffic.elements),
+        dict(sent_traffic.ELEMENTS),
         (sum(event.elements for event in events), {event.phase for event in events} - {""}),
         b"" if mesh.rank else msgspec.json.encode(program),
     )

@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import lcm
 from typing import NamedTuple
 
+import sent_traffic
 import torch
 from linear_cases import mesh_of
 
@@ -43,9 +44,9 @@ def one_way(mesh: Mesh, source: Layout, target: Layout) -> Outcome:
     (name,) = {block.partition("[")[0] for blocks in program.final or () for block in blocks}
     here, there = Parts("x", source, mesh.rank, shape), Parts(name, target, mesh.rank, shape)
     given = scatter_tensor(mesh, source, whole)
-    mesh.traffic.clear()
+    sent_traffic.clear()
     arrived = there.take(run(here.cut(given)))
-    sent = mesh.traffic.elements.get("redistribution", Fraction(0))
+    sent = sent_traffic.ELEMENTS["redistribution"]
     again = there.take(run(here.cut(given)))
     gathered = gather_tensor(mesh, target, arrived)
     return Outcome(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import sent_traffic
 import torch
 
 from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
@@ -51,10 +52,10 @@ def partitioned(sequence: str, wide: bool) -> dict[str, Any] | None:
     whole = operands()
     layer = PartitionedLinear(mesh, whole["W"])
     x = scatter_tensor(mesh, layer.source, whole["I"]).requires_grad_()
-    mesh.traffic.clear()
+    sent_traffic.clear()
     output = layer(x)
     output.backward(scatter_tensor(mesh, layer.output, whole["dO"]))
-    sent = {kind: int(count) for kind, count in mesh.traffic.bytes.items()}
+    sent = {kind: int(count) for kind, count in sent_traffic.BYTES.items()}
     assert x.grad is not None
     assert layer.weight.grad is not None
     parts = {

@@ -83,6 +83,7 @@ class Executor:
         self.host_initial = host_blocks(program)[mesh.rank]
         self._checked = False
         self.sent = sent_by(program.programs[mesh.rank], mesh, self.shapes, kind)
+        """Kind of work, elements that this rank sends in a run, and bytes of each."""
         self.peak = peak(program, mesh.rank, self.shapes.elements)
         """Largest number of live elements on this rank, as the program counts them."""
 
@@ -131,8 +132,6 @@ class Executor:
         self._checked = True
         self._running.stop()
         self.mesh.host.finish()
-        for kind, elements, itemsize in self.sent:
-            self.mesh.traffic.add(kind, elements, itemsize)
         return blocks
 
     def bind(self, blocks: Blocks) -> None:

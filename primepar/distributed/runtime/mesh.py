@@ -1,4 +1,4 @@
-"""The mesh: the processes of one sequence, their process groups and traffic counters."""
+"""The mesh: the processes of one sequence, and their process groups."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from copy import copy
 from datetime import timedelta
-from fractions import Fraction
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
@@ -22,29 +21,6 @@ from primepar.schedule import Movement, Sequence
 from primepar.schedule.events import Event
 
 Ranks = tuple[int, ...]
-
-
-class SentTraffic:
-    """Elements and bytes that this rank has sent, by kind of work.
-
-    A collective over g ranks counts as a ring: an all-reduce as `2 (g - 1) / g` elements per
-    element, an all-gather or reduce-scatter as half of that.
-    """
-
-    def __init__(self) -> None:
-        self.elements: dict[str, Fraction] = {}
-        self.bytes: dict[str, Fraction] = {}
-
-    def add(self, kind: str, elements: Fraction, itemsize: int) -> None:
-        """Count elements of `itemsize` bytes each."""
-        if elements:
-            self.elements[kind] = self.elements.get(kind, Fraction(0)) + elements
-            self.bytes[kind] = self.bytes.get(kind, Fraction(0)) + elements * itemsize
-
-    def clear(self) -> None:
-        """Reset the counters to zero."""
-        self.elements.clear()
-        self.bytes.clear()
 
 
 class Mesh:
@@ -90,7 +66,6 @@ class Mesh:
         self.wide_dtype = torch.float32 if dtype.itemsize < 4 else dtype
         """The dtype of sums and statistics."""
         self.host = HostMemory(self.device)
-        self.traffic = SentTraffic()
         self.compiled: dict[Hashable, Any] = {}
         self.events: list[Event] | None = None
         """Events since `start_trace`, None when nothing is recorded."""
@@ -190,27 +165,20 @@ class Mesh:
 
     def broadcast(self, content: bytes | None) -> bytes:
         """Return the content of the first process on all others of the world, which pass None."""
-        size = torch.tensor([len(content or b"")], device=self.device)
-        dist.broadcast(size, 0)
-        room = torch.empty(int(size), dtype=torch.uint8)
-        if content is not None:
-            room = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-        room = room.to(self.device)
-        dist.broadcast(room, 0)
-        return bytes(room.cpu().numpy())
+        given = [content]
+        dist.broadcast_object_list(given, device=self.device)
+        return given[0] or b""
 
     def check_alike(self, content: bytes, what: str) -> None:
         """Raise `MeshError` on all ranks if a rank has another content than rank 0."""
         if not self.backend:
             return
-        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
-        digest = digest.to(self.device)
-        everyone = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
-        dist.all_gather(everyone, digest)
-        others = [rank for rank, given in enumerate(everyone) if not given.equal(everyone[0])]
+        everyone = [b""] * dist.get_world_size()
+        dist.all_gather_object(everyone, sha256(content).digest())
+        others = [str(rank) for rank, given in enumerate(everyone) if given != everyone[0]]
         if others:
             raise MeshError(
-                f"rank {', '.join(map(str, others))}: expected the {what} of rank 0, got another: "
+                f"rank {', '.join(others)}: expected the {what} of rank 0, got another: "
                 "give every rank the same"
             )
 

@@ -113,26 +113,14 @@ class Operands:
         return whole
 
     def _gather(self, node: AllGather) -> None:
-        """All members' blocks as one line: adjacent in memory, or copied out of it at the end."""
-        mine, names = node.block, in_order(node)
+        """This rank's block, and all members' blocks as one line."""
+        mine = node.block
         planned = self.places.is_planned(node.blocks)
         for name in node.blocks:
             if planned or name != mine:  # this rank's block stays as it is
                 self.before += self.places.room(name, keep=name == mine)
         self.given = self._flat([mine])
-        line = self.places.line_of(names)
-        if line is not None:
-            self.names += names
-            self.taken = line
-            return
-        buffer, pieces, allocate = self.places.pieces(names)
-        self.taken = self._of(buffer, allocate)
-        pairs = [
-            (self.places.slot(name), piece)
-            for name, piece in zip(names, pieces, strict=True)
-            if name != mine
-        ]
-        self.after.append(copying(*pairs))
+        self.taken = self._line(in_order(node), mine)
 
     def _exchange(self, node: AllToAll) -> None:
         """One line per direction, the form that gloo supports too."""
@@ -140,11 +128,24 @@ class Operands:
         gotten = [node.into[place] for place in places(node)]
         for name in gotten:
             self.before += self.places.room(name, keep=name in given)
-        outgoing, out_pieces, allocated = self.places.pieces(given)
-        self.given = self._of(outgoing, allocated)
-        incoming, in_pieces, allocated = self.places.pieces(gotten)
-        self.taken = self._of(incoming, allocated)
+        # A copy, as a block that is sent may be one that is filled.
+        buffer, pieces, allocate = self.places.pieces(given)
+        self.given = self._of(buffer, allocate)
         blocks = [self.places.slot(name) for name in given]
-        self.before.append(copying(*zip(out_pieces, blocks, strict=True)))
-        blocks = [self.places.slot(name) for name in gotten]
-        self.after.append(copying(*zip(blocks, in_pieces, strict=True)))
+        self.before.append(copying(*zip(pieces, blocks, strict=True)))
+        self.taken = self._line(gotten)
+
+    def _line(self, names: list[str], mine: str | None = None) -> Slot:
+        """Return what is filled: adjacent blocks, or memory from which all but one are copied."""
+        line = self.places.line_of(names)
+        if line is not None:
+            self.names += names
+            return line
+        buffer, pieces, allocate = self.places.pieces(names)
+        pairs = [
+            (self.places.slot(name), piece)
+            for name, piece in zip(names, pieces, strict=True)
+            if name != mine
+        ]
+        self.after.append(copying(*pairs))
+        return self._of(buffer, allocate)
