@@ -48,8 +48,8 @@ from primepar.plan.simulator.step import simulate_equal_layers
 
 SPLIT_BACKWARD = ("zb-h1", "zbv")
 """Schedules that put off gradients of weights."""
-MOST_PASSES_COUNTED = 512
-"""Most layers times micro-batches for which the step's program is lowered and counted."""
+MOST_PASSES_COUNTED = 384
+"""Most layers, over micro-batches and devices, of a step's program that is lowered and counted."""
 
 
 class Split(NamedTuple):
@@ -245,8 +245,8 @@ class PlanRow:
     @property
     def is_counted(self) -> bool:
         """Whether the step's program is lowered, which takes seconds for many devices."""
-        is_short = self.model.layers * self.microbatches <= MOST_PASSES_COUNTED
-        return is_short and self.devices <= MOST_COUNTED and self.only_priced is None
+        is_short = self.passes <= MOST_PASSES_COUNTED and self.devices <= MOST_COUNTED
+        return is_short and self.only_priced is None
 
     @property
     def passes(self) -> int:
