@@ -77,9 +77,9 @@ def changes(
     makes room first: a join of two halves adds nothing.
     """
     on_device = memory == "device"
-    start = (initial_blocks(program) if on_device else host_blocks(program))[rank]
-    held = set(start)
-    yield BEFORE, [], list(start)
+    listed = (initial_blocks(program) if on_device else host_blocks(program))[rank]
+    held = set(listed)
+    yield BEFORE, [], list(dict.fromkeys(listed))  # listed twice, it is there once
     for index, node in enumerate(in_time(program.programs[rank])):
         _, appears, goes, *_ = effects(node, rank)
         if not on_device:

@@ -383,6 +383,7 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     def __post_init__(self) -> None:
         self._check_lists()
+        self._check_tensors()
         self._check_phases()
         dims = {name: frozenset(slices) for name, slices in (self.grid or {}).items()}
         dims |= {name: signature.dims for name, signature in (self.phases or {}).items()}
@@ -419,6 +420,20 @@ class Program(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         for field in ("initial", "final"):
             if getattr(self, field) is None and getattr(self, f"host_{field}") is not None:
                 raise ValueError(f"expected {field} with host_{field}, got none: add {field}")
+
+    def _check_tensors(self) -> None:
+        for name, known in (self.tensors or {}).items():
+            if known.of is None:
+                continue
+            whole = (self.tensors or {}).get(known.of)
+            if whole is None or whole.of is not None:
+                got = "none" if whole is None else f"those of a tensor that is {whole.of}"
+                raise ValueError(f"expected cuts of {known.of}, which {name} is, got {got}")
+            if known.size != whole.size:
+                raise ValueError(
+                    f"expected cuts of {name} that end at {list(whole.size)} as those of "
+                    f"{known.of} do, got {list(known.size)}: both are one tensor"
+                )
 
     def _check_phases(self) -> None:
         phases, signatures = (*PHASES, *(self.phases or {})), self.phases or {}

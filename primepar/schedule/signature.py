@@ -199,6 +199,11 @@ class Tensor(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
                     f"expected cuts that rise from 0 to the size of dim {dim}, got {list(cuts)}"
                 )
 
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Elements along each dim."""
+        return tuple(cuts[-1] for cuts in self.cuts)
+
 
 def reduction_into(
     block: str,

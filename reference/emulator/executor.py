@@ -194,6 +194,8 @@ class _Run:
         self.events: list[Event] = []
         self.computed: Computed = {}
         self.finished: dict[tuple[Place, int], Finished] = {}
+        self.used = set[Place]()
+        """What a compute, a cut or a join has read when it was finished."""
         self.moves = 0
         self.doubted: WrongDataError | None = None
         """The first doubt with its place: where a run fails, it failed there."""
@@ -204,7 +206,7 @@ class _Run:
             check_coverage(self.contents, self.computed, self.places)
             memories = [device.memories() for device in self.devices]
             blocks, hosts = [here for here, _ in memories], [host for _, host in memories]
-            check_final(self.contents, blocks, hosts, self.places)
+            check_final(self.contents, blocks, hosts, self.used, self.places)
         except EmulationError as error:
             raise self.doubted or error from None
         for rank, (here, host) in enumerate(memories):
@@ -290,9 +292,11 @@ class _Run:
         reduction = "sum" if maker is None else maker.reduction
         if node.phase is None or node.sub_operator is None:
             added = self.arithmetic.combine(blocks, reduction, node.scale_value)
+            self._use(blocks)
         else:
             added = self.arithmetic.product(node, blocks)
             self._see(device.rank, blocks)
+            self._use(blocks)
             grid = (self.program.grid or {}).get(node.phase, {})
             term = node.phase, tuple(node.sub_operator[dim] for dim in grid)
             # What is recomputed is the same sub-operator, which the grid asks for once.
@@ -308,6 +312,7 @@ class _Run:
         whole, parts = (node.block,), node.blocks
         before, after = (whole, parts) if isinstance(node, Cut) else (parts, whole)
         blocks = [device.read(name) for name in before]
+        self._use(blocks)
         if isinstance(node, Cut):
             made = self.arithmetic.cut(node, blocks[0])
         else:
@@ -325,6 +330,11 @@ class _Run:
                 (home,) = block.homes
                 finished = Finished(rank, home, block.array)
                 self.finished.setdefault((home, id(block.array)), finished)
+
+    def _use(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if not block.homes <= self.used and self.contents.is_finished(block):
+                self.used |= block.homes
 
     # Messages and collectives
 

@@ -7,15 +7,15 @@ device 0 to receive y`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from collections.abc import Sequence as Several
-from itertools import chain, product
+from itertools import chain, pairwise, product, repeat
 from typing import NamedTuple
 
 from primepar.errors import DeadlockError, IncompleteError
-from primepar.reference.emulator.contents import Block, Contents, sub_operator_text
-from primepar.schedule.meaning import Phase
-from primepar.schedule.program import Compute, Cut, Instruction, Join
+from primepar.reference.emulator.contents import Block, Contents, overlap, sub_operator_text
+from primepar.schedule.meaning import Box, Phase, Place
+from primepar.schedule.program import Compute, Instruction
 from primepar.schedule.sequence import Sequence
 
 Computed = dict[tuple[str, tuple[int, ...]], list[tuple[int, int]]]
@@ -101,11 +101,13 @@ def check_coverage(contents: Contents, computed: Computed, places: ErrorPlaces) 
             )
 
 
-def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: ErrorPlaces) -> None:
+def check_final(
+    contents: Contents, blocks: Memories, hosts: Memories, used: Set[Place], places: ErrorPlaces
+) -> None:
     """Raise `IncompleteError` unless every block of `final` and `host_final` is there and finished.
 
-    An output block of the grid that is in neither must be read by an instruction. Without `final`
-    every output block must be finished in some memory, which may be that of a host.
+    An output block of the grid that is in neither must be `used` when it is finished. Without
+    `final` every output block must be finished in some memory, which may be that of a host.
     """
     program = contents.program
     if program.final is None:
@@ -136,7 +138,7 @@ def check_final(contents: Contents, blocks: Memories, hosts: Memories, places: E
                     f"{places.device(rank)}: at the end in host memory {difference}"
                 )
     if program.final is not None:
-        _check_none_lost(contents, places)
+        _check_none_lost(contents, used, places)
 
 
 def _check_somewhere(
@@ -150,25 +152,38 @@ def _check_somewhere(
         raise IncompleteError(places.method + got)
 
 
-def _check_none_lost(contents: Contents, places: ErrorPlaces) -> None:
+def _check_none_lost(contents: Contents, used: Set[Place], places: ErrorPlaces) -> None:
     """Raise `IncompleteError` for an output block of the grid that neither ends nor is used.
 
     A block that is only sent on is lost all the same: what counts is a compute, a cut or a join.
     """
     program = contents.program
-    used = set(chain.from_iterable((*(program.final or ()), *(program.host_final or ()))))
-    for node in chain.from_iterable(program.programs):
-        match node:
-            case Compute(reads=names) | Join(blocks=names):
-                used.update(names)
-            case Cut(block=name):
-                used.add(name)
-    homes = set(map(contents.meaning.place, used))
+    ends = chain.from_iterable((*(program.final or ()), *(program.host_final or ())))
+    kept = used | set(filter(None, map(contents.home, ends)))
     for name in _outputs(contents):
-        if contents.meaning.place(name) not in homes:
+        home = contents.home(name)
+        if home is None or home in kept:
+            continue
+        parts = [part.box for part in kept if overlap(part, home)]
+        if not all(any(map(_is_in, repeat(cell), parts)) for cell in _cells(home.box, parts)):
             raise IncompleteError(
-                f"{places.method}expected {name} in final on some device, or read, got neither"
+                f"{places.method}expected {name} in final on some device, or read when it is "
+                "finished, got neither"
             )
+
+
+def _cells(box: Box, parts: Several[Box]) -> Iterator[Box]:
+    """Yield what a box falls into where any of its parts begins or ends."""
+    lines = [
+        sorted({first, end, *(edge for part in parts for edge in part[dim] if first < edge < end)})
+        for dim, (first, end) in enumerate(box)
+    ]
+    return product(*map(pairwise, lines))
+
+
+def _is_in(cell: Box, box: Box) -> bool:
+    return all(start <= first and end <= stop
+               for (first, end), (start, stop) in zip(cell, box, strict=True))  # fmt: skip
 
 
 def _outputs(contents: Contents) -> Iterator[str]:

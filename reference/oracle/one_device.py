@@ -121,17 +121,8 @@ def output_places(contents: Contents, made: Iterable[str]) -> dict[str, list[Pla
 
 
 def cut_sizes(program: Program) -> dict[str, Shape]:
-    """Return the sizes of tensors with declared cuts. Raises `ProgramError` if two differ."""
-    sizes: dict[str, Shape] = {}
-    for name, known in (program.tensors or {}).items():
-        size = tuple(cuts[-1] for cuts in known.cuts)
-        real = known.of or name
-        if sizes.setdefault(real, size) != size:
-            raise ProgramError(
-                f"$.tensors.{name}: expected the cuts of a tensor of size "
-                f"{list(sizes[real])}, as {real} is elsewhere, got {list(size)}"
-            )
-    return sizes
+    """Return the sizes of tensors with declared cuts."""
+    return {name: known.size for name, known in (program.tensors or {}).items() if not known.of}
 
 
 def linear_sizes(program: Program, grid: Mapping[Dim, int]) -> dict[Dim, int]:
@@ -183,12 +174,10 @@ class _Phases:
     def _slice_counts(self) -> dict[str, Shape]:
         """Return the blocks along each axis of tensors without cuts: the number that phases use.
 
-        Raises `ProgramError` if a name has another number of indices elsewhere, or is cut under
-        another name.
+        Raises `ProgramError` if a name has another number of indices elsewhere.
         """
         counts_by_tensor: dict[str, Shape] = {}
         cut = self.program.tensors or {}
-        aliases = {known.of: name for name, known in cut.items() if known.of}
         for phase in self.meaning.phases.values():
             grid: Mapping[str, int] = phase.grid or {}
             if phase.grid is None:
@@ -198,11 +187,6 @@ class _Phases:
                 tensor = template.tensor
                 if not phase.dims <= grid.keys() or tensor in cut:
                     continue
-                if tensor in aliases:
-                    raise ProgramError(
-                        f"$.tensors: expected cuts of {tensor}, of which {aliases[tensor]} is, got "
-                        "none"
-                    )
                 # With M=5 slices, `x[M/2]` has blocks 0, 1 and 2; `x[3]` alone needs four.
                 counts = tuple(
                     -(-grid[dim] // number) if dim else number + 1

@@ -7,9 +7,11 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
+from agreement import refuted
 from family import FAMILY, MIXED, member
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from profiles import few
 
 from primepar import Primitive
@@ -21,8 +23,9 @@ from primepar.reference.oracle.linear import linear_step
 from primepar.schedule import Linear, Sequence, lower
 from primepar.schedule.operators import DIMS
 from primepar.schedule.primitive import Slices, Value
-from primepar.schedule.program import AllReduce, Program
-from primepar.schedule.signature import Signature
+from primepar.schedule.program import AllReduce, Compute, Cut, Program, ReduceScatter
+from primepar.schedule.signature import Signature, Tensor
+from primepar.verify.program import verify_program
 
 BEFORE = (
     "", "K,P2x2", "N,P2x2", "M,P2x2", "B,P2x2", "P2x2,N", "P2x2,M", "P2x2,B", "P2x2,P2x2",
@@ -251,6 +254,45 @@ def test_two_phases_that_cut_a_dim_differently_are_refused() -> None:
         "expected 2 slices of N in grid.gradient as in grid.forward, got 3: "
         "a block must mean the same data in every phase"
     )
+
+
+@pytest.mark.parametrize(
+    ("whole", "message"),
+    [
+        ({}, "expected cuts of x, which a is, got none"),
+        ({"x": Tensor(((0, 5),), "y"), "y": Tensor(((0, 5),))},
+         "expected cuts of x, which a is, got those of a tensor that is y"),
+        ({"x": Tensor(((0, 2, 4),))}, "expected cuts of a that end at [4] as those of x do, "
+         "got [5]: both are one tensor"),
+    ],
+)  # fmt: skip
+def test_a_tensor_that_is_no_other_one_is_refused(whole: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        Program("primepar-program", 1, 1, ((),), tensors={**whole, "a": Tensor(((0, 5),), "x")})
+    assert str(caught.value) == message
+
+
+def test_an_output_is_lost_where_only_some_of_its_parts_end() -> None:
+    """Each rank cuts its partial sum; of the whole sum rank 1 lists its half, and rank 0 none."""
+    own = ("y.own[0]", "y.own[1]")
+    programs = tuple(
+        (Compute((f"x[{rank}]",), "y[0]", "f", {"N": rank, "M": 0}), Cut("y[0]", own),
+         ReduceScatter((0, 1), blocks=own, block=own[rank]))
+        for rank in range(2)
+    )  # fmt: skip
+    tensors = {"y": Tensor(((0, 4),)), "y.own": Tensor(((0, 2, 4),), "y")}
+    program = Program(
+        "primepar-program", 1, 2, programs, grid={"f": {"N": 2, "M": 1}}, tensors=tensors,
+        phases={"f": Signature(("x[N]",), "y[M]")}, initial=(("x[0]",), ("x[1]",)),
+        final=((), ("y.own[1]",)),
+    )  # fmt: skip
+    report, proof = check_program(program), verify_program(program)
+    lost = "in final on some device, or read when it is finished, got neither"
+    assert report.message == f"expected y[0] {lost}"
+    assert refuted(proof) == {"completion"}
+    both = replace(program, final=(("y.own[0]",), ("y.own[1]",)))
+    assert check_program(both).equal
+    assert verify_program(both).verdict == "proved"
 
 
 @pytest.mark.parametrize(("first", "second"), [("p", "q"), ("q", "p")])

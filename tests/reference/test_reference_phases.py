@@ -257,15 +257,6 @@ ROWS = {"f": {"reads": ["x[M]"], "writes": "y[M]"}}
             "got f, which needs g, which needs f",
         ),
         (
-            {"phases": ROWS,
-             "tensors": {"x": {"cuts": [[0, 4]]}, "a": {"of": "x", "cuts": [[0, 5]]}}},
-            "$.tensors.a: expected the cuts of a tensor of size [4], as x is elsewhere, got [5]",
-        ),
-        (
-            {"phases": ROWS, "tensors": {"a": {"of": "x", "cuts": [[0, 5]]}}},
-            "$.tensors: expected cuts of x, of which a is, got none",
-        ),
-        (
             {"phases": {**ROWS, "g": {"reads": ["x[M,M]"], "writes": "z[M]"}}},
             "$.phases.g: expected 1 indices of x, as elsewhere, got 2",
         ),

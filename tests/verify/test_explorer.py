@@ -142,29 +142,3 @@ def test_the_explorer_shares_nothing_with_the_proofs_and_needs_no_z3() -> None:
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert "oracle.machine" in loaded
     assert [name for name in loaded if not name.startswith("oracle.")] == []
-
-
-@pytest.mark.parametrize("every", [False, True])
-@pytest.mark.parametrize(
-    ("whole", "parts", "op"),
-    [([[0, 4]], [[0, 2, 4], [0, 4]], "cut"), ([[0, 2, 4], [0, 4]], [[0, 4]], "join"),
-     ([[0, 2, 4]], [[0, 1, 2, 4], [0, 4]], "cut")],
-)  # fmt: skip
-def test_a_tensor_of_another_number_of_dims_is_refuted(
-    whole: list[list[int]], parts: list[list[int]], op: str, every: bool
-) -> None:
-    """`B` is declared as cuts of `A`, with more or fewer dims than `A` has."""
-    tensors = {"A": {"cuts": whole}, "B": {"cuts": parts, "of": "A"}}
-    one, two = ("A", "B") if op == "cut" else ("B", "A")
-    many = parts if op == "cut" else whole
-    first = [f"{two}[{number}{',0' * (len(many) - 1)}]" for number in range(2)]
-    single = f"{one}[0{',0' * (len(whole if op == 'cut' else parts) - 1)}]"
-    lowered = msgspec.convert(
-        {"format": "primepar-program", "version": 1, "ranks": 1, "tensors": tensors,
-         "initial": [[single] if op == "cut" else first],
-         "programs": [[{"op": op, "block": single, "blocks": first}]]},
-        Program,
-    )  # fmt: skip
-    seen = explore(lowered, every=every)
-    assert seen.verdict("placement") == "refuted"
-    assert verify_program(lowered, "wrong").verdict == "refuted"

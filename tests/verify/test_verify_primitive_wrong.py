@@ -275,7 +275,9 @@ def test_a_sum_without_a_home_is_refuted_where_no_later_phase_misses_it(
     assert explore(program).failed == {"completion"}
     emulated = check_program(program)
     assert not emulated.equal
-    assert emulated.message == f"expected {block} in final on some device, or read, got neither"
+    assert emulated.message == (
+        f"expected {block} in final on some device, or read when it is finished, got neither"
+    )
 
 
 def test_a_primitive_that_is_wrong_for_even_sides_only_is_right_for_odd_ones() -> None:

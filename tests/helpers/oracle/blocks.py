@@ -222,10 +222,14 @@ class RankMemories:
             self.ranks[rank].memory.pop(block, None)
 
     def _boxes(self, node: Cut | Join) -> list[Box] | None:
-        """The box of the whole block, then those of its parts; None unless they fill it."""
+        """The box of the whole block, then those of its parts; None unless they fill it.
+
+        A part of another tensor is none.
+        """
         places = [self.names.meaning.place(block) for block in (node.block, *node.blocks)]
         boxes = [place.box for place in places if place is not None]
-        if len(boxes) < len(places) or len({len(box) for box in boxes}) > 1:
+        of = {(place.tensor, len(place.box)) for place in places if place is not None}
+        if len(boxes) < len(places) or len(of) > 1:
             return None
         whole_box, *parts = boxes
         ends = [sorted({end for box in parts for end in box[dim]}) for dim in range(len(whole_box))]

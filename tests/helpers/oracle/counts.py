@@ -23,6 +23,7 @@ from primepar.schedule.program import (
     Evict,
     Fetch,
     Free,
+    Gather,
     Group,
     Instruction,
     IRecv,
@@ -31,6 +32,7 @@ from primepar.schedule.program import (
     Recv,
     Reduce,
     ReduceScatter,
+    Scatter,
     Send,
 )
 
@@ -195,10 +197,10 @@ def _by_collective(names: BlockNames, rank: int, node: Collective, passed: str |
             return Fraction(count - 1, count) * sum(_elements(names, block) for block in blocks)
         case AllGather(block=block):
             return Fraction((count - 1) * _elements(names, block))
-        case AllToAll(blocks=blocks):
+        case AllToAll(blocks=blocks) | Scatter(blocks=blocks):
             sent = (block for place, block in enumerate(blocks) if place != member_index)
             return Fraction(sum(_elements(names, block) for block in sent))
-        case Reduce(block=block, root=root):
+        case Reduce(block=block, root=root) | Gather(block=block, root=root):
             return Fraction(_elements(names, block) if rank != root else 0)
         case Broadcast(block=block, root=root):
             last = node.group[node.group.index(root) - 1]
