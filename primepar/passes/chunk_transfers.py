@@ -40,9 +40,9 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from primepar.passes.block_uses import LOCAL, Rank, RankList, rank_lists
+from primepar.passes.block_uses import LOCAL, RankList, rank_lists
 from primepar.passes.calls import Meeting, meetings
-from primepar.passes.in_place_parts import Edits, tidied
+from primepar.passes.in_place_parts import Edits, edited, tidied
 from primepar.passes.program_tables import Tables, divides_nothing, template_text
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import block_name
@@ -141,13 +141,11 @@ def chunk_transfers(program: Program, chunks: int | ChunkCount) -> Program:
         chunked.sign()
     if not any(edits):
         return program
-    lists: list[list[Instruction]] = []
-    for rank, nodes in enumerate(program.programs):
-        done: list[Instruction] = []
-        for place, node in enumerate(nodes):
-            done += (*joins[rank].get(place, ()), *edits[rank].get(place, (node,)))
-        lists.append(tidied([*done, *joins[rank].get(len(nodes), ())], Rank(rank)))
-    return tables.program_of(lists)
+    for known, replaced, joined in zip(finder.lines, edits, joins, strict=True):
+        for place, nodes in joined.items():
+            replaced[place] = [*nodes, *replaced.get(place, known.nodes[place : place + 1])]
+    pairs = zip(finder.lines, edits, strict=True)
+    return tables.program_of([tidied(edited(known.nodes, one), known.rank) for known, one in pairs])
 
 
 def refined(line: Line, chunks: int) -> Line:

@@ -15,12 +15,13 @@ from primepar.passes.block_uses import Names, Rank, RankList
 from primepar.schedule.program import Cut, Free, Instruction, Join, Program
 
 Edits = dict[int, list[Instruction]]
-"""Position -> the instructions that replace the one there."""
+"""Position -> the instructions that replace the one there; that after the last one has none."""
 
 
 def edited(nodes: Sequence[Instruction], edits: Edits) -> list[Instruction]:
-    """Return the list with some of its instructions replaced."""
-    return [new for place, node in enumerate(nodes) for new in edits.get(place, (node,))]
+    """Return the list with some of its instructions replaced, and others after its last one."""
+    done = [new for place, node in enumerate(nodes) for new in edits.get(place, (node,))]
+    return [*done, *edits.get(len(nodes), ())]
 
 
 def delay(edits: Edits, nodes: Sequence[Instruction], moved: Mapping[int, int]) -> Edits:
@@ -70,7 +71,7 @@ def tidied(nodes: list[Instruction], rank: Rank) -> list[Instruction]:
     edits: Edits = {place: [] for place, *_ in uses}
     for place, node in kept:
         edits.setdefault(place, []).append(node)
-    return [*edited(nodes, edits), *edits.get(len(nodes), ())]
+    return edited(nodes, edits)
 
 
 def _with_late_cuts(

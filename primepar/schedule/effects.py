@@ -152,17 +152,7 @@ def initial_blocks(program: Program) -> tuple[Names, ...]:
     """What every device holds before the program: `initial`, or what it uses before a write."""
     if program.initial is not None:
         return program.initial
-    return tuple(_used_first(program, rank) for rank in range(program.ranks))
-
-
-def _used_first(program: Program, rank: int) -> Names:
-    written: set[str] = set()
-    first: dict[str, None] = {}
-    for node in program.programs[rank]:
-        of = effects(node, rank)
-        first.update((name, None) for name in of.reads if name not in written)
-        written.update(of.writes)
-    return tuple(first)
+    return tuple(_used_first(program, rank)[0] for rank in range(program.ranks))
 
 
 def host_blocks(program: Program) -> tuple[Names, ...]:
@@ -172,15 +162,16 @@ def host_blocks(program: Program) -> tuple[Names, ...]:
     """
     if program.initial is not None:
         return program.host_initial or ((),) * program.ranks
-    return tuple(_fetched_first(program, rank) for rank in range(program.ranks))
+    return tuple(_used_first(program, rank)[1] for rank in range(program.ranks))
 
 
-def _fetched_first(program: Program, rank: int) -> Names:
+def _used_first(program: Program, rank: int) -> tuple[Names, Names]:
+    """The blocks whose first instruction on a rank reads them, and those that it fetches."""
+    read, fetched = dict[str, None](), dict[str, None]()
     known: set[str] = set()
-    first: dict[str, None] = {}
     for node in program.programs[rank]:
-        if isinstance(node, Fetch) and node.block not in known:
-            first[node.block] = None
         of = effects(node, rank)
+        first, names = (fetched, of.writes) if isinstance(node, Fetch) else (read, of.reads)
+        first.update((name, None) for name in names if name not in known)
         known.update(of.reads, of.writes)
-    return tuple(first)
+    return tuple(read), tuple(fetched)

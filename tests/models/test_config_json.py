@@ -16,6 +16,7 @@ from profiles import few
 
 from primepar.errors import ConfigError
 from primepar.models import ModelConfig, load_config
+from primepar.models.config_json import FAMILIES as SPELT
 
 GPT2 = {
     "activation_function": "gelu_new",
@@ -174,30 +175,19 @@ def test_a_head_dim_of_its_own_is_taken(path: Path) -> None:
 # Wrong files
 
 NEEDED = [
-    ("gpt2", "n_embd", "n_embd or hidden_size"),
-    ("gpt2", "n_layer", "n_layer or num_hidden_layers"),
-    ("gpt2", "n_head", "n_head or num_attention_heads"),
-    ("gpt2", "n_positions", "n_positions or max_position_embeddings"),
-    ("gpt2", "vocab_size", "vocab_size"),
-    ("opt", "hidden_size", "hidden_size"),
-    ("opt", "num_hidden_layers", "num_hidden_layers"),
-    ("opt", "num_attention_heads", "num_attention_heads"),
-    ("opt", "ffn_dim", "ffn_dim"),
-    ("opt", "max_position_embeddings", "max_position_embeddings"),
-    ("opt", "vocab_size", "vocab_size"),
-    ("llama", "hidden_size", "hidden_size"),
-    ("llama", "num_hidden_layers", "num_hidden_layers"),
-    ("llama", "num_attention_heads", "num_attention_heads"),
-    ("llama", "intermediate_size", "intermediate_size"),
-    ("llama", "max_position_embeddings", "max_position_embeddings"),
-    ("llama", "vocab_size", "vocab_size"),
-    ("bloom", "n_embed", "hidden_size or n_embed"),
-    ("bloom", "n_layer", "n_layer or num_hidden_layers"),
-    ("bloom", "num_attention_heads", "n_head or num_attention_heads"),
-    ("bloom", "vocab_size", "vocab_size"),
+    (family, key, " or ".join(keys))
+    for family, known in SPELT.items()
+    for field, keys in known.spellings.items()
+    for key in keys
+    if field not in known.defaults and key in FAMILIES[family]
 ]
-
-
+"""Every size of a family: its key in the file above, and all its spellings."""
+VARIANTS = [
+    (family, key, value)
+    for family, known in SPELT.items()
+    for key, value in known.built.items()
+    if isinstance(value, bool)
+]
 THEIRS = ": take the config.json that came with the weights"
 
 
@@ -205,6 +195,21 @@ THEIRS = ": take the config.json that came with the weights"
 def test_a_missing_key_is_reported(path: Path, family: str, key: str, spellings: str) -> None:
     content = {name: value for name, value in FAMILIES[family].items() if name != key}
     assert refused(path, content) == f"expected the key {spellings}, got none{THEIRS}"
+
+
+@pytest.mark.parametrize(("family", "key", "built"), VARIANTS)
+def test_a_variant_that_is_not_built_is_refused(
+    path: Path, family: str, key: str, built: bool
+) -> None:
+    loaded(path, FAMILIES[family] | {key: built})
+    yes, no = json.dumps(built), json.dumps(not built)
+    assert refused(path, FAMILIES[family] | {key: not built}) == (
+        f"{key}: expected {yes}, got {no}: this variant is not built here"
+    )
+
+
+def test_all_sizes_and_variants_are_asked_for() -> None:
+    assert (len(NEEDED), len(VARIANTS)) == (21, 7)
 
 
 @pytest.mark.parametrize(
@@ -238,32 +243,6 @@ def test_a_missing_key_is_reported(path: Path, family: str, key: str, spellings:
             GPT2 | {"activation_function": "tanh"},
             "activation_function: expected one of gelu_new, gelu_pytorch_tanh, gelu, relu, silu, "
             'swish, got "tanh": write the nearest of them',
-        ),
-        (
-            GPT2 | {"scale_attn_weights": False},
-            "scale_attn_weights: expected true, got false: this variant is not built here",
-        ),
-        (
-            GPT2 | {"scale_attn_by_inverse_layer_idx": True},
-            "scale_attn_by_inverse_layer_idx: expected false, got true: this variant is not built "
-            "here",
-        ),
-        (
-            GPT2 | {"add_cross_attention": True},
-            "add_cross_attention: expected false, got true: this variant is not built here",
-        ),
-        (
-            OPT | {"do_layer_norm_before": False},
-            "do_layer_norm_before: expected true, got false: this variant is not built here",
-        ),
-        (
-            OPT | {"layer_norm_elementwise_affine": False},
-            "layer_norm_elementwise_affine: expected true, got false: this variant is not built "
-            "here",
-        ),
-        (
-            OPT | {"_remove_final_layer_norm": True},
-            "_remove_final_layer_norm: expected false, got true: this variant is not built here",
         ),
         (
             OPT | {"word_embed_proj_dim": 512},
@@ -309,11 +288,6 @@ def test_a_missing_key_is_reported(path: Path, family: str, key: str, spellings:
             "rope_theta: expected 10000.0 as in rope_parameters.rope_theta, got 1000000.0",
         ),
         (LLAMA | {"rope_parameters": 3}, "rope_parameters: expected an object, got 3"),
-        (
-            BLOOM | {"apply_residual_connection_post_layernorm": True},
-            "apply_residual_connection_post_layernorm: expected false, got true: this variant is "
-            "not built here",
-        ),
         (3, "expected a JSON object, got 3"),
     ],
 )

@@ -1,17 +1,23 @@
-"""Programs survive their file, people can read them, and the shipped schema is current."""
+"""Programs survive their file, people can read them, and the shipped schema is current.
+
+And every instruction touches what the table of effects has, as the explorer has its own.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from conftest import Golden
+from oracle.machine import Machine
 
 import primepar.schedule
 from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Linear, Program, load_program, lower, program_text, save_program
+from primepar.schedule.effects import effects
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -72,6 +78,16 @@ EVERY_INSTRUCTION: tuple[Instruction, ...] = (
     Cut("A", ("B", "C")),
     Join(("B", "C"), "A"),
 )
+OTHERWISE: tuple[Instruction, ...] = (
+    AllReduce((0, 1), block="A", also=("B",)),
+    Reduce((0, 1), block="A", root=0),
+    Broadcast((0, 1), block="A", root=1),
+    Scatter((0, 1), block="A", root=1),
+    Compute(("A", "B"), "A"),
+    Cut("A", ("B", "C"), in_place=True),
+    Join(("B", "C"), "A", in_place=True),
+)
+"""Some of them where another rank is the root, with more blocks, or in place."""
 
 
 def every_instruction() -> Program:
@@ -203,3 +219,30 @@ def test_the_schema_knows_every_instruction() -> None:
     known = {tag for definition in definitions.values()
              for tag in definition["properties"].get("op", {}).get("enum", ())}  # fmt: skip
     assert known == {str(node.__struct_config__.tag) for node in EVERY_INSTRUCTION}
+
+
+def test_every_class_of_instruction_is_here() -> None:
+    assert {type(node) for node in EVERY_INSTRUCTION} == set(get_args(Instruction))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [node for node in (*EVERY_INSTRUCTION, *OTHERWISE) if not getattr(node, "again", False)],
+    ids=str,
+)
+def test_the_explorer_touches_what_the_table_has(
+    node: Instruction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, changes = set[str](), set[str]()
+
+    def touch(_: Machine, rank: int, read: tuple[str, ...], written: tuple[str, ...]) -> None:
+        reads.update(read)
+        changes.update(written)
+
+    monkeypatch.setattr(Machine, "_touch", touch)
+    Machine.of(Program("primepar-program", 1, 2, ((node,), ())), buffered=False).advance(0)
+    of = effects(node, 0)
+    # A sum reads the block that it is added to, and whatever is freed has to be there: the table
+    # lists both once, among what changes.
+    assert changes == {*of.writes, *of.frees}
+    assert reads - changes == {*of.reads} - changes
