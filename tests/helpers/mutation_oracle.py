@@ -26,6 +26,7 @@ from oracle.explore import explore
 from phase_programs import between, built, heads, norm, sums
 from phased import everything
 from pipeline_cases import small
+from pipelined_plans import smallest
 from scaled_programs import scaled_program
 from step_cases import passed, recomputed, sharded
 from stream_k_cases import WITH_FIX_UP
@@ -70,6 +71,7 @@ MORE_STEPS: dict[str, Callable[[], Program]] = {
     "flux-scatter": FluxScatter(devices=3, chunks=1, M=3, N=3, K=3).program,
     "ring-attention": RingAttention(devices=3, positions=3).program,
     "ulysses": Ulysses(devices=3, positions=3, heads=3).program,
+    "step of a pipeline": smallest,
     "step in chunks": lambda: overlap(chunk_transfers(passed("megatron-sp", 2, "gpt2"), 2)),
     "norm": lambda: built(norm()),
     "heads": lambda: built(heads()),

@@ -118,23 +118,6 @@ def test_a_shape_that_the_side_does_not_divide_names_the_padded_size() -> None:
 # Traffic
 
 
-@given(side=st.integers(1, 4), factors=st.tuples(*[st.integers(1, 5)] * 3))
-@settings(max_examples=20)
-def test_primepar_sends_its_formula_for_every_shape(
-    side: int, factors: tuple[int, int, int]
-) -> None:
-    M, N, K = (side * factor for factor in factors)
-    sequence = Sequence.of(PRIMITIVES["primepar"](), side)
-    linear = EmulatedLinear(sequence, Linear(M, N, K))
-    linear.forward(np.ones((M, N)), np.ones((N, K)))
-    linear.backward(np.ones((M, K)))
-    counted = [sum(run.sent[rank] for run in linear.runs) for rank in range(sequence.ranks)]
-    p = side * side
-    expected = Fraction(2 * (side - 1) * (M * N + M * K) + 2 * side * N * K, p) * (side > 1)
-    assert counted == [expected] * p
-    assert formula(sequence, Linear(M, N, K)) == expected
-
-
 def test_a_ring_all_reduce_that_does_not_divide_is_counted_as_a_fraction() -> None:
     sequence = parse_sequence("N3")
     assert formula(sequence, Linear(M=2, N=3, K=2)) == Fraction(16, 3)

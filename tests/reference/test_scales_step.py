@@ -36,19 +36,6 @@ def added_by_every_rank(rank: int, instructions: list[Instruction]) -> None:
     instructions.insert(index + 1, AllReduce((0, 1, 2, 3), block=BIAS))
 
 
-def divided_twice(rank: int, instructions: list[Instruction]) -> None:
-    """Divide the loss once in its terms, and once more in their sum."""
-    index = place(instructions, "all_reduce loss[0]")
-    instructions[index] = replace(instructions[index], scale=MEAN)
-
-
-def of_own_rows(rank: int, instructions: list[Instruction]) -> None:
-    """Divide by the rows of one rank, and sum over all ranks."""
-    for text in ("loss.forward", "loss.backward"):
-        index = place(instructions, text)
-        instructions[index] = replace(instructions[index], scale="1/8")
-
-
 def of_one_micro_batch(rank: int, instructions: list[Instruction]) -> None:
     """Divide a gradient that is finished once more, by a number of micro-batches."""
     index = place(instructions, f"all_reduce {BIAS}")
@@ -73,26 +60,6 @@ def corrected(rank: int, instructions: list[Instruction]) -> None:
             "device 0, programs[0][86]: expected every term once in a sum, got "
             "blocks.0.proj.bias.gradient M=0 K=0 a second time",
             id="a bias gradient added by every rank",
-        ),
-        pytest.param(
-            "data", divided_twice,
-            "rank 0, final loss[0]: expected each loss.forward product 1/32 times, got each 1/1024 "
-            "times: scale 1/32 is applied twice, so leave one out: see rank 0, instruction 37 "
-            "(all_reduce 1/32 * loss[0] over 0,1,2,3)",
-            "device 0: at the end expected loss.forward M=0 K=0 1/32 times in loss[0], got it "
-            "1/1024 times",
-            id="a loss divided twice",
-        ),
-        pytest.param(
-            "data", of_own_rows,
-            "rank 0, instruction 41 (head.backward head/dI[0,0] += loss/dI[0,0] * "
-            "embedding.token[0,0]), which reads loss/dI[0,0] for the head.backward sub-operator "
-            "(M=0, N=0, K=0): expected loss.backward product (M=0, K=0) 1/32 times, got it 1/8 "
-            "times: it is added 4 times, or is a mean over 8 instead of 32: see rank 0, "
-            "instruction 38 (loss.backward loss/dI[0,0] += 1/8 * loss/logs[0,0] * targets[0])",
-            "device 3, programs[3][37]: expected loss.forward M=0 K=0 1/32 times in a sum, got it "
-            "1/8 times",
-            id="a mean over the wrong count",
         ),
         pytest.param(
             "data", of_one_micro_batch,
