@@ -216,18 +216,22 @@ def one_step(text: str, shape: tuple[int, int, int]) -> float:
     import torch
     from torch import distributed as dist
 
-    from primepar.distributed import Mesh, PartitionedLinear, scatter_tensor
+    from primepar.distributed import Mesh, scatter_tensor
+    from primepar.distributed.modules.linear import Schedules, partitioned_product
+    from primepar.operators.single_operator import resident_layout
 
     M, N, K = shape
     mesh = Mesh(parse_sequence(text))
-    layer = PartitionedLinear(mesh, torch.ones(N, K))
-    rows = scatter_tensor(mesh, layer.source, torch.ones(M, N)).requires_grad_()
-    output = layer(rows)
-    output.backward(torch.ones_like(output))
-    for made, sums in ((output, N), (rows.grad, K), (layer.weight.grad, M)):
+    home = resident_layout(mesh.movement, "forward", "W")
+    source = resident_layout(mesh.movement, "forward", "O", last=True)
+    weight = scatter_tensor(mesh, home, torch.ones(N, K)).requires_grad_()
+    rows = scatter_tensor(mesh, source, torch.ones(M, N)).requires_grad_()
+    programs = Schedules(mesh, Linear(M=M, N=N, K=K), source)
+    output = partitioned_product(rows, weight, programs)
+    torch.autograd.backward(output, torch.ones_like(output))
+    for made, sums in ((output, N), (rows.grad, K), (weight.grad, M)):
         if made is None or not bool((made == sums).all()):
             raise SystemExit(f"{text}: expected sums of {sums} ones, got {made}")
-    (programs,) = mesh.compiled.values()
     counted = (*programs.forward.sent, *programs.backward.sent)
     linear = float(sum(elements for kind, elements, _ in counted if kind == "linear"))
     sent = torch.tensor(linear, dtype=torch.float64)

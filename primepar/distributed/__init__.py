@@ -9,8 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from primepar.distributed.modules.linear import PartitionedLinear as PartitionedLinear
-    from primepar.distributed.modules.model import GPT as GPT
     from primepar.distributed.modules.model import PartitionedModel as PartitionedModel
     from primepar.distributed.modules.model import full_gradient as full_gradient
     from primepar.distributed.modules.model import full_logits as full_logits
@@ -35,9 +33,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "Executor": "runtime.executor",
-    "GPT": "modules.model",
     "Mesh": "runtime.mesh",
-    "PartitionedLinear": "modules.linear",
     "PartitionedModel": "modules.model",
     "Region": "parallel.layer_plan",
     "clip_grad_norm": "parallel.batches",

@@ -13,10 +13,11 @@ import pytest
 import torch
 from distributed_program import GROUP, RANKS, expected_blocks, run_program, run_rows_together
 from distributed_ranks import on_ranks
+from linear_layer import LinearLayer
 from profiles import IS_LONG
 
-from primepar.distributed import Mesh, PartitionedLinear
-from primepar.errors import ConfigError, MeshError, ShapeError
+from primepar.distributed import Mesh
+from primepar.errors import MeshError
 from primepar.partition import parse_sequence
 from primepar.schedule import Layout, Linear
 
@@ -133,28 +134,8 @@ def test_a_world_of_another_size_is_refused() -> None:
     )
 
 
-def test_an_input_that_is_no_block_of_the_layer_is_refused() -> None:
-    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.zeros(6, 4))
-    with pytest.raises(ShapeError) as error:
-        layer(torch.zeros(2, 5))
-    assert str(error.value) == (
-        "linear: expected 6 columns (1 of the 1 slices of N=6), got (2, 5): give the part that "
-        "this rank holds"
-    )
-
-
-def test_an_input_of_another_dtype_is_refused() -> None:
-    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.zeros(6, 4))
-    with pytest.raises(ConfigError) as error:
-        layer(torch.zeros(2, 6, dtype=torch.float64))
-    assert str(error.value) == (
-        "linear: expected an input of the mesh's torch.float32, got torch.float64: "
-        "convert it, or make the mesh with that dtype"
-    )
-
-
 def test_a_changed_input_is_no_longer_differentiated() -> None:
-    layer = PartitionedLinear(Mesh(parse_sequence("")), torch.ones(6, 4))
+    layer = LinearLayer(Mesh(parse_sequence("")), torch.ones(6, 4))
     x = torch.ones(2, 6)
     output = layer(x)
     x.zero_()

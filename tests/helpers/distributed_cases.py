@@ -10,8 +10,15 @@ import sent_traffic
 import torch
 from linear_cases import arrays, mesh_of, message_of
 
-from primepar.distributed import GPT, full_gradient, full_parameter, load_parameter
-from primepar.models import GPTConfig
+from primepar.distributed import (
+    Mesh,
+    PartitionedModel,
+    full_gradient,
+    full_parameter,
+    load_parameter,
+)
+from primepar.models import GPTConfig, ModelConfig
+from primepar.plan.presets import uniform_plan
 
 CONFIG = GPTConfig(layers=2, hidden=24, heads=12, context=6, vocabulary=36)
 BATCH = 12
@@ -33,10 +40,15 @@ def batch(step: int = 0, device: torch.device | str = "cpu") -> tuple[torch.Tens
     return whole[:, :-1], whole[:, 1:]
 
 
+def partitioned(config: ModelConfig, mesh: Mesh, seed: int = 0) -> PartitionedModel:
+    """The model with the mesh's sequence for every linear operator."""
+    return PartitionedModel(uniform_plan(config, mesh.sequence), mesh, seed)
+
+
 def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
     """Loss and gradients of the first step, then some steps of SGD: losses, parameters, memory."""
     mesh = mesh_of(sequence)
-    model = GPT(CONFIG, mesh, seed=3)
+    model = partitioned(CONFIG, mesh, seed=3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses = []
     gradients: dict[str, torch.Tensor | None] = {}
@@ -59,7 +71,9 @@ def gpt(sequence: str, steps: int = 3) -> dict[str, Any]:
 
 def refusals() -> list[str]:
     """What wrong uses of a model are refused with."""
-    model = GPT(GPTConfig(layers=1, hidden=4, heads=2, context=2, vocabulary=4), mesh_of(""))
+    model = partitioned(
+        GPTConfig(layers=1, hidden=4, heads=2, context=2, vocabulary=4), mesh_of("")
+    )
     tokens = torch.zeros((2, 3), dtype=torch.int64)
     return [
         message_of(model.loss, tokens, tokens),
@@ -73,7 +87,7 @@ def refusals() -> list[str]:
 def traced(sequence: str) -> tuple[Fraction, int, int]:
     """Elements sent in one training step as counted and as traced, and the products seen."""
     mesh = mesh_of(sequence)
-    model = GPT(CONFIG, mesh)
+    model = partitioned(CONFIG, mesh)
     sent_traffic.clear()
     mesh.start_trace()
     model.loss(*batch()).backward()  # type: ignore[no-untyped-call]
@@ -85,7 +99,7 @@ def traced(sequence: str) -> tuple[Fraction, int, int]:
 
 def loaded(sequence: str) -> bool:
     """Whether a parameter comes back whole as it was loaded; of use on rank 0 alone."""
-    model = GPT(CONFIG, mesh_of(sequence))
+    model = partitioned(CONFIG, mesh_of(sequence))
     same = []
     for name in NAMES:
         shape = CONFIG.parameter_shapes[name]

@@ -8,9 +8,10 @@ import numpy as np
 import sent_traffic
 import torch
 from distributed_ranks import device_of_rank
+from linear_layer import LinearLayer
 from numpy.typing import NDArray
 
-from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
+from primepar.distributed import Mesh, gather_tensor, scatter_tensor
 from primepar.errors import PrimeParError
 from primepar.partition import parse_sequence
 from primepar.schedule import Element, Layout, Primitive, Sequence
@@ -90,7 +91,7 @@ def dense_tensors() -> Arrays:
     return {"O": I @ W, "dI": dO @ W.T, "dW": I.T @ dO, "W": W}
 
 
-def linear_step(layer: PartitionedLinear) -> tuple[torch.Tensor, torch.Tensor]:
+def linear_step(layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
     """Forward and backward of one layer on this rank's blocks: its O and its dI."""
     whole = whole_tensors()
     x = scatter_tensor(layer.mesh, layer.source, whole["I"]).requires_grad_()
@@ -106,7 +107,7 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
     Of the first step every tensor is gathered to rank 0.
     """
     mesh = mesh_of(sequence)
-    layer = PartitionedLinear(mesh, whole_tensors()["W"], source)
+    layer = LinearLayer(mesh, whole_tensors()["W"], source)
     before = layer.weight.data_ptr()
     sent_traffic.clear()
     output, dI = linear_step(layer)
@@ -127,7 +128,7 @@ def linear(sequence: str, source: Layout | None = None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def evaluate(layer: PartitionedLinear) -> torch.Tensor:
+def evaluate(layer: LinearLayer) -> torch.Tensor:
     """Forward without gradients."""
     x = scatter_tensor(layer.mesh, layer.source, whole_tensors()["I"])
     with torch.no_grad():
@@ -135,7 +136,7 @@ def evaluate(layer: PartitionedLinear) -> torch.Tensor:
     return output
 
 
-def twice(layer: PartitionedLinear) -> dict[str, Any]:
+def twice(layer: LinearLayer) -> dict[str, Any]:
     """Two forwards before their backwards, each of these twice."""
     mesh, whole = layer.mesh, whole_tensors()
     dO = scatter_tensor(mesh, layer.output, whole["dO"])
@@ -153,7 +154,7 @@ def twice(layer: PartitionedLinear) -> dict[str, Any]:
     return {"equal": torch.equal(*gradients), "sums": arrays(sums)}
 
 
-def _changed(layer: PartitionedLinear) -> str:
+def _changed(layer: LinearLayer) -> str:
     """The error of torch for a weight that was changed between forward and backward."""
     output = layer(scatter_tensor(layer.mesh, layer.source, whole_tensors()["I"]))
     with torch.no_grad():
@@ -186,7 +187,7 @@ def arrays(tensors: dict[str, torch.Tensor | None]) -> Arrays:
 def unfit(sequence: str) -> str:
     """What a layer on a mesh that cannot run it is refused with; nothing is sent for it."""
     mesh = mesh_of(sequence)
-    return message_of(PartitionedLinear, mesh, whole_tensors()["W"])
+    return message_of(LinearLayer, mesh, whole_tensors()["W"])
 
 
 def several(cases: list[tuple[str, tuple[Any, ...]]]) -> list[Any]:

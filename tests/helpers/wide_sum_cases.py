@@ -7,8 +7,9 @@ from typing import Any
 
 import sent_traffic
 import torch
+from linear_layer import LinearLayer
 
-from primepar.distributed import Mesh, PartitionedLinear, gather_tensor, scatter_tensor
+from primepar.distributed import Mesh, gather_tensor, scatter_tensor
 from primepar.distributed.runtime.step_programs import StepPrograms, update
 from primepar.distributed.runtime.training_state import TrainingState
 from primepar.models.dropout import Draw
@@ -50,7 +51,7 @@ def partitioned(sequence: str, wide: bool) -> dict[str, Any] | None:
     if not wide:
         mesh.wide_dtype = mesh.dtype
     whole = operands()
-    layer = PartitionedLinear(mesh, whole["W"])
+    layer = LinearLayer(mesh, whole["W"])
     x = scatter_tensor(mesh, layer.source, whole["I"]).requires_grad_()
     sent_traffic.clear()
     output = layer(x)

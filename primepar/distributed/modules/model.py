@@ -27,12 +27,10 @@ from primepar.distributed.runtime.training_state import (
     written,
 )
 from primepar.errors import ConfigError, ShapeError
-from primepar.models import ModelConfig
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
 from primepar.plan import Plan, layouts
 from primepar.plan.layouts import logits_layout, padded_shape, padded_vocabulary
-from primepar.plan.presets import uniform_plan
 from primepar.schedule import Layout
 from primepar.schedule.layout import Slices
 
@@ -129,18 +127,6 @@ class PartitionedModel(nn.Module):
             for name, parts in self.places.items()
             for part in parts
         }
-
-
-class GPT(PartitionedModel):
-    """A GPT on a mesh; its parameters are this rank's blocks, with their names in the config.
-
-    Every rank constructs it and calls it in the same order. Raises `ConfigError` if the number of
-    slices does not divide a size of the config, `SequenceError` or `PlanError` if the sequence
-    cannot run it.
-    """
-
-    def __init__(self, config: ModelConfig, mesh: Mesh, seed: int = 0) -> None:
-        super().__init__(uniform_plan(config, mesh.sequence), mesh, seed)
 
 
 class _Loss(torch.autograd.Function):
