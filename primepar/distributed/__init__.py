@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from primepar.distributed.modules.model import full_logits as full_logits
     from primepar.distributed.modules.model import full_parameter as full_parameter
     from primepar.distributed.modules.model import load_parameter as load_parameter
-    from primepar.distributed.modules.model import parameter_layout as parameter_layout
     from primepar.distributed.modules.weights import load_weights as load_weights
     from primepar.distributed.modules.weights import save_weights as save_weights
     from primepar.distributed.parallel.batches import clip_grad_norm as clip_grad_norm
@@ -49,7 +48,6 @@ _MODULES = {
     "local_rows": "parallel.batches",
     "loss_weight": "parallel.batches",
     "parallelize": "parallel.module",
-    "parameter_layout": "modules.model",
     "placements_of": "parallel.placements",
     "save_weights": "modules.weights",
     "scatter_tensor": "runtime.scatter_gather",

@@ -24,7 +24,7 @@ from lowered_steps import shared_folder
 from saved_tensors import arrays_of
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
-from primepar.distributed import full_gradient, full_parameter, parameter_layout
+from primepar.distributed import full_gradient, full_parameter
 from primepar.distributed.checkpoints.loading import SavedRun, load_saved, read_whole
 from primepar.distributed.checkpoints.manifest import Identity
 from primepar.distributed.checkpoints.saving import Checkpoints
@@ -37,6 +37,7 @@ from primepar.models import WeightFile, load_config, write_weights
 from primepar.operators import StepInputs
 from primepar.partition import registry
 from primepar.plan import Plan, preset_plan
+from primepar.plan.layouts import parameter_layout
 from primepar.reference.emulator.model import EmulatedModel
 from primepar.reference.oracle.layers import Array
 from primepar.reference.oracle.transformer import Transformer
@@ -73,7 +74,7 @@ def _train(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {
         "loaded": arrays({name: full_parameter(model, name) for name in NAMES})
     }
-    layouts = {name: parameter_layout(model, name) for name in NAMES}
+    layouts = {name: parameter_layout(model.plan, name) for name in NAMES}
     results["apart"] = [name for name, layout in layouts.items() if max(map(len, layout.held)) > 1]
     tokens_BT, targets_BT = map(torch.from_numpy, cases.batch(CONFIG))
     loss = model.loss(tokens_BT, targets_BT)

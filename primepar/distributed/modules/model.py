@@ -29,9 +29,13 @@ from primepar.distributed.runtime.training_state import (
 from primepar.errors import ConfigError, ShapeError
 from primepar.models.dropout import Draw
 from primepar.operators import StepInputs, Until
-from primepar.plan import Plan, layouts
-from primepar.plan.layouts import logits_layout, padded_shape, padded_vocabulary
-from primepar.schedule import Layout
+from primepar.plan import Plan
+from primepar.plan.layouts import (
+    logits_layout,
+    padded_shape,
+    padded_vocabulary,
+    parameter_layout,
+)
 from primepar.schedule.layout import Slices
 
 
@@ -199,19 +203,10 @@ def _parameter(model: PartitionedModel, name: str) -> nn.Parameter | None:
     return dict(model.named_parameters()).get(name)
 
 
-def parameter_layout(model: PartitionedModel, name: str) -> Layout:
-    """Return the layout of a parameter, which its gradient and its optimizer state share.
-
-    Raises `ConfigError` for an unknown name.
-    """
-    _parameter(model, name)
-    return layouts.parameter_layout(model.plan, name)
-
-
 def _full(model: PartitionedModel, name: str, block: torch.Tensor | None) -> torch.Tensor | None:
     """Gather the full tensor, without the padding of the vocabulary."""
     shape = padded_shape(model.plan, name)
-    whole = gather_tensor(model.mesh, parameter_layout(model, name), block, shape)
+    whole = gather_tensor(model.mesh, parameter_layout(model.plan, name), block, shape)
     if whole is None:
         return None
     return whole[tuple(slice(size) for size in model.config.parameter_shapes[name])]

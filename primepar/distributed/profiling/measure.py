@@ -72,11 +72,7 @@ def profile(asked: Profile) -> int:
     """
     launch = Launch.of(os.environ)
     with launch.one_error():
-        if asked.ranks is not None and launch.launcher != "alone":
-            raise LaunchError(
-                f"--ranks: expected a process started alone, got one of {launch.size} that "
-                f"{launch.launcher} started: leave --ranks out"
-            )
+        launch.check_alone(asked.ranks)
         check_installed(launch, "torch")
         if launch.launcher == "alone":
             again = ("-m", "primepar", "profile")
@@ -123,8 +119,7 @@ def profile_here(asked: Profile, launch: Launch, world: World, stopping: Stoppin
 
 def _check_one_machine(world: World) -> None:
     """Raise `LaunchError` for several machines: the cluster file gets one level of links."""
-    world.store.set(f"host/{world.rank}", platform.node())
-    hosts = {world.store.get(f"host/{rank}").decode() for rank in range(world.size)}
+    hosts = set(world.exchange("profile host", platform.node()))
     if len(hosts) > 1:
         raise LaunchError(
             f"profile: expected processes on one machine, got {', '.join(sorted(hosts))}: "

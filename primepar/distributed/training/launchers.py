@@ -70,6 +70,14 @@ class Launch:
                 )
         return cls("alone", 0, 1)
 
+    def check_alone(self, ranks: int | None) -> None:
+        """Raise `LaunchError` for `--ranks` in a process that a launcher started."""
+        if ranks is not None and self.launcher != "alone":
+            raise LaunchError(
+                f"--ranks: expected a process started alone, got one of {self.size} that "
+                f"{self.launcher} started: leave --ranks out"
+            )
+
     @contextmanager
     def one_error(self) -> Iterator[None]:
         """Report an error that occurs on all ranks only once.

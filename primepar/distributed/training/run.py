@@ -25,7 +25,7 @@ from primepar.distributed.training.settings import Settings, shown
 from primepar.distributed.training.settings_file import config_text
 from primepar.distributed.training.settings_plan import name_of, plan_of, sizes_of
 from primepar.distributed.training.stopping import Stopping, exit_code, stop_reason, stop_time
-from primepar.errors import ConfigError, LaunchError
+from primepar.errors import ConfigError
 from primepar.files import announce, note_input, reason, replace
 from primepar.pictures.timeline import chrome_trace, timeline_svg
 from primepar.plan import Plan
@@ -46,11 +46,7 @@ def train(settings: Settings, ranks: int | None = None, prove: Prove | None = No
     """
     launch = Launch.of(os.environ)
     with launch.one_error():
-        if ranks is not None and launch.launcher != "alone":
-            raise LaunchError(
-                f"--ranks: expected a process started alone, got one of {launch.size} that "
-                f"{launch.launcher} started: leave --ranks out"
-            )
+        launch.check_alone(ranks)
         check_installed(launch, "torch", "safetensors")
         if ranks is not None and ranks < 1:
             raise ConfigError(f"--ranks: expected 1 or more, got {ranks}")
