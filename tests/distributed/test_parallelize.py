@@ -70,6 +70,11 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
         "PlanError: pattern 'blocks.0.fc1x': expected one that matches linear layers of the "
         "module, got none among mix, blocks.0.qkv, blocks.0.out, ...: write blocks.0.fc1",
     ),
+    "a pattern of a name inside": (
+        ("own", {}, {"fc1": "K4", "*": "P2x2"}),
+        "PlanError: pattern 'fc1': expected one that matches linear layers of the module, got none "
+        "among mix, blocks.0.qkv, blocks.0.out, ...: write *.fc1",
+    ),
     "another number of ranks": (
         ("own", {}, "P3x3"),
         "PlanError: mix: expected a sequence of the mesh's 4 ranks, got 'P3x3' of 9: write "
@@ -130,6 +135,10 @@ MISUSED = {
     "none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
     "a state with sections of rank 0 alone": "MeshError: state_dict: expected all ranks to call "
     "it, got none on rank 1, 2, 3 in 0.5 s: call it on every rank, and save what rank 0 gets",
+    "a copy": "ConfigError: module: expected one that is not parallelized to copy or to pickle, "
+    "got one that is: copy it before parallelize, or keep full_state_dict(module)",
+    "an evaluation of rank 0 alone": "MeshError: forward without gradients: expected all ranks to "
+    "call it, got none on rank 1 in 0.5 s: evaluate and generate on every rank",
     "a folder without a state": "ConfigError: save_pretrained: expected the full state, got none: "
     "call full_state_dict(module) on every rank, and save_pretrained(folder, state_dict=states) on "
     "rank 0",

@@ -307,6 +307,7 @@ def misused() -> dict[str, str]:
     parallelize(aged, "P2x2", 4, BLOCK_REGIONS)
     wrong = parallelize(OwnNorm(), "P2x2", 4, BLOCK_REGIONS)
     x = torch.randn(2, 4, 32)
+    module(x.double())
     seeds = torch.randn(2, 4, 32, generator=torch.Generator().manual_seed(dist.get_rank()))
     masked = nn.Sequential(nn.LayerNorm(32), Block())
     parallelize(masked, "megatron", 4)
@@ -322,23 +323,25 @@ def misused() -> dict[str, str]:
         "an old optimizer": lambda: old.step(),
         "a state of rank 0 alone": lambda: alone(lambda: full_state_dict(module)),
         "a state with sections of rank 0 alone": lambda: alone(module.state_dict),
-        "a folder without a state": lambda: deepcopy(of_library).save_pretrained("none"),
+        "a folder without a state": lambda: of_library.save_pretrained("none"),
+        "a copy": lambda: deepcopy(module),
+        "an evaluation of rank 0 alone": lambda: alone(torch.no_grad()(lambda: module(x.double()))),
         "a parameter of a region": lambda: torch.autograd.backward(wrong(x).square().sum()),
         "a seed of each rank": lambda: torch.autograd.backward((masked(x) * seeds).sum()),
     }
     return {name: message(call) for name, call in calls.items()}
 
 
-def alone(state: Callable[[], object]) -> None:
-    """Ask for a state on rank 0; the others wait until it has given up."""
+def alone(call: Callable[[], object]) -> None:
+    """Call on rank 0; the others wait until it has given up, which in a script is the end."""
     try:
-        with patch.object(batches, "PATIENCE", 0.5):
+        with patch.multiple(batches, PATIENCE=0.5, EVALUATION_PATIENCE=0.5):
             if dist.get_rank() == 0:
-                state()
-            else:
-                next(batches._meetings)  # as rank 0 does: in a script this is the end
+                call()
     finally:
-        dist.barrier()
+        meetings = [batches._meetings]
+        dist.broadcast_object_list(meetings)
+        batches._meetings |= meetings[0]  # ranks go on together, as they do in no script
 
 
 def message(call: Callable[[], Any]) -> str:
@@ -353,9 +356,7 @@ def states(folder: str) -> dict[str, Any]:
     """Ordinary states into a parallelized module and out of it, and through a checkpoint."""
     expected = own(1).state_dict()
     first, second = (parallelize(own(1), plan, 4, REGIONS) for plan in ("P2x2", "M2,megatron"))
-    with torch.no_grad():
-        for parameter in first.parameters():
-            parameter.zero_()
+    zero(first)
     first.load_state_dict(expected)
     entries = first.state_dict()
     save({"model": entries}, checkpoint_id=folder, no_dist=False)
@@ -365,6 +366,7 @@ def states(folder: str) -> dict[str, Any]:
     load(target, checkpoint_id=folder)
     second.load_state_dict(target["model"])
     loaded = [full_state_dict(first), full_state_dict(second)]
+    zero(second)  # what was returned is a copy
     second.load_state_dict(first.state_dict())
     loaded.append(full_state_dict(second))
     return {
@@ -378,6 +380,12 @@ def states(folder: str) -> dict[str, Any]:
             for state in loaded
         ],
     }
+
+
+@torch.no_grad()
+def zero(module: nn.Module) -> None:
+    for parameter in module.parameters():
+        parameter.zero_()
 
 
 def placed() -> dict[str, Any]:

@@ -13,11 +13,11 @@ What breaks one of these rules is wrong without a sign:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
-from itertools import count
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -32,7 +32,9 @@ TOLERANCE = 1e-2
 """Relative difference of two sums; a gradient of a part of the heads differs by far more."""
 PATIENCE = 60.0
 """Seconds that ranks wait for one another before a state is gathered."""
-_meetings = count()
+EVALUATION_PATIENCE = 600.0
+"""The same before an evaluation, as one rank may have a state to write first."""
+_meetings: Counter[str] = Counter()
 LABELS = (torch.int64, torch.int32)
 """Dtypes of classes; other labels are numbers, of which all count."""
 STATE = "_primepar_batches"
@@ -45,7 +47,18 @@ untraced: Callable[..., Any] = torch.compiler.disable
 """Messages of a program are posted by a list of functions, which torch.compile is not to trace."""
 
 
-class BatchCheck:
+class PartOfWorld:
+    """What a parallelized module has: a copy of it would not average gradients of norms."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Raise `ConfigError`."""
+        raise ConfigError(
+            "module: expected one that is not parallelized to copy or to pickle, got one that is: "
+            "copy it before parallelize, or keep full_state_dict(module)"
+        )
+
+
+class BatchCheck(PartOfWorld):
     """Called before every forward: compares the rows once, and the counts of labels each time.
 
     The counts of one step are compared at the next one, so that no step waits for them.
@@ -54,7 +67,8 @@ class BatchCheck:
     def __init__(self, boundaries: Boundaries) -> None:
         self.boundaries, self.is_weighted = boundaries, False
         self._are_compared = boundaries.stream.ranks == boundaries.row_groups
-        self._counts: tuple[Any, torch.Tensor] | None = None
+        self._counts: tuple[Any, list[torch.Tensor]] | None = None
+        self._had_gradients = True
 
     @untraced
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -64,8 +78,16 @@ class BatchCheck:
         if not self._are_compared and tensors:
             self._are_compared = True
             self._compare_rows(tensors)
+        # Messages of an evaluation on one rank would meet those of a training step on the others.
+        has_gradients = torch.is_grad_enabled()
+        if self._had_gradients and not has_gradients:
+            held, rank = self.boundaries.stream.held, dist.get_rank()
+            sharing = [other for other, rows in enumerate(held) if rows == held[rank]]
+            what = "forward without gradients"
+            meet(what, sharing, EVALUATION_PATIENCE, "evaluate and generate on every rank")
+        self._had_gradients = has_gradients
         # By place only in training: groups may generate in different numbers of calls.
-        second = args[1] if len(args) > 1 and torch.is_grad_enabled() else None
+        second = args[1] if len(args) > 1 and has_gradients else None
         labels = kwargs.get("labels", kwargs.get("targets", second))
         has_groups = self.boundaries.row_groups > 1 and not self.is_weighted
         if has_groups and isinstance(labels, torch.Tensor) and labels.dtype in LABELS:
@@ -96,7 +118,7 @@ class BatchCheck:
             work, counts = self._counts
             work.wait()
             by_group = {self.boundaries.row_group(rank): count
-                        for rank, count in enumerate(counts.tolist())}  # fmt: skip
+                        for rank, count in enumerate(torch.cat(counts).tolist())}  # fmt: skip
             if len(set(by_group.values())) > 1:
                 listed = " and ".join(str(by_group[group]) for group in sorted(by_group))
                 raise PlanError(
@@ -105,8 +127,8 @@ class BatchCheck:
                     "that of all labels"
                 )
         local = (labels >= 0).sum().view(1)  # torch leaves out -100, some loops -1
-        counts = local.new_empty(dist.get_world_size())
-        self._counts = dist.all_gather_into_tensor(counts, local, async_op=True), counts
+        counts = [torch.empty_like(local) for _ in range(dist.get_world_size())]
+        self._counts = dist.all_gather(counts, local, async_op=True), counts
 
 
 class GradientCheck:
@@ -215,7 +237,7 @@ def _squares(gradient: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the state of the module with full tensors, on the CPU of rank 0; empty elsewhere.
+    """Return a copy of the module's state with full tensors, on the CPU of rank 0; else empty.
 
     A collective call. Names and shapes are those of the module before `parallelize`, so that
     `load_state_dict` of an unchanged module takes it. Raises `MeshError` after `PATIENCE` seconds
@@ -227,7 +249,7 @@ def full_state_dict(module: nn.Module) -> dict[str, torch.Tensor]:
     for name, entry in module.state_dict().items():
         whole = entry.full_tensor() if isinstance(entry, DTensor) else entry
         if dist.get_rank() == 0:
-            states[name] = whole.detach().cpu()
+            states[name] = whole.detach().to("cpu", copy=True)
     return states
 
 
@@ -248,17 +270,27 @@ def save_with_state(
     return save(module, folder, *others, state_dict=state_dict, **named)
 
 
-def meet(what: str) -> None:
-    """Raise `MeshError` if some rank does not come: who gathers alone would wait without end."""
+def meet(
+    what: str,
+    ranks: Sequence[int] | None = None,
+    patience: float | None = None,
+    advice: str = "call it on every rank, and save what rank 0 gets",
+) -> None:
+    """Raise `MeshError` if some rank does not come: who gathers alone would wait without end.
+
+    All ranks meet, unless others are given, and wait for `PATIENCE` seconds, unless for more.
+    """
+    patience = patience or PATIENCE
     store = dist.distributed_c10d._get_default_store()
-    key = f"primepar/{what}/{next(_meetings)}"
+    _meetings[what] += 1
+    key = f"primepar/{what}/{_meetings[what]}"
     store.set(f"{key}/{dist.get_rank()}", "here")
-    end, missing = time.monotonic() + PATIENCE, list(range(dist.get_world_size()))
+    missing = list(range(dist.get_world_size()) if ranks is None else ranks)
+    end = time.monotonic() + patience
     while missing := [rank for rank in missing if not store.check([f"{key}/{rank}"])]:
         if time.monotonic() > end:
             raise MeshError(
                 f"{what}: expected all ranks to call it, got none on rank "
-                f"{', '.join(map(str, missing))} in {PATIENCE:g} s: call it on every rank, and "
-                "save what rank 0 gets"
+                f"{', '.join(map(str, missing))} in {patience:g} s: {advice}"
             )
         time.sleep(0.01)

@@ -120,9 +120,11 @@ def matched(patterns: tuple[str, ...], layers: tuple[str, ...]) -> tuple[str, ..
     for pattern in patterns:
         names = [name for name in layers if fnmatchcase(name, pattern)]
         if not names:
+            inner = any(fnmatchcase(name, f"*.{pattern}") for name in layers)
+            advice = f": write *.{pattern}" if inner else nearest(pattern, layers)
             raise PlanError(
                 f"pattern {pattern!r}: expected one that matches linear layers of the module, got "
-                f"none among {', '.join(layers[:3])}, ...{nearest(pattern, layers)}"
+                f"none among {', '.join(layers[:3])}, ...{advice}"
             )
         matching |= dict.fromkeys(names)
     return tuple(matching)

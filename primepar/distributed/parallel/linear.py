@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from primepar.distributed.modules.linear import Schedules, partitioned_product
-from primepar.distributed.parallel.batches import meet, untraced
+from primepar.distributed.parallel.batches import PartOfWorld, meet, untraced
 from primepar.distributed.parallel.layer_plan import LinearRole
 from primepar.distributed.parallel.placements import ShardedParameter, ShardMeshes, shard_of
 from primepar.distributed.runtime.executor import Executor
@@ -158,7 +158,7 @@ class LinearSite:
             )
 
 
-class ParallelLinear(nn.Module):
+class ParallelLinear(PartOfWorld, nn.Module):
     """Replaces a linear layer; its parameters are DTensors with the names of the layer's.
 
     The input is in layout `source`, the output in `target`: this rank's rows, and its columns. The
