@@ -20,7 +20,7 @@ from typing import Annotated, Final
 
 from benchmarks.bench import BenchRow, Case, Column, bench
 from benchmarks.published_runs import PublishedRun, priced, runs
-from primepar.plan.search.row import PlanRow
+from primepar.plan.search.row import PlanRow, Split
 from primepar.plan.search.search import EXACT
 from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import OptionChoices
@@ -75,10 +75,18 @@ def seconds_by_term(row: PlanRow) -> Mapping[str, float]:
     return terms | {"sums and updates": once, "waiting": row.seconds - sum(terms.values()) - once}
 
 
+def worth(row: PlanRow) -> tuple[bool, float]:
+    """Plans that fit the memory of a device first, of these the fastest, of others the smallest."""
+    fits = row.memory <= row.cluster.memory
+    return not fits, row.seconds if fits else row.memory
+
+
 def measure(run: PublishedRun) -> RankRow:
     """Rank a published layout."""
-    trained, every, memory = priced(run), splits_of(run).ranked(), run.on.memory
-    listed = [row for row in every if row.memory <= memory] or every
+    trained, best, memory = priced(run), dict[Split, PlanRow](), run.on.memory
+    for row in sorted(splits_of(run).tried(), key=worth):
+        best.setdefault(row.split, row)
+    listed = [row for row in best.values() if row.memory <= memory] or [*best.values()]
     others = [row.seconds for row in listed if row.split != run.split]
     searched = min(row.seconds for row in (trained, *listed) if row.split == run.split)
     rank, published = (1 + sum(other < seconds for other in others)

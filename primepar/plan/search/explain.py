@@ -24,7 +24,7 @@ from primepar.plan.cost.sweeps import moving
 from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
-from primepar.plan.search.ranked import place_of, ranked, simulated
+from primepar.plan.search.ranked import place_of, ranked
 from primepar.plan.search.row import PlanRow, name_in_model
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.splits import Splits
@@ -254,7 +254,7 @@ def explain(
         sent=row.sent,
         baseline=None if baseline is None else TableRow.compared(baseline),
         following=None if following is None else TableRow.compared(following),
-        best=None if best is None else _best(best),
+        best=None if best is None else TableRow.compared(best),
         stages=_stages(row),
         waiting=_waiting(chosen, row),
         choices=choices,
@@ -318,12 +318,6 @@ def _are_alike(row: PlanRow, other: PlanRow) -> bool:
         kind(row) == kind(other)
         for kind in (lambda one: one.run is None, lambda one: one.only_priced, lambda one: one.fits)
     )
-
-
-def _best(best: PlanRow) -> TableRow:
-    """The best plan. It is within the memory of a device if that holds no more at once."""
-    row = TableRow.compared(best)
-    return replace(row, fits=row.fits or max(best.held) <= best.cluster.memory)
 
 
 def _all(choice: ChosenSequence) -> float:
@@ -506,9 +500,11 @@ def price_of(
         plan.model, cluster, plan.ranks, batch, kind, space, choices=EVERY_CHOICE, tick=tick,
         posted=True,
     )  # fmt: skip
-    [asked] = simulated([splits.given(plan)], tick=tick)
+    given = splits.given(plan)
+    tick("simulation of the plan")
+    asked = given.simulated() if given.is_counted else given
     others = ranked(splits)
-    best = min(asked, others[0], key=lambda row: place_of(row, cluster.memory))
+    best = min(asked, others[0], key=place_of)
     return explain([asked, *others], best=best)
 
 

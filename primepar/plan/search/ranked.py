@@ -47,7 +47,7 @@ def ranked(splits: Splits) -> list[PlanRow]:
     """
     exact = without_options(splits)
     known = [*exact, *splits.tried(exact)]
-    rows = simulated(known, splits.cluster.memory, splits.tick, splits.stopped)
+    rows = simulated(known, splits.tick, splits.stopped)
     first: dict[object, PlanRow] = {}
     for row in rows:
         first.setdefault((row.split, row.name, row.only_priced), row)
@@ -102,22 +102,20 @@ def baselines(planner: Planner) -> Iterator[SearchResult]:
 
 
 def simulated(
-    rows: Iterable[PlanRow], bound: float = inf, tick: Callable[[str], object] = str,
-    stopped: bool = False,
-) -> list[PlanRow]:  # fmt: skip
+    rows: Iterable[PlanRow], tick: Callable[[str], object] = str, stopped: bool = False
+) -> list[PlanRow]:
     """Rows in the order of their seconds, of which those that may be fastest are simulated.
 
     The price of another one counts as if its step took as long as `LEAST` allows. Those with
-    options that are only priced are after all others, and those that hold more than `bound` bytes
-    of a device last. Of several that are the same plan there is one, but for Megatron's. None is
-    simulated if a search has been `stopped`; Ctrl-C ends the simulations of several, and marks a
-    row.
+    options that are only priced are after all others, and those that do not fit a device last. Of
+    several that are the same plan there is one, but for Megatron's. None is simulated if a search
+    has been `stopped`; Ctrl-C ends the simulations, and marks a row.
     """
     by_split: dict[Split, list[PlanRow]] = {}
     for row in sorted(rows, key=lambda row: row.price):
         by_split.setdefault(row.split, []).append(row)
     ordered = [row for some in zip_longest(*by_split.values()) for row in some if row is not None]
-    counted = {id(row) for row in ordered if row.is_counted and row.may_fit(bound)}
+    counted = {id(row) for row in ordered if row.is_counted and row.may_fit}
     asked = next((row for row in ordered if row.name and id(row) in counted), None)
     count, passes, best = 0 if stopped else MOST_SIMULATED, MOST_PASSES, inf
     done, runs = list[PlanRow](), dict[object, PlanRow]()
@@ -138,19 +136,16 @@ def simulated(
                     row = row.simulated()
                     count, passes = count - 1, passes - row.passes
                 except KeyboardInterrupt:
-                    if len(ordered) == 1:
-                        raise
                     row, count = replace(row, stopped=True), 0
             runs[key] = row
-        is_larger, is_only_priced, seconds = place_of(row, bound)
+        is_larger, is_only_priced, seconds = place_of(row)
         best = best if is_larger or is_only_priced else min(best, seconds)
         asked = None if asked is not None and row.name == asked.name else asked
         done.append(row)
-    return sorted(done, key=lambda row: place_of(row, bound))
+    return sorted(done, key=place_of)
 
 
-def place_of(row: PlanRow, bound: float) -> tuple[bool, bool, float]:
-    """Those within the bound first, of these such that a training step runs, the fastest first."""
-    fits = row.memory <= bound or (row.run is not None and max(row.held) <= bound)
+def place_of(row: PlanRow) -> tuple[bool, bool, float]:
+    """Those that fit a device first, of these such that a training step runs, the fastest first."""
     seconds = row.price / LEAST if row.run is None else row.seconds
-    return not fits, row.only_priced is not None, seconds
+    return not row.fits, row.only_priced is not None, seconds

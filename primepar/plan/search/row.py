@@ -285,19 +285,15 @@ class PlanRow:
         most = self.cluster.memory
         return self.memory <= most or (self.run is not None and max(self.held) <= most)
 
-    def may_fit(self, bound: float) -> bool:
-        """Whether a device may hold at most `bound` bytes, as it is added up or counted.
+    @property
+    def may_fit(self) -> bool:
+        """Whether a device may have the memory, as it is added up or counted.
 
         At the end of forward it has the stash, and before the update all gradients.
         """
         most = max(sum(stage[:3]) for stage in self.stage_bytes)
         most = max(most, *(sum(stage[:4]) - stage.gradients for stage in self.stage_bytes))
-        return self.memory <= bound or (self.is_counted and most <= bound)
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """The place among others: those that fit the memory first, the fastest first."""
-        return self.memory > self.cluster.memory, self.seconds
+        return self.fits or (self.is_counted and most <= self.cluster.memory)
 
     def simulated(self) -> Self:
         """The same plan with a simulated step."""

@@ -271,13 +271,6 @@ class Splits:
             )
         self.cluster.rate(self.dtype)
 
-    def ranked(self) -> list[PlanRow]:
-        """The best pipeline of every split: those that fit the memory first, the fastest first."""
-        best: dict[Split, PlanRow] = {}
-        for row in sorted(self.tried(), key=self._worth):
-            best.setdefault(row.split, row)
-        return sorted(best.values(), key=lambda row: row.rank)
-
     def tried(self, known: Several[PlanRow] = ()) -> list[PlanRow]:
         """Pipelines of every split: those that were tried to find its best.
 
@@ -292,7 +285,7 @@ class Splits:
         # Those with as many stages as devices of a replica are mostly fast, and bound the others.
         for split in sorted(allowed, key=lambda split: abs(log2(split.stages / split.parts))):
             try:
-                pipelines += self._of_split(split, NEAR * min(limit, self._fastest(pipelines)))
+                pipelines += self.of_split(split, NEAR * min(limit, self._fastest(pipelines)))
             except PlanError as error:
                 refusal = refusal or error
             except KeyboardInterrupt:
@@ -344,14 +337,7 @@ class Splits:
             if self.axes.pp in (None, split.stages) and self._slices(split, size) != frozenset():
                 yield size
 
-    def best(self, split: Split) -> PlanRow:
-        """A split with the fastest micro-batches and options of those that fit the memory.
-
-        Where none fits, it is one that takes little memory.
-        """
-        return min(self._of_split(split, inf), key=self._worth)
-
-    def _of_split(self, split: Split, known: float) -> list[PlanRow]:
+    def of_split(self, split: Split, known: float = inf) -> list[PlanRow]:
         """Micro-batches and options of a split, among them the fastest of those that fit.
 
         Where none fits, there is one that takes little memory. Where no plan can take less than
@@ -515,10 +501,6 @@ class Splits:
             yield from some
             if not any(map(self._fits, some)):
                 break
-
-    def _worth(self, pipeline: PlanRow) -> tuple[bool, float]:
-        fits = self._fits(pipeline)
-        return not fits, pipeline.seconds if fits else pipeline.memory
 
     def pipeline(
         self, split: Split, size: int, sequences: Sequences | None = None,
