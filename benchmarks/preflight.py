@@ -1,21 +1,22 @@
 """How long does the capture of a step on a pipeline x data x tensor mesh take, and which memory?
 
 `python -m benchmarks preflight --stages 4 --data 4 --tensor 4 --layers 32` captures the step of
-`benchmarks/preflight_step.py` on 64 ranks and proves it. Memory is the largest sum over all
-processes, each page counted once.
+`benchmarks/preflight_step.py` on 64 ranks and proves it. There is a head of `--width` elements for
+each data and tensor rank; with `--shrink` no large tensor is computed. Memory is the largest sum
+over all processes, each page counted once.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, wait
 from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Annotated
 
 from msgspec.structs import replace
@@ -41,7 +42,9 @@ class CaptureRow(BenchRow, frozen=True):
     load: Annotated[float, Column("load", ".1f")] = 0.0
 
 
-def captured(stages: int, tensor: int, data: int, layers: int) -> CaptureRow:
+def captured(
+    stages: int, tensor: int, data: int, layers: int, width: int, shrink: bool
+) -> CaptureRow:
     """Capture and prove the step in this process."""
     from primepar.preflight.capture.torch_capture import capture_torch
     from primepar.preflight.recording import program_of
@@ -49,8 +52,8 @@ def captured(stages: int, tensor: int, data: int, layers: int) -> CaptureRow:
 
     start = perf_counter()
     ranks = stages * tensor * data
-    arguments = [str(number) for number in (stages, tensor, data, layers)]
-    recorded, _ = capture_torch(STEP, arguments, ranks, limit=3600)
+    arguments = [str(number) for number in (stages, tensor, data, layers, width)]
+    recorded, _ = capture_torch(STEP, arguments, ranks, limit=3600, shrink=shrink)
     middle = perf_counter()
     program = program_of(recorded, str(STEP))
     report = verdict_of(program, recorded, str(STEP), timeout=3600)
@@ -77,20 +80,24 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def measure(stages: int, tensor: int, data: int, layers: int) -> CaptureRow:
+def measure(capture: Callable[[], CaptureRow]) -> CaptureRow:
     """Capture in a process of its own, and watch its memory."""
     peak = 0.0
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        inside = pool.submit(captured, stages, tensor, data, layers)
+        inside = pool.submit(capture)
         while not inside.done():
             start = perf_counter()
             peak = max(peak, *(resident(child) for child in _children(os.getpid())))
-            sleep(max(SAMPLED, 20 * (perf_counter() - start)))
+            wait([inside], max(SAMPLED, 20 * (perf_counter() - start)))
     return replace(inside.result(), peak=peak, load=os.getloadavg()[0])
 
 
-def preflight(stages: int = 8, tensor: int = 8, data: int = 1, layers: int = 8) -> Iterator[Case]:
-    yield f"{stages} x {data} x {tensor}", partial(measure, stages, tensor, data, layers)
+def preflight(
+    stages: int = 8, tensor: int = 8, data: int = 1, layers: int = 8, width: int = 2,
+    shrink: bool = False,
+) -> Iterator[Case]:  # fmt: skip
+    capture = partial(captured, stages, tensor, data, layers, width, shrink)
+    yield f"{stages} x {data} x {tensor}", partial(measure, capture)
 
 
 if __name__ == "__main__":
