@@ -48,6 +48,7 @@ class EmulatedDevice:
         self.__limit = None if bound is None else bound.device
         for name, block in self.__memory.items():
             self._enter(name, block.size, block.size)
+        self._check_host()
 
     @property
     def peak(self) -> int:
@@ -90,6 +91,19 @@ class EmulatedDevice:
                 f"with {name}: free or evict a block before, or allow more in memory"
             )
         return entry
+
+    def _check_host(self) -> None:
+        """Raise `DeviceMemoryError` beyond the program's bound on the host's memory."""
+        bound, elements = self._contents.program.memory, self._contents.meaning.elements
+        if bound is None or bound.host is None:
+            return
+        if all(block.size == elements(name) for name, block in self.__host.items()):
+            held = sum(block.size for block in self.__host.values())
+            if held > bound.host:
+                raise DeviceMemoryError(
+                    f"expected at most {bound.host} live elements on this device's host, got "
+                    f"{held} with {[*self.__host][-1]}: fetch one before, or allow more in memory"
+                )
 
     def memories(self) -> tuple[dict[str, Block], dict[str, Block]]:
         """Return the blocks on the device and on its host after the last instruction."""
@@ -147,6 +161,7 @@ class EmulatedDevice:
     def evict(self, name: str) -> None:
         """Move a block to the host. Raises `InFlightError` or `MissingBlockError`."""
         self.__host[name] = self._take(name, "evicted")
+        self._check_host()
 
     def fetch(self, name: str) -> None:
         """Move a block from the host. Raises `InFlightError` or `MissingBlockError`."""

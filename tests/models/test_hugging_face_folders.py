@@ -13,7 +13,7 @@ from model_cases import CONFIGS, drawn
 from primepar.errors import ConfigError
 from primepar.models import ModelConfig, load_config, write_weights
 from primepar.models.config_json import config_content
-from primepar.models.hugging_face import MODEL, index_text, shards
+from primepar.models.hugging_face import MODEL, shards, write_rest
 from primepar.plan import preset_plan, save_plan
 
 LLAMA = ModelConfig.of("llama", layers=1, hidden=16, heads=4, ffn=24, context=16, vocabulary=256)
@@ -50,13 +50,14 @@ def test_a_configuration_that_transformers_lacks_is_refused() -> None:
     )
 
 
-def test_tensors_are_spread_over_files_of_a_size() -> None:
+def test_tensors_are_spread_over_files_of_a_size(tmp_path: Path) -> None:
     layout = {"a": ("F32", (4, 2)), "b": ("F16", (8,)), "c": ("F32", (100,)), "d": ("F32", (1,))}
     assert list(shards(layout)) == [MODEL]
     files = shards(layout, 48)
     assert [list(group) for group in files.values()] == [["a", "b"], ["c"], ["d"]]
     assert list(files) == [f"model-{number:05d}-of-00003.safetensors" for number in (1, 2, 3)]
-    index = json.loads(index_text(files))
+    write_rest(tmp_path, CONFIGS["gpt2"], files, None)
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"] == {"total_size": 32 + 16 + 400 + 4}
     assert index["weight_map"]["c"] == "model-00002-of-00003.safetensors"
 

@@ -139,6 +139,11 @@ def test_emulated_devices_keep_the_bound_of_the_program() -> None:
         "device 0, programs[0][1], double: expected at most 7 live elements on this device, got 8 "
         "with y[0]: free or evict a block before, or allow more in memory"
     )
+    assert check(built(offloaded(memory={"host": 16}))).equal
+    assert check(built(offloaded(memory={"host": 15}))).message == (
+        "device 0, programs[0][7]: expected at most 15 live elements on this device's "
+        "host, got 16 with y[1]: fetch one before, or allow more in memory"
+    )
 
 
 @pytest.mark.parametrize("field", ["initial", "final"])
