@@ -15,7 +15,7 @@ from primepar.distributed import Mesh
 from primepar.distributed.runtime.backend_support import (
     FLOATS,
     SUPPORT,
-    BackendRules,
+    check_backend,
     check_device,
 )
 from primepar.distributed.runtime.collectives import OPERATIONS
@@ -34,7 +34,7 @@ HALF = torch.bfloat16, torch.float32
 
 def refusal(backend: str, device: str, dtypes: tuple[torch.dtype, torch.dtype]) -> str:
     with pytest.raises(ProgramError) as caught:
-        BackendRules(backend, device, dtypes).check(every_instruction())
+        check_backend(every_instruction(), backend, device, dtypes)
     return str(caught.value)
 
 
@@ -80,27 +80,27 @@ def test_blocks_of_two_dtypes_in_one_call_are_refused(
     backend: tuple[str, str], nodes: tuple[Instruction, ...], what: str
 ) -> None:
     with pytest.raises(ProgramError) as caught:
-        BackendRules(*backend, HALF).check(mixed(*nodes))
+        check_backend(mixed(*nodes), *backend, HALF)
     assert str(caught.value) == (
         f"{what}: make a call for each, or give both tensors the same `wide`"
     )
-    BackendRules(*backend, WIDE).check(mixed(*nodes))
-    BackendRules("mpi", "cpu", WIDE).check(mixed(SUMS))
+    check_backend(mixed(*nodes), *backend, WIDE)
+    check_backend(mixed(SUMS), "mpi", "cpu", WIDE)
 
 
 def test_calls_of_one_dtype_and_copies_are_taken() -> None:
     sums = AllReduce((0, 1), block="s[0]", also=("s[1]",))
     rows = AllReduce((0, 1), block="a[0]", also=("b[0]",))
-    BackendRules("gloo", "cpu", HALF).check(mixed(sums, rows))
+    check_backend(mixed(sums, rows), "gloo", "cpu", HALF)
     alone = AllReduce((0,), block="a[0]", also=("s[0]",))
-    BackendRules("gloo", "cpu", HALF).check(mixed(alone, ranks=1))
+    check_backend(mixed(alone, ranks=1), "gloo", "cpu", HALF)
 
 
 @pytest.mark.parametrize("backend", [("gloo", "cpu"), ("nccl", "cuda"), ("ours", "cpu"), ("", "")])
 def test_a_backend_that_has_all_or_is_not_known_takes_every_program(
     backend: tuple[str, str],
 ) -> None:
-    BackendRules(*backend, HALF).check(every_instruction())
+    check_backend(every_instruction(), *backend, HALF)
 
 
 def test_a_device_that_the_backend_does_not_send_from_is_refused() -> None:

@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import attack_checkpoints as attack
-import torch
 from profiles import IS_LONG
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from primepar.distributed.checkpoints.loading import read_whole
 
@@ -34,10 +31,3 @@ def test_two_boxes_of_a_tensor_on_one_rank_are_in_two_files(tmp_path: Path) -> N
         "checkpoint.json", "rank-00000-2.safetensors", "rank-00000.safetensors",
         "rank-00001.safetensors",
     ]  # fmt: skip
-
-
-def test_the_reader_of_torch_opens_a_checkpoint(tmp_path: Path) -> None:
-    path = attack.written(tmp_path)
-    tensors = {"model.a": torch.zeros(8, 12)}
-    load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=True)
-    assert torch.equal(tensors["model.a"], torch.arange(96.0).reshape(8, 12))

@@ -55,7 +55,7 @@ def clocked() -> tuple[float, float, float, int]:
               lambda: float(next(used) * (1 + mesh.rank)))  # fmt: skip
     many, one = (Stopwatch(mesh, lambda: 0, lambda _: None, cores, clocks) for cores in (3, 1))
     works = [lambda: done.append(1)]
-    return many(*works), one(*works), many.in_turn(works)[0], len(done)
+    return many.seconds(works)[0], one.seconds(works)[0], many.in_turn(works)[0], len(done)
 
 
 def apart(folder: Path) -> str:

@@ -55,10 +55,6 @@ class Stopwatch:
         self.mesh, self._asked, self._done = mesh, asked, done
         self._cores, (self._now, self._used) = cores, clocks
 
-    def __call__(self, work: Work) -> float:
-        """Return the seconds of one call of `work`; see `seconds`."""
-        return self.seconds([work])[0]
-
     def seconds(self, works: Sequence[Work]) -> list[float]:
         """Return the seconds of one call of each work: the median over several runs.
 

@@ -79,68 +79,51 @@ def check_runs(program: Program) -> None:
         )
 
 
-@dataclass(frozen=True)
-class BackendRules:
-    """What a mesh can send: its backend on its device, with the dtypes of blocks and of sums."""
+def check_backend(
+    program: Program, backend: str, device: str, dtypes: tuple[torch.dtype, torch.dtype]
+) -> None:
+    """Compare all lists of a program with a backend, for blocks and for sums of these dtypes.
 
-    backend: str
-    device: str
-    dtypes: tuple[torch.dtype, torch.dtype]
+    Raises `ProgramError` for the first instruction that the backend lacks, or whose dtype it does
+    not send, and for a collective whose blocks on one rank have two dtypes.
+    """
+    check_runs(program)
+    support = SUPPORT.get((backend, device), Support())
+    if not support.lacks and support.dtypes.issuperset(dtypes) and len(set(dtypes)) == 1:
+        return
+    shapes = Shapes(program)
+    for rank, instructions in enumerate(program.programs):
+        for place, node in enumerate(instructions):
+            for part in filter(_sends, node.body if isinstance(node, Group) else (node,)):
+                where, name = f"programs[{rank}][{place}]", _name(part)
+                if name in support.lacks:
+                    raise ProgramError(
+                        f"{where}: expected an instruction that {backend} has on {device}, got "
+                        f"{name}: {REMEDY}"
+                    )
+                used = (*effects(part, rank).reads, *effects(part, rank).writes)
+                of_blocks = {block: dtypes[shapes.wide(block)] for block in used}
+                for block, dtype in of_blocks.items():
+                    _check_dtype(f"{where}: expected", name, block, dtype, of_blocks)
+                    if dtype not in support.dtypes:
+                        known = " or ".join(sorted(map(_dtype_name, support.dtypes)))
+                        raise ProgramError(
+                            f"{where}: expected {known}, which {backend} sends, got {name} of "
+                            f"{block} in {_dtype_name(dtype)}: take another dtype, or {REMEDY}"
+                        )
 
-    def check(self, program: Program) -> None:
-        """Compare all lists of a program with the backend.
 
-        Raises `ProgramError` for the first instruction that the backend lacks, or whose dtype it
-        does not send, and for a collective whose blocks on one rank have two dtypes.
-        """
-        check_runs(program)
-        support = SUPPORT.get((self.backend, self.device), Support())
-        has_all = not support.lacks and support.dtypes.issuperset(self.dtypes)
-        if has_all and len(set(self.dtypes)) == 1:
-            return
-        shapes = Shapes(program)
-        for rank, instructions in enumerate(program.programs):
-            for place, node in enumerate(instructions):
-                for part in node.body if isinstance(node, Group) else (node,):
-                    if _sends(part):
-                        where = f"programs[{rank}][{place}]"
-                        self._check_name(part, where, support)
-                        self._check_dtypes(part, rank, where, support, shapes)
-
-    def _check_name(self, node: Instruction, where: str, support: Support) -> None:
-        name = _name(node)
-        if name in support.lacks:
-            raise ProgramError(
-                f"{where}: expected an instruction that {self.backend} has on {self.device}, got "
-                f"{name}: {REMEDY}"
-            )
-
-    def _check_dtypes(
-        self, node: Instruction, rank: int, where: str, support: Support, shapes: Shapes
-    ) -> None:
-        named = (
-            (*effects(node, rank).reads, *effects(node, rank).writes)
-            if isinstance(node, Collective)
-            else ()
+def _check_dtype(
+    expected: str, name: str, block: str, dtype: torch.dtype, of_blocks: dict[str, torch.dtype]
+) -> None:
+    """Raise `ProgramError` for a block of another dtype than the first one of a call."""
+    first = next(iter(of_blocks))
+    if dtype != of_blocks[first]:
+        raise ProgramError(
+            f"{expected} one dtype in a call, got {name} of {first} in "
+            f"{_dtype_name(of_blocks[first])} and {block} in {_dtype_name(dtype)}: make a call for "
+            "each, or give both tensors the same `wide`"
         )
-        dtypes = {
-            block: self.dtypes[shapes.wide(block)]
-            for block in named or (getattr(node, "block", ""),)
-        }
-        first = next(iter(dtypes))
-        for block, dtype in dtypes.items():
-            if dtype != dtypes[first]:
-                raise ProgramError(
-                    f"{where}: expected one dtype in a call, got {_name(node)} of {first} in "
-                    f"{_dtype_name(dtypes[first])} and {block} in {_dtype_name(dtype)}: make a "
-                    "call for each, or give both tensors the same `wide`"
-                )
-            if dtype not in support.dtypes:
-                known = " or ".join(sorted(map(_dtype_name, support.dtypes)))
-                raise ProgramError(
-                    f"{where}: expected {known}, which {self.backend} sends, got {_name(node)} of "
-                    f"{block} in {_dtype_name(dtype)}: take another dtype, or {REMEDY}"
-                )
 
 
 def _sends(node: Instruction) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 import torch
 
-from primepar.distributed.runtime.backend_support import BackendRules
+from primepar.distributed.runtime.backend_support import check_backend
 from primepar.distributed.runtime.collectives import run_once
 from primepar.distributed.runtime.compiler import Compiler
 from primepar.distributed.runtime.conformance import Watch
@@ -57,8 +57,7 @@ class Executor:
                 f"program: expected one of {mesh.ranks} ranks, got {program.ranks}: "
                 "lower it for this mesh"
             )
-        types = mesh.dtype, mesh.wide_dtype
-        BackendRules(mesh.backend, mesh.device.type, types).check(program)
+        check_backend(program, mesh.backend, mesh.device.type, (mesh.dtype, mesh.wide_dtype))
         if mesh.is_ordered:
             program = in_one_queue(program)
             check_order(program)

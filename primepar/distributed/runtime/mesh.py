@@ -173,9 +173,12 @@ class Mesh:
         """Raise `MeshError` on all ranks if a rank has another content than rank 0."""
         if not self.backend:
             return
-        everyone = [b""] * dist.get_world_size()
-        dist.all_gather_object(everyone, sha256(content).digest())
-        others = [str(rank) for rank, given in enumerate(everyone) if given != everyone[0]]
+        # Torch's `all_gather_object` takes the current GPU, which need not be the mesh's.
+        digest = torch.frombuffer(bytearray(sha256(content).digest()), dtype=torch.uint8)
+        digest = digest.to(self.device)
+        everyone = [torch.empty_like(digest) for _ in range(dist.get_world_size())]
+        dist.all_gather(everyone, digest)
+        others = [str(rank) for rank, given in enumerate(everyone) if not given.equal(everyone[0])]
         if others:
             raise MeshError(
                 f"rank {', '.join(others)}: expected the {what} of rank 0, got another: "
