@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.bench import BenchRow, BenchRun, Case, Cells, Column, bench, cpu_seconds, in_columns
+from benchmarks.bench import BenchRow, Case, Cells, Column, bench, cpu_seconds, in_columns
 from benchmarks.contenders import (
     Contender,
     ListFacts,
@@ -40,7 +40,6 @@ from benchmarks.contenders import (
 from benchmarks.problem import PROBLEMS, Problem
 from benchmarks.scores import Score, above_floor, step_ratio
 from benchmarks.world import on_ranks
-from primepar.pictures import svg
 
 FLOOR, REFERENCE, MEMORY_REFERENCE = "floor:", "dtensor", "dtensor-sp"
 
@@ -323,12 +322,8 @@ def peak_of(work: Callable[[], int]) -> int:
     return peak_after_begin(events) - resident
 
 
-Events = list[tuple[int, str, int]]
-"""Time, name, and the bytes that an event `[memory]` allocates."""
-
-
-def recorded(work: Callable[[], int], *marks: str) -> tuple[int, Events]:
-    """What `work` returns, and its allocations and marks, in order."""
+def recorded(work: Callable[[], int]) -> tuple[int, list[tuple[int, str, int]]]:
+    """What `work` returns; and in order the time, name and bytes of its allocations and `BEGIN`."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recording:
         resident = work()
     profiler = recording.profiler
@@ -337,7 +332,7 @@ def recorded(work: Callable[[], int], *marks: str) -> tuple[int, Events]:
     events = [
         (event.start_ns(), event.name(), event.nbytes())
         for event in profiler.kineto_results.events()
-        if event.name().startswith((BEGIN, "[memory]", *marks))
+        if event.name().startswith((BEGIN, "[memory]"))
     ]
     return resident, sorted(events, key=lambda event: event[0])
 
@@ -397,49 +392,5 @@ def executor(
         yield str(one), partial(compared, one, rounds, list(plan), batch)
 
 
-LEFT, WIDTH, ROW, TITLE, TOP, RIGHT = 160.0, 420.0, 20.0, 44.0, 52.0, 70.0
-MOST_DRAWN = 2.5
-"""Ratio at the right end; longer bars are cut off there, and their value is printed."""
-OURS, THEIRS = "#3f51b5", "#9aa4b2"
-
-
-def chart(run: BenchRun[ContenderRow | LeftOut]) -> str:
-    """CPU above the floor, over DTensor's: a panel for each problem; the line is DTensor."""
-    load, y = str(run.load).partition("; ")[2], TOP
-    body = [
-        svg.text("CPU seconds of a step above the floor, over DTensor's", 8.0, 18.0,
-                 font_weight="bold"),
-        svg.text(load, 8.0, 36.0, font_size=11,
-                 **({} if run.load is None or run.load.idle else {"fill": svg.RED})),
-    ]  # fmt: skip
-    shown: dict[str, list[ContenderRow]] = {}
-    for row in run.measured:
-        if isinstance(row, ContenderRow) and not row.name.startswith(FLOOR):
-            shown.setdefault(row.problem, []).append(row)
-    for problem, rows in shown.items():
-        body.append(svg.text(problem, 8.0, y + 20, font_weight="bold"))
-        for number, row in enumerate(rows):
-            body += _bar(row, y + 30 + number * ROW)
-        x = LEFT + WIDTH / MOST_DRAWN
-        body.append(svg.element("line", x1=x, x2=x, y1=y + 26, y2=y + 30 + ROW * len(rows),
-                                stroke=svg.GREY, stroke_width=1.0))  # fmt: skip
-        y += TITLE + ROW * len(rows)
-    return svg.picture(LEFT + WIDTH + RIGHT, y + 8, body, "CPU of the executor and of others")
-
-
-def _bar(row: ContenderRow, y: float) -> Iterator[str]:
-    score = row.above
-    end, low, high = (
-        LEFT + WIDTH * min(MOST_DRAWN, max(0.0, value)) / MOST_DRAWN
-        for value in (score.value, score.low, score.high)
-    )
-    yield svg.text(row.name, LEFT - 8, y + 12, text_anchor="end", font_size=11)
-    yield svg.element("rect", svg.title(f"{row.name}: {score}"), x=LEFT, y=y + 2, width=end - LEFT,
-                      height=ROW - 7, fill=OURS if row.facts else THEIRS)  # fmt: skip
-    yield svg.element("line", x1=low, x2=high, y1=y + ROW / 2 - 1.5, y2=y + ROW / 2 - 1.5,
-                      stroke=svg.GREY, stroke_width=2.0)  # fmt: skip
-    yield svg.text(f"{score.value:.2f}", max(end, high) + 6, y + 12, font_size=11)
-
-
 if __name__ == "__main__":
-    bench(executor, pictures=lambda run: {"bench.svg": chart(run)})
+    bench(executor)

@@ -5,9 +5,8 @@ backward and gradient to devices with equal work. A device keeps what it has bet
 
 Then the best registered primitive for a limit of what is kept between forward and backward: of I, W
 and dO one copy, two copies, any. It is chosen by its formula, run on emulated devices, and counted
-there; with `--gloo 16`, on up to 16 devices, by the executor on as many processes too. Every dim is
-`SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of (MNK)^(2/3), so what is
-sent over the bound is the same.
+there. Every dim is `SCALE` times smaller: bound and bytes are parts of MN, NK and MK, or of
+(MNK)^(2/3), so what is sent over the bound is the same.
 """
 
 from __future__ import annotations
@@ -22,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.bench import BenchRow, Case, Column, bench
-from benchmarks.world import on_ranks
-from primepar.partition import PRIMITIVES, parse_sequence
+from primepar.partition import PRIMITIVES
 from primepar.reference import check
 from primepar.schedule import Linear, Movement, Sequence
 from primepar.schedule.lower_bound import starts_replicated, training_step
@@ -206,39 +204,6 @@ def tiles(shape: tuple[int, int, int], devices: int) -> float:
     return least
 
 
-def steps_over_gloo(texts: tuple[str, ...], shape: tuple[int, int, int]) -> dict[str, float]:
-    """On each rank: sequence -> the words that a device sends in a step, as counted there."""
-    return {text: one_step(text, shape) for text in dict.fromkeys(texts)}
-
-
-def one_step(text: str, shape: tuple[int, int, int]) -> float:
-    """Make a training step of ones; the mean of the words that all ranks sent."""
-    import torch
-    from torch import distributed as dist
-
-    from primepar.distributed import Mesh, scatter_tensor
-    from primepar.distributed.modules.linear import Schedules, partitioned_product
-    from primepar.operators.single_operator import resident_layout
-
-    M, N, K = shape
-    mesh = Mesh(parse_sequence(text))
-    home = resident_layout(mesh.movement, "forward", "W")
-    source = resident_layout(mesh.movement, "forward", "O", last=True)
-    weight = scatter_tensor(mesh, home, torch.ones(N, K)).requires_grad_()
-    rows = scatter_tensor(mesh, source, torch.ones(M, N)).requires_grad_()
-    programs = Schedules(mesh, Linear(M=M, N=N, K=K), source)
-    output = partitioned_product(rows, weight, programs)
-    torch.autograd.backward(output, torch.ones_like(output))
-    for made, sums in ((output, N), (rows.grad, K), (weight.grad, M)):
-        if made is None or not bool((made == sums).all()):
-            raise SystemExit(f"{text}: expected sums of {sums} ones, got {made}")
-    counted = (*programs.forward.sent, *programs.backward.sent)
-    linear = float(sum(elements for kind, elements, _ in counted if kind == "linear"))
-    sent = torch.tensor(linear, dtype=torch.float64)
-    dist.all_reduce(sent)
-    return float(sent) / mesh.sequence.ranks
-
-
 class FrontierRow(BenchRow, frozen=True):
     """The best primitive for a shape within a limit of copies, over the bound."""
 
@@ -249,13 +214,12 @@ class FrontierRow(BenchRow, frozen=True):
     kept: Annotated[float, Column("kept", ".2f")]
     peak: Annotated[float, Column("peak", ".2f")]
     sent: Annotated[float, Column("sent/bound", ".3f")]
-    gloo: Annotated[float | None, Column("by gloo", ".3f")]
     least: Annotated[float, Column("at least", ".3f")]
     any_grids: Annotated[float | None, Column("any grids", ".3f")]
     tiles: Annotated[float | None, Column("tiles", ".3f")]
 
 
-def frontier(shape: tuple[int, int, int], devices: int, gloo: bool) -> Iterator[FrontierRow]:
+def frontier(shape: tuple[int, int, int], devices: int) -> Iterator[FrontierRow]:
     """For a shape the best primitive within each limit of copies."""
     M, N, K = (size // SCALE for size in shape)
     operator, one_copy = Linear(M, N, K), (M * N + N * K + M * K) / devices
@@ -265,10 +229,6 @@ def frontier(shape: tuple[int, int, int], devices: int, gloo: bool) -> Iterator[
         min((one for one in known if one.kept <= limit), key=lambda choice: choice[:3])
         for limit in limits.values()
     ]
-    texts, words = tuple(str(best.sequence) for best in chosen), dict[str, float]()
-    if gloo:
-        work = "benchmarks.lower_bounds:steps_over_gloo"
-        words = on_ranks(devices, work, texts, (M, N, K), as_batch=True)
     for (copies, limit), best in zip(limits.items(), chosen, strict=True):
         report = check(best.sequence, operator)
         if not report.equal:
@@ -280,15 +240,15 @@ def frontier(shape: tuple[int, int, int], devices: int, gloo: bool) -> Iterator[
         yield FrontierRow(
             shape, devices, label, str(best.sequence), best.kept / one_copy,
             max(report.peak) / one_copy, float(sum(report.sent)) / devices / bound,
-            words[str(best.sequence)] / bound if gloo else None, least / bound, any_grids, of_tiles,
+            least / bound, any_grids, of_tiles,
         )  # fmt: skip
 
 
-def lower_bounds(gloo: int = 0) -> Iterator[Case]:
+def lower_bounds() -> Iterator[Case]:
     for case in SMALL:
         yield f"best of {case}", partial(gap, *case)
     for shape, devices in WANTED:
-        yield f"{shape} on {devices}", partial(frontier, shape, devices, devices <= gloo)
+        yield f"{shape} on {devices}", partial(frontier, shape, devices)
 
 
 if __name__ == "__main__":

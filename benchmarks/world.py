@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.bench import OF_RANKS, cpu_seconds
 
-_PRELOADED = ["benchmarks.executor", "primepar.distributed.modules.model"]
+_PRELOADED = ["benchmarks.contenders", "primepar.distributed.modules.model"]
 
 
 def on_ranks(size: int, work: str, *arguments: Any, as_batch: bool = False) -> Any:

@@ -3,7 +3,7 @@
     make bench
     python -m docs.render_performance out/bench.json
 
-writes docs/performance.md and docs/images/performance.svg. All numbers are those of the run.
+writes docs/performance.md. All numbers are those of the run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from benchmarks.bench import BenchRun, load_run, markdown, page_table
-from benchmarks.executor import ContenderRow, LeftOut, chart, targets
+from benchmarks.executor import ContenderRow, LeftOut, targets
 
 PAGE = Path(__file__).resolve().parent / "performance.md"
 HEAD = """---
@@ -64,7 +64,6 @@ def page(run: BenchRun[ContenderRow | LeftOut]) -> str:
         parts.append("The machine was loaded, so times are no evidence for or against a target.")
     known = list(targets(rows))
     parts += [
-        "![CPU of contenders over DTensor's](images/performance.svg)",
         "## Targets",
         "A target is met if the upper end of the interval is within the limit. "
         "[Those that are missed](executor.md#targets-that-are-missed) have a profile.",
@@ -80,11 +79,10 @@ def page(run: BenchRun[ContenderRow | LeftOut]) -> str:
 
 
 def main() -> None:
-    """Write the page and its picture."""
+    """Write the page."""
     if len(sys.argv) != 2:
         raise SystemExit("usage: python -m docs.render_performance out/bench.json")
     run = load_run(Path(sys.argv[1]), ContenderRow, LeftOut)
-    (PAGE.parent / "images" / "performance.svg").write_text(chart(run), encoding="utf-8")
     PAGE.write_text(page(run), encoding="utf-8")
 
 
