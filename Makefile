@@ -16,7 +16,7 @@ export NO_MKDOCS_2_WARNING := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long lint format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train bench-data mutants code-mutants attack faults gpu wheels wheel clean
+.PHONY: help demo test test-long lint format docs docs-serve pages tutorials methods notebooks schedules reproduction bench bench-half bench-verify bench-plan bench-overlap bench-memory bench-train mutants code-mutants attack faults gpu wheels wheel clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,9 +107,6 @@ bench-memory: $(STAMP) ## a step under limits of device memory, and in less memo
 bench-train: $(STAMP) ## predicted next to measured training steps
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks predicted_and_measured --out out/ranking.json
 	@echo "python -m docs.render_ranking out/ranking.json makes docs/planner-ranking.md of it"
-
-bench-data: $(STAMP) ## held-out bits per byte of a small GPT on bytes and on tokens, for the same time
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks bits_per_byte
 
 mutants: $(STAMP) ## wrong programs and primitives: how many are caught, how many right ones refused
 	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/attack.py mutants programs

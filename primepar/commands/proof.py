@@ -18,7 +18,7 @@ from primepar.errors import RefutedError
 from primepar.files import digest_of_code
 from primepar.schedule import Program
 
-PROVERS = ("schedule", "verify")
+PROVERS = ("schedule", "certify", "verify")
 """Packages that a verdict depends on."""
 
 

@@ -136,7 +136,6 @@ def refused(name: str, *arguments: str, **options: Any) -> str:
            f"{given}: write --stages 2,4,8") for given in ("0", "65")),
         ("plan", "--ranks", "4", "unrecognized arguments: --ranks=4"),
         ("half_precision", "--size", "24", "--size: expected a multiple of 16, got 24"),
-        ("bits_per_byte", "--seconds", "0", "--seconds: expected a positive number, got 0.0"),
         ("executor", "--problem", "conv:M=1,h=1", "expected mlp, block or gpt with sizes, as in "
          "mlp:M=8192,h=512, got 'conv:M=1,h=1'"),
         ("executor", "--rounds", "0", "--rounds: expected 1 or more, got 0"),

@@ -6,6 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from loaded import modules_of
 from step_cases import lowered, place, spoilt
 
 from primepar.commands import proof
@@ -53,6 +54,12 @@ def test_another_prover_proves_again(folder: Path) -> None:
     with patch.object(proof, "digest_of_code", return_value=b"another"):
         assert proof.prove(program, "data").startswith("proved in ")
     assert len(list(folder.iterdir())) == 2
+
+
+def test_a_verdict_depends_on_all_packages_that_proving_loads_but_pictures() -> None:
+    names = (name.split(".") for name in modules_of("import primepar.verify.program"))
+    packages = {path[1] for path in names if path[0] == "primepar" and len(path) > 2}
+    assert packages - {"pictures"} == {*proof.PROVERS}
 
 
 def test_without_a_folder_it_is_proved_every_time(
