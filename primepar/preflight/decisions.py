@@ -24,7 +24,7 @@ Two more things are decisions that the script does not write down. Where it catc
 runs out, that may happen on one rank alone: at the first operation within the `try`, and at the
 last one. And a set of strings has another order in each process, as each hashes with its own seed.
 
-Bounds: one value of a rank at a time; of one line and its ranks the first and the last one;
+Bounds: one value of a rank at a time; of one line and its ranks the first, the last and all;
 `MOST_FORKS` of them, and the time limit of the proof. What is left is listed, and the answer is
 *unknown*. A rank that raises after the turn is taken as meant so if a `raise` of the script does
 it, the line that decides, or a library by `ValueError`, and if it has communicated as before.
@@ -79,10 +79,14 @@ class Fork(NamedTuple):
     decisions: dict[int, MarkedDecision]
     values: dict[int, float | None]
     """The number that each decides by; None turns a truth value round."""
+    times: int = 0
+    """How often all values at its line are turned round, as a loop asks each time; 0 for one."""
 
     @property
     def turns(self) -> dict[int, Turns]:
         """What to record."""
+        if self.times:
+            return {rank: {hash(self.line): float(self.times)} for rank in self.decisions}
         return {
             rank: {decided.lineage: self.values[rank]} for rank, decided in self.decisions.items()
         }
@@ -103,7 +107,8 @@ class Fork(NamedTuple):
         received = any(decided.unknown for decided in self.decisions.values())
         whose = "a value that others computed" if received else "a value of its own"
         whose = _CAUSES.get(self.lowest.cause, (whose,))[0]
-        return f"rank{several} {ranks} may go the other way at {self.line}, by {whose}"
+        how = f" each of {self.times} times" if self.times else ""
+        return f"rank{several} {ranks} may go the other way{how} at {self.line}, by {whose}"
 
 
 def decisions(
@@ -132,7 +137,7 @@ def decisions(
             break
         try:
             others = _alone(fork, recorded, recorder)
-            if others is None and place < singles:
+            if others is None and place < singles and not fork.times:
                 heard.append(fork)
             is_heard = others is None
             others = recorder.together(fork.turns) if others is None else others
@@ -153,7 +158,10 @@ def decisions(
 
 
 def _forks(recorded: Sequence[RankRecording]) -> Iterator[Fork]:
-    """The decisions that may go the other way: the first and the last of a line and its ranks."""
+    """The decisions that may go the other way: the first and the last of a line and its ranks.
+
+    And all of a line that decides by values of a rank's own: *stop if it was worse twice*.
+    """
     alike: dict[int, dict[int, list[MarkedDecision]]] = defaultdict(dict)
     for rank, of_rank in enumerate(recorded):
         for decision in of_rank.decisions:
@@ -174,6 +182,10 @@ def _forks(recorded: Sequence[RankRecording]) -> Iterator[Fork]:
         yield from several[0]
         if len(several) > 1:
             yield from several[-1]
+    for several in of_line.values():
+        first = several[0][0]
+        if len(several) > 1 and not (first.lowest.unknown or first.lowest.cause):
+            yield first._replace(times=len(several))
 
 
 def other_values(asked: list[MarkedDecision]) -> Iterator[float | None]:

@@ -44,7 +44,10 @@ class GroupCreation(Struct, frozen=True, array_like=True):
 
 
 Turns = Mapping[int, float | None]
-"""Lineage of a value -> the number that it has, or None for a truth value that is turned round."""
+"""Lineage of a value -> the number that it has, or None for a truth value that is turned round.
+
+Hash of a line -> how often what it decides first is turned round, whatever value that is.
+"""
 
 
 class MarkedDecision(Struct, frozen=True, array_like=True):

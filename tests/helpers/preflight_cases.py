@@ -265,7 +265,7 @@ DECIDES = {
     "logs": (after("print(f'{loss.item():.3f} {float(loss)}', loss, '%d' % loss.item())\n"), ""),
     "keeps the best": (
         after("best = 3.0\nif rank == 0 and loss.item() < best:\n    best = loss.item()\n"
-              "    torch.save(model.state_dict(), 'best.pt')\n"), f"2 decisions {HARMLESS}"),
+              "    torch.save(model.state_dict(), 'best.pt')\n"), f"3 decisions {HARMLESS}"),
     "raises on all ranks": (
         after(TOTAL + "if total.isnan().any():\n    raise ValueError\n"),
         f"2 decisions {HARMLESS}"),

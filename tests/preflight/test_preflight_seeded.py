@@ -23,6 +23,8 @@ SHORT = (
     "dion#74: a gather whose gradients are summed once too often",
     "a pipeline whose second stage zeroes its gradients for each micro-batch",
     "Muon whose updates another rank sends",
+    "a patience over data of one's own",
+    "DTensor layers and a bias outside of them, of other data",
     "DiLoCo of which some parameters are not averaged",
 )
 """Titles in the short profile: what was judged wrongly once."""

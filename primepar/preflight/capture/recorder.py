@@ -177,9 +177,11 @@ class RankRecorder:
             outcome = decision.holds(value)
         else:
             decision = replace(decision, value=float(outcome != negated))
+        self._asked[source] += 1
         if mark.unknown:
-            self._asked[source] += 1
             outcome = outcome != (self._asked[source] > _LONGEST_WAIT)
+        times = self.turns.get(hash(source)) or 0
+        outcome = outcome != (self._asked[source] <= times)
         self.recording.last = decision if mark.unknown else None
         self._note(decision)
         return outcome

@@ -76,7 +76,7 @@ class _GradientQuestions:
                     step = bisect_left(limits, number)
                     if steps.setdefault(atom, step) != step:
                         self.constant.add(atom)
-                    self.made_for.setdefault(atom, set()).update({node.parameter} - {""})
+                    self.made_for.setdefault(atom, set()).add(node.parameter)
                     data = of_rank.nodes[node.input]
                     if isinstance(data, Leaf) and data.constant:
                         self.constant.add(atom)
@@ -173,7 +173,7 @@ class _GradientQuestions:
             for length, form in self._gradient(rank, claim):
                 origins = {(self.values.origins.get(atom, atom), atom, first)
                            for (atom, first), _ in form}  # fmt: skip
-                known = [one for one in origins if self.made_for.get(one[0])]
+                known = [one for one in origins if "" not in self.made_for.get(one[0], {""})]
                 right = any(
                     claim.name in self.made_for[origin] and (origin != atom or first == place)
                     for origin, atom, first in known
