@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from primepar.verify.nesting.proof import verify_nesting
-    from primepar.verify.primitive.one_mesh import verify_side
     from primepar.verify.primitive.proof import verify_primitive
     from primepar.verify.program import verify_program
     from primepar.verify.report import PropertyResult, Report
@@ -22,7 +21,6 @@ _MODULES = {
     "verify_nesting": "nesting.proof",
     "verify_primitive": "primitive.proof",
     "verify_program": "program",
-    "verify_side": "primitive.one_mesh",
 }
 
 __all__ = [
@@ -31,7 +29,6 @@ __all__ = [
     "verify_nesting",
     "verify_primitive",
     "verify_program",
-    "verify_side",
 ]
 
 

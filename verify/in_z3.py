@@ -126,13 +126,8 @@ def _wrong_sub_operators(program: Program) -> Iterator[tuple[str, dict[str, int]
         solver.add(z3.Not(once))
         if _check(solver) == z3.sat:
             model = solver.model()
-            yield (
-                phase,
-                {
-                    dim: model.eval(index, model_completion=True).as_long()
-                    for dim, index in point.items()
-                },
-            )
+            values = {dim: model.eval(index, model_completion=True) for dim, index in point.items()}
+            yield phase, {dim: value.as_long() for dim, value in values.items()}
 
 
 def _check(solver: Any) -> Any:

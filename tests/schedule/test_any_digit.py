@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from one_mesh import verify_side
 
 from primepar import ANY, Primitive, where
 from primepar.errors import PrimitiveError, SymbolicError
@@ -15,7 +16,6 @@ from primepar.schedule.ledger import moves, moves_text
 from primepar.schedule.operators import PHASES
 from primepar.schedule.primitive import Slices, Value
 from primepar.schedule.tracing import maps_of
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 
 

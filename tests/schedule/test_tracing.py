@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_mesh import verify_side
 
 from primepar import ANY, Primitive, where
 from primepar.api.target import load_primitive
@@ -16,7 +17,6 @@ from primepar.partition import PRIMITIVES, PrimePar
 from primepar.schedule import Sequence, lower
 from primepar.schedule.expression import Expression, evaluate, number
 from primepar.schedule.tracing import formula, maps_of, signature
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 
 LANGUAGE = "expected +, -, *, //, %, comparisons, &, |, ~ and where"

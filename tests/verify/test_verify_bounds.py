@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from one_mesh import verify_side
 from profiles import few
 from test_verify_program import irecv, isend, program, recv, send, wait
 
@@ -19,7 +20,6 @@ from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import tensor_dims
 from primepar.schedule.primitive import Value
 from primepar.schedule.signature import Bound
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.program import verify_program
 
 Json = dict[str, Any]

@@ -13,6 +13,7 @@ import z3
 from command import run
 from msgspec.structs import replace
 from nesting_lemmas import lemmas
+from one_mesh import verify_side
 from primitive_cases import Layers, TravellingSums
 from profiles import few
 from test_verify_primitive import RowThenColumn
@@ -32,7 +33,6 @@ from primepar.schedule.sequence import Nesting, Sides
 from primepar.verify.every_size.lemmas import Lemma
 from primepar.verify.nesting.proof import verify_nesting
 from primepar.verify.primitive.claims_on_mesh import failing
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.program import verify_program

@@ -6,6 +6,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from one_mesh import verify_side
 from primitive_cases import Layers, Mirror, OtherWay, Rectangle, ResidentSums, TravellingSums
 from profiles import few
 
@@ -18,7 +19,6 @@ from primepar.schedule.expression import evaluate
 from primepar.schedule.primitive import Slices, Value
 from primepar.verify.primitive import decide, proof
 from primepar.verify.primitive.claims_on_mesh import limits
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
 from primepar.verify.primitive.witness import Points, Witnesses

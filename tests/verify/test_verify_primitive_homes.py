@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from one_mesh import verify_side
 from profiles import few
 
 from primepar import Primitive, where
@@ -22,7 +23,6 @@ from primepar.reference.check import check
 from primepar.schedule import Sequence
 from primepar.schedule.primitive import Slices, Value
 from primepar.verify.certificate.answers import answers
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.slice_counts import slices_of
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import z3
+from one_mesh import verify_side
 from profiles import few
 
 from primepar import Primitive, where
@@ -17,7 +18,6 @@ from primepar.pictures.counterexample import counterexample_lines
 from primepar.schedule.primitive import Slices, Value
 from primepar.verify.counterexample.primitive import MOST_DEVICES
 from primepar.verify.primitive import z3_question as question
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 
 LANGUAGE = "expected +, -, *, //, %, comparisons, &, |, ~ and where"

@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_mesh import verify_side
 
 from primepar import Primitive, where
 from primepar.reference.check import check
@@ -13,7 +14,6 @@ from primepar.schedule import Movement, Sequence
 from primepar.schedule.evidence import MapFault
 from primepar.schedule.operators import PHASES
 from primepar.schedule.words import map_sentence
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.smallest_mesh import FAULTS, MOST_DEVICES_AFTER
 

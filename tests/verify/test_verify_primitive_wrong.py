@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from one_mesh import verify_side
 from oracle.explore import explore
 from profiles import few, thinned
 
@@ -13,7 +14,6 @@ from primepar.api.target import load_primitive
 from primepar.reference.check import check, check_program
 from primepar.schedule import Primitive, Sequence, lower
 from primepar.schedule.primitive import Slices, Value
-from primepar.verify.primitive.one_mesh import verify_side
 from primepar.verify.primitive.proof import verify_primitive
 from primepar.verify.primitive.smallest_mesh import side_choices
 from primepar.verify.program import verify_program
