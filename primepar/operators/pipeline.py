@@ -25,7 +25,6 @@ import msgspec
 from primepar.models.graph import Operator
 from primepar.operators.builder import Cuts, ProgramBuilder, View
 from primepar.operators.recomputation import Layer, recompute
-from primepar.operators.renamed_blocks import blocks_renamed
 from primepar.operators.step_context import AFTER, BEFORE, OperatorLowering, StepContext
 from primepar.operators.sweeps import (
     Gradients,
@@ -45,6 +44,7 @@ from primepar.partition.pipeline.dependencies import (
 )
 from primepar.plan.pipeline_layout import PipelineLayout, by_layer, layer_operator
 from primepar.plan.plan import Plan
+from primepar.schedule.effects import blocks_renamed
 from primepar.schedule.operators import Index, block_name
 from primepar.schedule.program import Broadcast, Compute, Instruction, IRecv, ISend, Wait
 from primepar.schedule.signature import Tensor

@@ -11,6 +11,8 @@ from collections.abc import Sequence as Several
 from dataclasses import replace
 from itertools import product
 
+from msgspec import structs
+
 from primepar.operators.builder import (
     Cuts,
     Groups,
@@ -21,8 +23,8 @@ from primepar.operators.builder import (
     inside,
     refined,
 )
-from primepar.operators.renamed_blocks import renamed
 from primepar.plan.layouts import Way
+from primepar.schedule.effects import blocks_renamed
 from primepar.schedule.layout import Cells, redistribution
 from primepar.schedule.operators import Index, block_name, parse_block, scratch_name
 from primepar.schedule.program import (
@@ -180,4 +182,11 @@ def take_in(
         return known[name]
 
     for target, instructions in zip(builder.programs, program.programs, strict=True):
-        target += [renamed(node, block, label) for node in instructions]
+        for node in instructions:
+            changes = blocks_renamed(node, block)
+            posted, phase = getattr(node, "request", None), getattr(node, "phase", None)
+            if posted is not None:
+                changes["request"] = f"{label} {posted}"
+            if phase is not None:
+                changes["phase"] = f"{label}.{phase}"
+            target.append(structs.replace(node, **changes))

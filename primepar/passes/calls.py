@@ -20,10 +20,21 @@ from typing import NamedTuple, get_args
 from primepar.passes.block_uses import LOCAL
 from primepar.schedule.effects import effects
 from primepar.schedule.matching import Channel, Members, Queue, queue_of
-from primepar.schedule.program import Collective, Instruction, Program
+from primepar.schedule.program import (
+    AllGather,
+    AllReduce,
+    Broadcast,
+    Collective,
+    Instruction,
+    Program,
+    Reduce,
+    ReduceScatter,
+)
 from primepar.schedule.sharing import shared
 
 _COLLECTIVES = frozenset(get_args(Collective))
+Elementwise = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
+"""Collectives that copy, add and scale element by element."""
 Meeting = tuple[Queue, int]
 """A queue and a number: the same on all ranks that take part."""
 

@@ -28,26 +28,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from primepar.passes.block_uses import RankList, rank_lists, request_of
-from primepar.passes.calls import Call, calls
+from primepar.passes.calls import Call, Elementwise, calls
 from primepar.passes.in_place_parts import Edits, delay, edited, tidied
 from primepar.passes.program_tables import Tables
 from primepar.schedule.operators import Index, block_name
-from primepar.schedule.program import (
-    AllGather,
-    AllReduce,
-    Broadcast,
-    Compute,
-    Cut,
-    Free,
-    Instruction,
-    Join,
-    Program,
-    Reduce,
-    ReduceScatter,
-    Wait,
-)
+from primepar.schedule.program import Compute, Cut, Free, Instruction, Join, Program, Wait
 
-Merging = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
 Run = list[int]
 """Positions of consecutive collectives of one rank."""
 
@@ -109,7 +95,7 @@ class _Merge:
 
         for _, group in groupby(enumerate(of_group), key=key):
             run = [call for _, call in group]
-            if len(run) > 1 and isinstance(self.programs[rank][run[0].places[rank]], Merging):
+            if len(run) > 1 and isinstance(self.programs[rank][run[0].places[rank]], Elementwise):
                 yield run
 
     def _kind(self, rank: int, place: int) -> tuple[object, ...]:

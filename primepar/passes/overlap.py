@@ -41,11 +41,9 @@ from primepar.passes.block_uses import (
     request_of,
     with_lists,
 )
+from primepar.passes.calls import Elementwise
 from primepar.passes.liveness import live_sizes
 from primepar.schedule.program import (
-    AllGather,
-    AllReduce,
-    Broadcast,
     Collective,
     Compute,
     Cut,
@@ -54,8 +52,6 @@ from primepar.schedule.program import (
     IRecv,
     ISend,
     Program,
-    Reduce,
-    ReduceScatter,
     Wait,
 )
 
@@ -198,10 +194,6 @@ class Carried:
         while self.steps:
             self._release(next(iter(self.steps)), released)
         return released
-
-
-_BLOCKING = AllGather | AllReduce | Broadcast | Reduce | ReduceScatter
-"""Collectives that can become posted ones."""
 
 
 # The pass
@@ -347,7 +339,7 @@ def _with_posts(given: list[Step]) -> tuple[list[Step], set[str]]:
         node = step.node
         if type(node) in LOCAL or step.request is not None:
             continue
-        if isinstance(node, _BLOCKING) and len(node.group) > 1:
+        if isinstance(node, Elementwise) and len(node.group) > 1:
             name = f"{node.__struct_config__.tag} {node.block}"
             if name not in requests:
                 done[-1:] = [

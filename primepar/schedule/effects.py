@@ -18,7 +18,8 @@ the emulator and the executor each have a semantics of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from primepar.schedule.program import (
@@ -175,3 +176,37 @@ def _used_first(program: Program, rank: int) -> tuple[Names, Names]:
         first.update((name, None) for name in names if name not in known)
         known.update(of.reads, of.writes)
     return tuple(read), tuple(fetched)
+
+
+# The fields of instructions that name blocks
+
+_ONE, _SEVERAL = ("block", "accumulates"), ("blocks", "into", "reads", "also")
+
+
+@cache
+def _fields(kind: type[Instruction]) -> tuple[Names, Names]:
+    """The fields of an instruction class that hold one block, and those with several."""
+    one, several = (
+        tuple(name for name in names if name in kind.__struct_fields__)
+        for names in (_ONE, _SEVERAL)
+    )
+    return one, several
+
+
+def blocks_named(node: Instruction) -> Iterator[str]:
+    """Yield the blocks that an instruction names."""
+    one, several = _fields(type(node))
+    yield from (getattr(node, field) for field in one)
+    for field in several:
+        yield from getattr(node, field)
+    if isinstance(node, Group):
+        yield from (message.block for message in node.body)
+
+
+def blocks_renamed(node: Instruction, block: Callable[[str], str]) -> dict[str, Any]:
+    """The fields of an instruction that name blocks, with their new values."""
+    one, several = _fields(type(node))
+    changes: dict[str, Any] = {field: block(getattr(node, field)) for field in one}
+    for field in several:
+        changes[field] = tuple(map(block, getattr(node, field)))
+    return changes

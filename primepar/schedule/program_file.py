@@ -11,6 +11,7 @@ import msgspec
 from primepar.errors import ProgramError
 from primepar.files import write_text
 from primepar.reading import read_json
+from primepar.schedule.effects import blocks_named
 from primepar.schedule.meaning import Meaning
 from primepar.schedule.program import (
     BLOCK_LISTS,
@@ -37,9 +38,6 @@ from primepar.schedule.program import (
 
 # Blocks that a program names, against the tensors that it cuts.
 
-_FIELDS = ("block", "accumulates")
-_LISTS = ("reads", "blocks", "into", "also")
-
 
 def check_blocks(program: Program) -> None:
     """Raise `ProgramError` if a name, or a sub-operator, is of a block outside its tensor's cuts.
@@ -58,18 +56,9 @@ def check_blocks(program: Program) -> None:
     for rank, instructions in enumerate(program.programs):
         for index, node in enumerate(instructions):
             where = f"programs[{rank}][{index}]"
-            _place(meaning, _named(node), where)
+            _place(meaning, blocks_named(node), where)
             if isinstance(node, Compute) and node.phase is not None:
                 _sub_operator(meaning, node.phase, node.sub_operator or {}, where)
-
-
-def _named(node: Instruction) -> Iterator[str]:
-    if isinstance(node, Group):
-        yield from (message.block for message in node.body)
-        return
-    yield from (getattr(node, field) for field in _FIELDS if hasattr(node, field))
-    for field in _LISTS:
-        yield from getattr(node, field, ())
 
 
 def _sub_operator(meaning: Meaning, phase: str, slices: dict[str, int], where: str) -> None:

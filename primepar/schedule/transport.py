@@ -35,8 +35,6 @@ from primepar.schedule.program import (
     ISend,
     Message,
     Program,
-    Recv,
-    Send,
 )
 
 Order = Literal["free", "communicator", "peer", "queue"]
@@ -95,7 +93,6 @@ Members = tuple[int, ...]
 Communicator = tuple[str, Members]
 """A name, and the members in ascending order."""
 WORLD = "world"
-Post = ISend | IRecv | Send | Recv
 ROUNDS = 8
 """Rounds of messages that NCCL runs together (`NCCL_MAX_DEV_WORK_P2P_PER_BATCH`)."""
 _MESSAGES, _COLLECTIVES = frozenset(get_args(Message)), frozenset(get_args(Collective))
@@ -141,7 +138,7 @@ def _messages(instructions: Iterable[Instruction]) -> Iterator[Message]:
             yield from node.body
 
 
-def joins(batch: Sequence[Post], post: Post, ranks: int) -> bool:
+def joins(batch: Sequence[Message], post: Message, ranks: int) -> bool:
     """Whether a message may be in one batch with others of its communicator on NCCL.
 
     NCCL numbers the messages of a batch in rounds, by the distance of the two ranks, and runs two
@@ -155,9 +152,9 @@ def joins(batch: Sequence[Post], post: Post, ranks: int) -> bool:
     return ranks <= ROUNDS or all(other.peer == post.peer for other in batch)
 
 
-def split(posts: Iterable[Post], ranks: int) -> Iterator[list[Post]]:
+def split(posts: Iterable[Message], ranks: int) -> Iterator[list[Message]]:
     """Yield adjacent messages, or those of a group, in the batches that NCCL runs together."""
-    batch: list[Post] = []
+    batch: list[Message] = []
     for post in posts:
         if batch and not (post.communicator == batch[0].communicator and joins(batch, post, ranks)):
             yield batch
@@ -169,7 +166,7 @@ def split(posts: Iterable[Post], ranks: int) -> Iterator[list[Post]]:
 
 def batches(instructions: Iterable[Instruction], ranks: int) -> Iterator[tuple[Instruction, ...]]:
     """Yield the instructions in order, adjacent posts that are one batch together."""
-    posts: list[Post] = []
+    posts: list[Message] = []
     for node in instructions:
         if isinstance(node, ISend | IRecv):
             posts.append(node)

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from primepar.distributed import Executor
-from primepar.operators.renamed_blocks import renamed
-from primepar.schedule.effects import effects, frees
+from primepar.schedule.effects import blocks_named, blocks_renamed
 from primepar.schedule.program import (
     AllGather,
     Alloc,
@@ -57,7 +56,7 @@ def every_instruction() -> Program:
     """
     lists = [_instructions(rank) for rank in range(RANKS)]
     names = dict.fromkeys(
-        name for instructions in lists for node in instructions for name in _names(node)
+        name for instructions in lists for node in instructions for name in blocks_named(node)
     )
     return Program(
         format="primepar-program",
@@ -69,18 +68,12 @@ def every_instruction() -> Program:
     )
 
 
-def _names(node: Instruction) -> tuple[str, ...]:
-    if isinstance(node, Group):
-        return tuple(message.block for message in node.body)
-    return tuple(dict.fromkeys((*effects(node, 0).reads, *effects(node, 0).writes, *frees(node))))
-
-
 def _in_tensors(node: Any) -> Instruction:
     """The instruction with `a[0]` for `a`."""
     if isinstance(node, Group):
         return replace(node, body=tuple(map(_in_tensors, node.body)))
-    renamed_node: Instruction = renamed(node, "{}[0]".format, "")
-    return renamed_node
+    changed: Instruction = replace(node, **blocks_renamed(node, "{}[0]".format))
+    return changed
 
 
 def _instructions(rank: int) -> list[Instruction]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import chain
 from random import Random
 from typing import Any
 
@@ -16,9 +15,8 @@ from phased import phased
 from primepar.errors import ProgramError
 from primepar.partition import parse_sequence
 from primepar.schedule import Program, lower
-from primepar.schedule.meaning import Meaning
 from primepar.schedule.operators import PHASES, Linear
-from primepar.schedule.program import Compute
+from primepar.schedule.program_file import check_blocks
 
 Json = dict[str, Any]
 
@@ -44,29 +42,10 @@ def mutant(seed: int) -> Program:
             random.choice(MUTATIONS)(random, fields)
         try:
             program = msgspec.convert(fields, Program)
-            placed_somewhere(program)
+            check_blocks(program)
         except (msgspec.ValidationError, ProgramError):
             continue
         return program
-
-
-def placed_somewhere(program: Program) -> None:
-    """Raise `ProgramError` if a block is outside of its tensor: no reader takes such a program."""
-    meaning, nodes = Meaning(program), chain.from_iterable(program.programs)
-    lists = [*(program.initial or ()), *(program.final or ())]
-    blocks = [block for names in lists for block in names]
-    for node in nodes:
-        for one in getattr(node, "body", (node,)):
-            blocks += [getattr(one, key) for key in ("block", "accumulates") if hasattr(one, key)]
-            for key in ("reads", "blocks", "into", "also"):
-                blocks += getattr(one, key, ())
-        if isinstance(node, Compute) and node.phase and node.sub_operator is not None:
-            phase = meaning.phases[node.phase]
-            blocks += [
-                template.block(node.sub_operator) for template in (*phase.reads, phase.writes)
-            ]
-    for block in blocks:
-        meaning.place(block)
 
 
 def lowered(random: Random) -> Json:

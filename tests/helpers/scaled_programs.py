@@ -9,12 +9,13 @@ from random import Random
 from typing import Any
 
 import msgspec
-from mutants import MUTATIONS, lowered, placed_somewhere
+from mutants import MUTATIONS, lowered
 from noise import noise
 from phased import phased
 
 from primepar.errors import ProgramError
 from primepar.schedule import Program
+from primepar.schedule.program_file import check_blocks
 
 Json = dict[str, Any]
 SCALES = ("1/2", "1/3", "2/3", "3", "1/64", "5/7")
@@ -33,7 +34,7 @@ def scaled_program(seed: int) -> Program:
             change(random, fields)
         try:
             program = msgspec.convert(fields, Program)
-            placed_somewhere(program)
+            check_blocks(program)
         except (msgspec.ValidationError, ProgramError):
             continue
         if has_scales(fields):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 from phase_programs import Json, built, compute, norm, program
+from step_cases import refuted as counterexamples
 
 from primepar.schedule import Program
 from primepar.verify import Report, verify_program
@@ -23,11 +24,7 @@ def verified(asked: Json) -> Report:
 
 
 def refuted(asked: Json) -> dict[str, str]:
-    return {
-        result.name: result.counterexample
-        for result in verified(asked).properties
-        if result.counterexample is not None
-    }
+    return counterexamples(built(asked))
 
 
 def test_a_step_with_phases_of_its_own_is_proved() -> None:
