@@ -269,6 +269,8 @@ DECIDES = {
     "raises on all ranks": (
         after(TOTAL + "if total.isnan().any():\n    raise ValueError\n"),
         f"2 decisions {HARMLESS}"),
+    "draws once more what is out of bounds": (
+        after("nn.init.trunc_normal_(torch.empty(99), a=-0.1, b=9.0)\n"), ""),
     "draws alike": (
         after("import random\nrandom.seed(3)\nif random.random() < 0.5:\n    dist.barrier()\n"),
         ""),

@@ -14,7 +14,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from primepar.preflight.capture.buffers import BufferTable, PostedWork, storage_id
 from primepar.preflight.capture.runner import RankLink
-from primepar.preflight.capture.source_lines import by_index, by_torch_or_logging, source_line
+from primepar.preflight.capture.source_lines import (
+    by_index,
+    by_initializer,
+    by_torch_or_logging,
+    source_line,
+)
 from primepar.preflight.meaning.recorder import TermRecorder
 from primepar.preflight.meaning.storages import Dependence, byte_range, span
 from primepar.preflight.meaning.terms import Applied
@@ -182,8 +187,9 @@ class RankRecorder:
             outcome = outcome != (self._asked[source] > _LONGEST_WAIT)
         times = self.turns.get(hash(source)) or 0
         outcome = outcome != (self._asked[source] <= times)
-        self.recording.last = decision if mark.unknown else None
-        self._note(decision)
+        if not by_initializer():  # numbers that are drawn once more steer nothing else
+            self.recording.last = decision if mark.unknown else None
+            self._note(decision)
         return outcome
 
     @contextmanager

@@ -57,6 +57,12 @@ def by_dtensor() -> bool:
     return any(part in frame.f_code.co_filename for frame in _since_the_user(sys._getframe(1)))
 
 
+def by_initializer() -> bool:
+    """Whether torch draws the first values of a parameter, until they are within bounds."""
+    frames, file = _since_the_user(sys._getframe(1)), f"{os.sep}nn{os.sep}init.py"
+    return any(frame.f_code.co_filename.endswith(file) for frame in frames)
+
+
 def by_index() -> bool:
     """Whether a library looks an index up, as a memory-mapped array does."""
     names = (frame.f_code.co_name for frame in _since_the_user(sys._getframe(1)))
