@@ -85,9 +85,10 @@ def changes(
         if not on_device:
             appears = (node.block,) if isinstance(node, Evict) else ()
             goes = (node.block,) if isinstance(node, Fetch) else ()
-        gone = [block for block in goes if block in held]
+        # A join may list a part twice, which is wrong: its memory goes once all the same.
+        gone = [block for block in dict.fromkeys(goes) if block in held]
         held.difference_update(gone)
-        fresh = [block for block in appears if block not in held]
+        fresh = [block for block in dict.fromkeys(appears) if block not in held]
         held.update(fresh)
         yield index, gone, fresh
 
@@ -127,7 +128,7 @@ def peak(
 def resident_copies(program: Program, meaning: Meaning) -> dict[str, Fraction]:
     """Tensor -> copies of its elements in `initial` over all ranks, where sizes are defined."""
     held: dict[str, list[str]] = {}
-    for block in in_time(chain(*(program.initial or ()))):
+    for block in in_time(chain(*map(dict.fromkeys, program.initial or ()))):
         place = meaning.place(block)
         if place is not None:
             held.setdefault(place.tensor, []).append(block)

@@ -93,6 +93,14 @@ def test_a_posted_receive_counts_from_its_post() -> None:
     }
 
 
+def test_a_block_that_is_listed_twice_counts_once() -> None:
+    """In `initial`, and as a part of a join in place, where it is placement that is wrong."""
+    twice = {"op": "join", "blocks": [X, X], "block": Z, "in_place": True}
+    assert bounded([twice], initial=[[X, X]], memory={"device": 6}) == {
+        "memory": ("proved", "at most 6 of 6 live elements in device memory; resident copies: x 1"),
+    }
+
+
 def test_the_start_and_the_host_have_bounds_too() -> None:
     evicts = [{"op": "evict", "block": X}, {"op": "alloc", "block": Y}]
     memory = {"device": 7, "host": 5}
