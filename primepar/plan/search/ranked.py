@@ -7,7 +7,9 @@ simulator shows. So the plans of the lowest prices are simulated, one after anot
 may be the fastest: if `LEAST` of its price is at most the fastest simulated step so far. Example:
 of prices 100, 118 and 122 ms the first is simulated with 107 ms. The second may take 0.9 x 118 =
 106 ms and is simulated, the third no less than 110 ms and is not. Megatron's cheapest always is.
-Errors of one split are alike, so the cheapest of every split comes before any second one.
+Errors of one split are alike, so the cheapest of every split comes before any second one; where
+memory as it is added up does not fit, what a device holds at once may, so these have their turn
+next to those that fit.
 
 The gap is that of prices: the largest bound of all shares is a lower bound of every plan's without
 stages, micro-batches and options.
@@ -111,10 +113,10 @@ def simulated(
     several that are the same plan there is one, but for Megatron's. None is simulated if a search
     has been `stopped`; Ctrl-C ends the simulations, and marks a row.
     """
-    by_split: dict[Split, list[PlanRow]] = {}
+    alike: dict[tuple[Split, bool], list[PlanRow]] = {}
     for row in sorted(rows, key=lambda row: row.price):
-        by_split.setdefault(row.split, []).append(row)
-    ordered = [row for some in zip_longest(*by_split.values()) for row in some if row is not None]
+        alike.setdefault((row.split, row.fits), []).append(row)
+    ordered = [row for some in zip_longest(*alike.values()) for row in some if row is not None]
     counted = {id(row) for row in ordered if row.is_counted and row.may_fit}
     asked = next((row for row in ordered if row.name and id(row) in counted), None)
     count, passes, best = 0 if stopped else MOST_SIMULATED, MOST_PASSES, inf
