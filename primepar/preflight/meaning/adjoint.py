@@ -159,7 +159,7 @@ class _AdjointQuestions:
                 for place in self._same(TermPlace(rank, claim.data)):
                     self.places.setdefault(place, key)
         for source in self.sources.values():
-            for atom in self._origins(source.data):
+            for atom in self.values.origins_of(source.data):
                 self.known[atom].append(source)
 
     def wrong(self) -> Iterator[DataFault]:
@@ -225,10 +225,6 @@ class _AdjointQuestions:
             for number, _, _ in node.parts:
                 yield from self._same(TermPlace(place.rank, number))
 
-    def _origins(self, value: Value) -> set[str]:
-        origins = self.values.origins
-        return {origins.get(atom, atom) for _, form in value for (atom, _), _ in form}
-
     def _ratio(self, sent: Value, data: Value, exact: bool) -> Fraction | bool | None:
         """The factor of what was sent in data that was computed of it, such as a sum.
 
@@ -242,7 +238,7 @@ class _AdjointQuestions:
                 ratios |= {here[a] / number if a in here else None for a, number in one.form}
             if len(ratios) == 1 and None not in ratios:
                 return next(iter(ratios))
-        of, made = self._origins(sent), self._origins(data)
+        of, made = self.values.origins_of(sent), self.values.origins_of(data)
         mapped = any(atom in self.values.origins for atom in _atoms(sent) | _atoms(data))
         if of & made and (mapped or not exact):
             return True
@@ -256,7 +252,9 @@ class _AdjointQuestions:
             for copy in copies:
                 for place in self._origin_places(TermPlace(copy.rank, copy.term.of)):
                     key = self.places[place]
-                    if self._origins(self.sources[key].data) & self._origins(copy.data):
+                    if self.values.origins_of(self.sources[key].data) & self.values.origins_of(
+                        copy.data
+                    ):
                         required[key][atom] = None
         return required
 
@@ -278,20 +276,16 @@ class _AdjointQuestions:
 
     def _entered_opaquely(self, source: _Source) -> set[str]:
         """The gradients that what came back was computed from in any way."""
-        ready = [TermPlace(source.rank, claim.gradient) for claim in source.claims]
-        seen, entered = set(ready), set[str]()
-        while ready:
-            place = ready.pop()
-            if isinstance(self.values.nodes[place.rank][place.node], Cotangent):
-                entered |= _atoms(self.values.of(*place))
-                continue
-            later = [need for need in self.values.needs(place) if need not in seen]
-            seen.update(later)
-            ready += later
-        return entered
+        roots = [TermPlace(source.rank, claim.gradient) for claim in source.claims]
+        entered = {
+            place
+            for place in self.values.cone(roots, Cotangent)
+            if isinstance(self.values.nodes[place.rank][place.node], Cotangent)
+        }
+        return set[str]().union(*(_atoms(self.values.of(*place)) for place in entered))
 
     def _of_another(self, source: _Source, copy: _Copy, data: Value) -> DataFault:
-        claim, atoms = source.claims[0], self._origins(data)
+        claim, atoms = source.claims[0], self.values.origins_of(data)
         others = [other for atom in sorted(atoms) for other in self.known.get(atom, ())]
         others.sort(key=lambda other: other.data != data)
         what = f"that of {self._sent(others[0])}" if others else "that of a gradient"

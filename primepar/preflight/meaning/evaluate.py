@@ -23,6 +23,7 @@ from primepar.preflight.meaning.terms import (
     RankTerms,
     Received,
     Scaled,
+    TermNode,
     WeightedTerm,
     inputs_of,
     without_inputs,
@@ -184,6 +185,22 @@ class TermValues:
         if isinstance(node, Received):
             return self.sources(rank, node)
         return [TermPlace(rank, number) for number in inputs_of(node)]
+
+    def cone(self, roots: Iterable[TermPlace], *stops: type[TermNode]) -> set[TermPlace]:
+        """All terms that terms are computed from, on any rank, up to those of some kinds."""
+        ready = list(roots)
+        seen = set(ready)
+        while ready:
+            place = ready.pop()
+            if not isinstance(self.nodes[place.rank][place.node], stops):
+                later = [need for need in self.needs(place) if need not in seen]
+                seen.update(later)
+                ready += later
+        return seen
+
+    def origins_of(self, value: Value) -> set[str]:
+        """The atoms of a value, as they were before linear operations."""
+        return {self.origins.get(atom, atom) for _, form in value for (atom, _), _ in form}
 
     def _value(self, place: TermPlace, inputs: list[Value]) -> Value:
         rank, node = place.rank, self.nodes[place.rank][place.node]

@@ -55,7 +55,7 @@ class PassQuestions:
             read: dict[str, tuple[int, set[str]]] = {}
             for claim in of_rank.claims:
                 end, before = read.get(claim.name, (0, set()))
-                atoms = self._atoms(rank, claim.gradient)
+                atoms = self.values.origins_of(self.values.of(rank, claim.gradient))
                 read[claim.name] = claim.gradient, before | atoms
                 if any(last.get(atom, end) < end for atom in atoms - before):
                     sentence = (
@@ -84,7 +84,7 @@ class PassQuestions:
             read: dict[str, int] = {}
             for claim in of_rank.claims:
                 since, read[claim.name] = read.get(claim.name, -1), claim.gradient
-                atoms = self._atoms(rank, claim.gradient)
+                atoms = self.values.origins_of(self.values.of(rank, claim.gradient))
                 every = [
                     one for one in made.get(claim.name, ()) if since < one.number <= claim.gradient
                 ]
@@ -103,20 +103,8 @@ class PassQuestions:
     @cached_property
     def used(self) -> set[TermPlace]:
         """All that gradients which optimizers read are computed from."""
-        ready = [
+        return self.values.cone(
             TermPlace(rank, claim.gradient)
             for rank, of_rank in enumerate(self.terms)
             for claim in of_rank.claims
-        ]
-        seen = set(ready)
-        while ready:
-            later = [need for need in self.values.needs(ready.pop()) if need not in seen]
-            seen.update(later)
-            ready += later
-        return seen
-
-    def _atoms(self, rank: int, node: int) -> set[str]:
-        """What a gradient is a sum of, as it was computed."""
-        origins = self.values.origins
-        form = (atom for _, form in self.values.of(rank, node) for (atom, _), _ in form)
-        return {origins.get(atom, atom) for atom in form}
+        )
