@@ -250,7 +250,8 @@ class UpdateQuestions:
                 length = size(operation.inputs[0])
                 for given in operation.inputs:
                     if size(given) != length or length == 1:
-                        rules.append(digest(given))
+                        # A factor of each row, as of Muon's kinds, is of these rows alone.
+                        rules.append(digest(given) if size(given) == 1 else "state")
                         continue
                     some = part(given, first, first + segment.length) if origin == name else given
                     made = [self._rule(one, weighs) for one in some]
