@@ -322,7 +322,7 @@ def table_words(rows: list[TableRow]) -> str:
              "bubble", "MiB", "")  # fmt: skip
     cells = [heads]
     for row in rows:
-        remarks = [row.name] if " x " not in row.name else []
+        remarks = [row.name] if row.name != str(row.split) else []
         if row.gap is not None:
             remarks.append(f"certified {ceil(1e4 * row.gap) / 100:.2f}%")
         if row.only_priced is not None:

@@ -72,7 +72,7 @@ class Point:
         if question.tokens is not None:
             days = question.tokens / speed / SECONDS_OF_A_DAY
         return cls(
-            devices, batch, f"{best.stages} x {best.replicas} x {best.parts}", best.microbatches,
+            devices, batch, str(best.split), best.microbatches,
             best.shard, best.recompute, known.seconds, known.waiting, speed / known.devices,
             known.mfu, max(known.held), days, stopped=known.stopped,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -169,20 +170,32 @@ def test_a_whole_gradient_that_is_summed_over_its_copies_is_not_certain() -> Non
     )
 
 
-def test_a_division_by_the_own_count_of_tokens_is_a_question() -> None:
+@pytest.mark.parametrize(
+    ("scale", "problem"),
+    [
+        (lambda _, rank: 3 + rank,
+         "each rank scales by its own factor: 1/3 on rank 0, 1/4 on rank 1, 1/5 on rank 2, 1/6 on "
+         "rank 3, which sum to 19/20 and not to 1, as the weights of a mean do, such as its share "
+         "of all tokens: scale all ranks alike, if they are meant alike"),
+        (lambda gradient, _: gradient.norm(),
+         "expected one factor on all ranks, got a number of this one's own, such as a clip by the "
+         "norm of what it holds: clip after the sum, if all are meant alike"),
+    ],
+    ids=["count of tokens", "norm"],
+)  # fmt: skip
+def test_a_division_by_a_number_of_ones_own_is_a_question(
+    scale: Callable[[torch.Tensor, int], float], problem: str
+) -> None:
     def step(rank: HandMadeRank) -> None:
-        gradient = rank.local_gradient(8, rank.rank).div_(3 + rank.rank)
+        gradient = rank.local_gradient(8, rank.rank)
+        gradient.div_(scale(gradient, rank.rank))
         rank.all_reduce(gradient, EVERYBODY)
         rank.recorder.claim("w", 0, parameter(), gradient)
 
     result = decided(step)
     assert (result.verdict, result.reason) == (
-        "unknown",
-        "rank 0, gradient of w at step.py:7: each rank scales by its own factor: 1/3 on rank 0, "
-        "1/4 on rank 1, 1/5 on rank 2, 1/6 on rank 3, which sum to 19/20 and not to 1, as the "
-        "weights of a mean do, such as its share of all tokens: scale all ranks alike, if they are "
-        "meant alike",
-    )
+        "unknown", f"rank 0, gradient of w at step.py:7: {problem}"
+    )  # fmt: skip
 
 
 def test_shards_of_a_sum_and_a_message_are_followed() -> None:
@@ -319,22 +332,6 @@ def test_random_reductions_are_decided_as_their_numbers_are(seed: int) -> None:
     result = verdict_on(step.run, step.ranks)
     wrong = {"refuted"} if step.sums_over_all() else {"refuted", "unknown"}
     assert result.verdict in ({"proved"} if step.is_right() else wrong), (seed, step.actions)
-
-
-def test_a_clip_by_a_norm_of_the_own_gradient_is_a_question() -> None:
-    def step(rank: HandMadeRank) -> None:
-        gradient = rank.local_gradient(8, rank.rank)
-        gradient.div_(gradient.norm())
-        rank.all_reduce(gradient, EVERYBODY)
-        rank.recorder.claim("w", 0, parameter(), gradient)
-
-    result = decided(step)
-    assert (result.verdict, result.reason) == (
-        "unknown",
-        "rank 0, gradient of w at step.py:7: expected one factor on all ranks, got a number of "
-        "this one's own, such as a clip by the norm of what it holds: clip after the sum, if all "
-        "are meant alike",
-    )
 
 
 @pytest.mark.parametrize("reads", [True, False])

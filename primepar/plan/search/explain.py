@@ -25,7 +25,7 @@ from primepar.plan.pipeline_layout import layer_of, layer_operator
 from primepar.plan.plan import Plan, recomputed_words
 from primepar.plan.search.planner import Planner
 from primepar.plan.search.ranked import place_of, ranked
-from primepar.plan.search.row import PlanRow, name_in_model
+from primepar.plan.search.row import PlanRow, Split, name_in_model
 from primepar.plan.search.sequence_space import SpaceName
 from primepar.plan.search.splits import Splits
 from primepar.plan.search.stage_cost import EVERY_CHOICE, repeated, seconds_for_parameters
@@ -123,12 +123,17 @@ class TableRow:
     axes: dict[str, float] = field(default_factory=dict)
     """Its seconds by axis, as in `Explanation`, where it is compared with a plan."""
 
+    @property
+    def split(self) -> Split:
+        """Its stages, replicas and devices of a replica."""
+        return Split(self.stages, self.replicas, self.parts)
+
     @classmethod
     def of(cls, row: PlanRow) -> TableRow:
         """The row as data."""
         options = row.options
         return cls(
-            row.name or " x ".join(map(str, row.split)), *row.split, row.microbatches, row.size,
+            row.name or str(row.split), *row.split, row.microbatches, row.size,
             options.chunks, options.shard, recomputed_words(options.recompute), row.seconds,
             row.run is not None, row.bubble, *row.fullest, row.memory, row.fits, row.gap,
             options.only_priced,
@@ -182,7 +187,7 @@ class Explanation:
     baseline: TableRow | None
     """Megatron's fastest plan."""
     following: TableRow | None
-    """The next best of the answer, but for Megatron's fastest plan."""
+    """The next best of the answer that is not Megatron's fastest plan."""
     best: TableRow | None
     """The best plan of the space, where a given plan is compared with it."""
     stages: str | None

@@ -110,7 +110,7 @@ def simulated(
 
     The price of another one counts as if its step took as long as `LEAST` allows. Those with
     options that are only priced are after all others, and those that do not fit a device last. Of
-    several that are the same plan there is one, but for Megatron's. None is simulated if a search
+    several that are the same plan one is kept, and Megatron's. None is simulated if a search
     has been `stopped`; Ctrl-C ends the simulations, and marks a row.
     """
     alike: dict[tuple[Split, bool], list[PlanRow]] = {}

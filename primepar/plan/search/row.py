@@ -59,6 +59,9 @@ class Split(NamedTuple):
     replicas: int
     parts: int
 
+    def __str__(self) -> str:
+        return " x ".join(map(str, self))
+
 
 def boundary_seconds(
     cluster: Cluster, split: Split, ends: tuple[int, int], sender: Stage, receiver: Stage

@@ -313,8 +313,9 @@ class Splits:
         least, there = ceil(whole / bound), self.cluster.devices
         if whole <= bound * self.devices:
             return
-        instead = f"take --devices {1 << (least - 1).bit_length()}, or more"
-        if 1 << (least - 1).bit_length() > there:
+        power = 1 << (least - 1).bit_length()
+        instead = f"take --devices {power}, or more"
+        if power > there:
             instead = f"no number of the cluster's {there} devices is enough"
         raise PlanError(
             f"expected a plan within the {bound:,.0f} bytes of {whose}, got none: parameters with "
@@ -510,7 +511,7 @@ class Splits:
 
         In a search with a `weight` memory counts too, as `_weighed` defines.
         """
-        self.tick(f"{split.stages} x {split.replicas} x {split.parts}, micro-batches of {size}")
+        self.tick(f"{split}, micro-batches of {size}")
         group, chunks = self.group(split, size), options.chunks
         microbatches = self.batch // split.replicas // size
         passes = microbatches + split.stages - 1  # without chunks: one search for any number

@@ -18,6 +18,14 @@ class DataFault(NamedTuple):
     details: Counterexample
     certain: bool = True
 
+    @classmethod
+    def of_gradient(
+        cls, rank: int, claim: GradientClaim, problem: str, certain: bool = True
+    ) -> DataFault:
+        """What is wrong with the gradient that the optimizer of one rank reads."""
+        sentence = f"{place_of(rank, claim.name, claim)}: {problem}"
+        return cls(sentence, details_of(claim.name, {rank: claim}), certain)
+
     def result(self, name: str, start: float) -> PropertyResult:
         """The verdict on a property that was asked since `start`: refuted, or unknown."""
         seconds = perf_counter() - start

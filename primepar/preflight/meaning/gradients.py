@@ -180,13 +180,12 @@ class _GradientQuestions:
                 )
                 if known and not right:
                     names = sorted({name for one in known for name in self.made_for[one[0]]})
-                    sentence = (
-                        f"{place_of(rank, claim.name, claim)}: expected elements {place} to "
-                        f"{place + length - 1} to be gradients of the same elements, got those of "
-                        f"{' and '.join(names)} or of other elements: take the gradients apart as "
-                        "they were put together"
+                    problem = (
+                        f"expected elements {place} to {place + length - 1} to be gradients of the "
+                        f"same elements, got those of {' and '.join(names)} or of other elements: "
+                        "take the gradients apart as they were put together"
                     )
-                    yield DataFault(sentence, details_of(claim.name, {rank: claim}))
+                    yield DataFault.of_gradient(rank, claim, problem)
                     break
                 place += length
 
@@ -207,12 +206,12 @@ class _GradientQuestions:
             if certain or len(hooked) > 1:
                 kinds = (later if certain else hooked) - {none}
                 how = " and ".join(sorted(min(kinds, key=sorted)))
-                sentence = (
-                    f"{place_of(rank, claim.name, claim)}: expected gradients in the order in "
-                    f"which they are computed, got one that {how}: sum all as they are"
+                problem = (
+                    "expected gradients in the order in which they are computed, got one that "
+                    f"{how}: sum all as they are"
                 )
-                sentence += "" if certain else ", unless the weight of its rank is in that order"
-                yield DataFault(sentence, details_of(claim.name, {rank: claim}), certain)
+                problem += "" if certain else ", unless the weight of its rank is in that order"
+                yield DataFault.of_gradient(rank, claim, problem, certain)
 
     def wrong_scale(self) -> Iterator[DataFault]:
         """Yield parameters whose gradients have other coefficients than most, or several."""
@@ -228,13 +227,12 @@ class _GradientQuestions:
         if weights and min(weights.values()) > 0:
             rank, claim = next((rank, terms.claims[0]) for rank, terms in enumerate(self.terms)
                                if terms.claims)  # fmt: skip
-            sentence = (
-                f"{place_of(rank, claim.name, claim)}: each rank scales by its own factor: "
-                f"{_listed(weights)}, which sum to {sum(weights.values())} and not to 1, as the "
-                "weights of a mean do, such as its share of all tokens: scale all ranks alike, if "
-                "they are meant alike"
+            problem = (
+                f"each rank scales by its own factor: {_listed(weights)}, which sum to "
+                f"{sum(weights.values())} and not to 1, as the weights of a mean do, such as its "
+                "share of all tokens: scale all ranks alike, if they are meant alike"
             )
-            yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
+            yield DataFault.of_gradient(rank, claim, problem, False)
             return
         usual = Counter(next(iter(some)) for some in numbers.values() if len(some) == 1)
         model = ""
@@ -500,12 +498,11 @@ class _GradientQuestions:
         return {rank for atom, _ in self._atoms(gradient) for rank in self.made[atom]}
 
     def _clips(self, rank: int, claim: GradientClaim, repair: str) -> DataFault:
-        sentence = (
-            f"{place_of(rank, claim.name, claim)}: expected one factor on all ranks, got a number "
-            f"of this one's own, such as a clip by the norm of what it holds: clip {repair}, if "
-            "all are meant alike"
+        problem = (
+            "expected one factor on all ranks, got a number of this one's own, such as a clip by "
+            f"the norm of what it holds: clip {repair}, if all are meant alike"
         )
-        return DataFault(sentence, details_of(claim.name, {rank: claim}), False)
+        return DataFault.of_gradient(rank, claim, problem, False)
 
     def _scaled(self, rank: int, claim: GradientClaim, common: Fraction, model: str) -> DataFault:
         """A gradient with other coefficients than that of the parameter `model`, or with several.
@@ -519,17 +516,14 @@ class _GradientQuestions:
         fix = "count every rank once" if len(ranks) > 1 else "scale it like the others"
         if not model:
             fix = "reduce every gradient once, and scale all ranks alike"
-        sentence = (
-            f"{place_of(rank, claim.name, claim)}: expected {expected}, "
-            f"got {' and '.join(map(str, sorted(ranks)))}: {fix}"
-        )
+        problem = f"expected {expected}, got {' and '.join(map(str, sorted(ranks)))}: {fix}"
         times = {number / common: count for number, count in ranks.items()}
         certain = any(
             ratio.denominator > 1 or not 0 < ratio <= count for ratio, count in times.items()
         )
         if not certain:
-            sentence += ", unless ranks compute equal gradients from different data"
-        return DataFault(sentence, details_of(claim.name, {rank: claim}), certain)
+            problem += ", unless ranks compute equal gradients from different data"
+        return DataFault.of_gradient(rank, claim, problem, certain)
 
 
 def _listed(weights: dict[int, Fraction]) -> str:

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from primepar.preflight.meaning.evaluate import TermPlace, TermValues
-from primepar.preflight.meaning.faults import DataFault, details_of, place_of
+from primepar.preflight.meaning.faults import DataFault
 from primepar.preflight.meaning.terms import Gradient, RankTerms
 
 
@@ -58,13 +58,12 @@ class PassQuestions:
                 atoms = self.values.origins_of(self.values.of(rank, claim.gradient))
                 read[claim.name] = claim.gradient, before | atoms
                 if any(last.get(atom, end) < end for atom in atoms - before):
-                    sentence = (
-                        f"{place_of(rank, claim.name, claim)}: expected gradients that were "
-                        f"computed since step {claim.step}, got one that step {claim.step} has "
-                        "left out: reduce what is accumulated in the last backward pass before "
-                        "each step, unless updates are meant to be late"
+                    problem = (
+                        f"expected gradients that were computed since step {claim.step}, got one "
+                        f"that step {claim.step} has left out: reduce what is accumulated in the "
+                        "last backward pass before each step, unless updates are meant to be late"
                     )
-                    yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
+                    yield DataFault.of_gradient(rank, claim, problem, False)
                     return
 
     def dropped(self) -> Iterator[DataFault]:
@@ -91,13 +90,12 @@ class PassQuestions:
                 out = [one.number for one in every if one.atom not in atoms]
                 gave = [place for one in out for place in given[bisect_right(ends, one)]]
                 if len(out) < len(every) and any(TermPlace(rank, one) in self.used for one in gave):
-                    sentence = (
-                        f"{place_of(rank, claim.name, claim)}: expected the gradients of all "
-                        "backward passes since the step before whose results other ranks use, "
-                        f"got those of {len(every) - len(out)} of {len(every)}: let all stages "
-                        "accumulate over the same micro-batches"
+                    problem = (
+                        "expected the gradients of all backward passes since the step before "
+                        f"whose results other ranks use, got those of {len(every) - len(out)} of "
+                        f"{len(every)}: let all stages accumulate over the same micro-batches"
                     )
-                    yield DataFault(sentence, details_of(claim.name, {rank: claim}), False)
+                    yield DataFault.of_gradient(rank, claim, problem, False)
                     return
 
     @cached_property
