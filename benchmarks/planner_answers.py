@@ -64,7 +64,7 @@ def _asked(model: str, cluster: str, nodes: int | None, devices: int, batch: int
         best = question.rows(str)[0]
     except PlanError:
         return "refused", 0.0
-    split = best.name or " x ".join(map(str, best.split))
+    split = best.name or best.split
     return f"{split}: {best.seconds:.4g} s, {best.memory / 1e9:.4g} GB", 0.0
 
 
